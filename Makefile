@@ -1,0 +1,71 @@
+# One .venv for everything: `make demo` and `make test` make it when it is missing, and never use a half-made one.
+
+PYTHON ?= python3
+ARGS ?=
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+.SILENT:
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint unit slurm clean
+
+BIN := .venv/bin
+STAMP := .venv/complete
+
+help:  ## show this
+	sed -nE 's/^([a-z]+):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
+	echo "  PYTHON=python3.12 chooses the interpreter of .venv, ARGS='-k name' goes to pytest"
+
+venv: $(STAMP)  ## make .venv with ftslurm and what its tests need
+
+demo: $(STAMP)  ## train three groups on this machine, kill one, watch it come back
+	$(BIN)/python -m ftslurm job=ddp groups.count=3 faults=kill_one cluster=local
+
+test: $(STAMP) slurm lint  ## lint, then all tests, on a throwaway Slurm (installs slurm-wlm and munge if it may)
+	$(BIN)/pytest $(ARGS)
+	echo "==> tests: passed ($${SECONDS} s)"
+
+lint: $(STAMP)  ## ruff and mypy
+	$(BIN)/ruff check --quiet .
+	$(BIN)/ruff format --check --quiet . || { echo "==> lint: $(BIN)/ruff format would change files"; exit 1; }
+	$(BIN)/mypy --no-error-summary
+	echo "==> lint: clean ($${SECONDS} s)"
+
+unit: $(STAMP)  ## only the tests that start no process
+	$(BIN)/pytest tests/unit $(ARGS)
+
+clean:  ## remove .venv, builds and caches; runs/ stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+slurm:
+	tests/install-slurm.sh
+
+# A .venv belongs to the interpreter it was made with: whoever names another one gets another .venv.
+ifneq ($(origin PYTHON),file)
+ifneq ($(shell $(PYTHON) -V 2>&1),$(shell $(BIN)/python -V 2>&1))
+.PHONY: $(STAMP)
+FRESH := yes
+endif
+endif
+
+# The stamp goes first and comes back last: interrupted anywhere, there is none, and the next time starts afresh.
+$(STAMP): pyproject.toml constraints.txt
+	version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
+		|| { echo "==> venv: there is no $(PYTHON); name one: make PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+		|| { echo "==> venv: ftslurm needs Python 3.10 or newer, $(PYTHON) is $$version; make PYTHON=python3.11"; exit 1; }
+	if ! $(PYTHON) -c 'import ensurepip, venv' 2> /dev/null; then  # Debian packs them apart
+		tests/install-slurm.sh python$$version-venv
+	fi
+	if [ -n "$(FRESH)" ] || [ ! -e $@ ]; then
+		rm -rf .venv
+		$(PYTHON) -m venv .venv
+	fi
+	rm -f $@
+	echo "==> venv: installing into .venv for Python $$version (torch is large: minutes, the first time)"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+	echo "==> venv: ready ($${SECONDS} s)"

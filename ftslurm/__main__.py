@@ -1,0 +1,8 @@
+"""`python -m ftslurm`."""
+
+import sys
+
+from ftslurm.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

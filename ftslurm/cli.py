@@ -1,0 +1,300 @@
+"""The verbs and their exit codes: 0 the run succeeded, 1 it failed, 2 bad input, 130 interrupted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ftslurm import __version__
+from ftslurm.config import Config
+from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.rundir import RunDir
+
+OVERVIEW = """\
+ftslurm trains with torchft replica groups and restarts only the group that failed.
+
+  ftslurm job=ddp                        run the example: on Slurm if it answers, else on this machine
+  ftslurm job=ddp cluster=local groups.count=3 faults=kill_one
+                                         three groups here; one is killed half way and comes back
+  ftslurm job.script=train.py groups.count=4 groups.nodes=2 groups.workers=8 cluster.partition=gpu
+                                         your script: 4 groups of 2 nodes with 8 workers each
+
+verbs (none, and key=value arguments, means run)
+  run    [OVERRIDE...]     compose the configuration, check it, submit, follow      `ftslurm run --help`
+  plan   [OVERRIDE...]     show what run would do: nodes, ranks, sbatch and srun lines, what if a node died
+  status [RUN]             the run's groups: phase, step, quorum, attempt, node     `--json`, `--once`
+  logs   [RUN]             what the scripts printed, merged in time order           `--group N --rank N -f`
+  stop   [RUN]             end a run: SIGTERM, stop.grace_s, SIGKILL
+
+RUN is a run directory or a run id; without it, the newest run under runs/ is meant (--root DIR for another folder).
+"""
+
+
+class Terminated(Exception):
+    """SIGTERM or SIGHUP has reached the command line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    verbs: dict[str, Callable[[list[str]], int]] = {
+        "run": run_verb,
+        "plan": plan_verb,
+        "status": status_verb,
+        "logs": logs_verb,
+        "stop": stop_verb,
+    }
+    try:
+        if words[:1] in (["-h"], ["--help"], ["help"]) or not words:
+            print(OVERVIEW, end="")
+            return 0 if words else 2
+        if words[0] == "--version":
+            print(f"ftslurm {__version__}")
+            return 0
+        if words[0] in verbs:
+            return verbs[words[0]](words[1:])
+        if "=" in words[0] or words[0].startswith(("-", "~", "+")):
+            return run_verb(words)
+        raise EnvironmentProblem(f"there is no verb {words[0]!r}; there are: {', '.join(verbs)} (ftslurm --help)")
+    except FtslurmError as error:
+        print(f"ftslurm: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has gone; nothing is wrong
+        return 0
+
+
+# --- run and plan -----------------------------------------------------------------------------------------------------
+
+
+def run_verb(words: list[str]) -> int:
+    from ftslurm.compose import run_hydra
+
+    if "--config" in words:  # repeat a run from its config.yaml
+        return _repeat(words)
+    sweep = any(word in ("-m", "--multirun") for word in words)
+    return run_hydra(words, lambda config: start(config, sweep))
+
+
+def _repeat(words: list[str]) -> int:
+    from ftslurm import compose
+
+    at = words.index("--config")
+    if len(words) != 2 or at != 0:
+        raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
+    config = compose.load(Path(words[1]))
+    config.run.dir = None
+    return start(compose.to_config(config), sweep=False)
+
+
+def start(config: Config, sweep: bool) -> int:
+    """Check, submit and follow one run; the exit code is the run's.
+
+    Raises:
+        FtslurmError: it cannot be started.
+    """
+    from ftslurm import cluster, submit
+
+    note = cluster.resolve(config)
+    if note:
+        print(f"ftslurm: {note}", file=sys.stderr)
+    if config.cluster.controller == "here":
+        return here(config)
+    run = submit.create(config)
+    submit.submit(config, run)
+    local = config.cluster.kind == "local"
+    print(f"run {run.root}" + ("" if local else f", Slurm job {submit.job_id(run)}"), flush=True)
+    follow = (
+        config.follow if config.follow is not None else (local or sys.stdout.isatty()) and not (sweep and not local)
+    )
+    if not follow:
+        print(f"follow it with: ftslurm status {run.root}")
+        return 0
+    return follow_run(config, run)
+
+
+def here(config: Config) -> int:
+    """Run the controller in this process, in the allocation it runs in."""
+    from ftslurm import submit
+    from ftslurm.launchers import srun
+
+    if config.cluster.kind == "slurm":
+        allocation = srun.allocation(os.environ)
+        need, have = _nodes_for_groups(config), len(allocation.nodes)
+        if have < need:
+            groups = config.groups
+            raise EnvironmentProblem(
+                f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "
+                f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), or change groups.count"
+            )
+    run = submit.create(config)
+    print(f"run {run.root}", flush=True)
+    return submit.control(config, run)
+
+
+def _nodes_for_groups(config: Config) -> int:
+    from ftslurm.config import nodes_needed
+
+    return nodes_needed(config) - config.cluster.spare_nodes
+
+
+def plan_verb(words: list[str]) -> int:
+    from ftslurm.compose import run_hydra
+
+    def show(config: Config) -> int:
+        from ftslurm import cluster, plan
+
+        note = cluster.resolve(config)
+        if note:
+            print(f"ftslurm: {note}", file=sys.stderr)
+        for line in plan.plan(config):
+            print(line)
+        return 0
+
+    return run_hydra(words, show)
+
+
+# --- following -------------------------------------------------------------------------------------------------------
+
+
+def follow_run(config: Config, run: RunDir) -> int:
+    """Show the run to its end. Ctrl-C stops a local run, and leaves one on Slurm alone."""
+    from rich.console import Console
+
+    from ftslurm import inbox, submit, view
+
+    console = Console()
+    there = submit.still_there(config, run)
+    poll_s = 0.2 if config.cluster.kind == "local" else 0.5
+    _raise_on(signal.SIGTERM, signal.SIGHUP)
+    try:
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
+    except (KeyboardInterrupt, Terminated):
+        if config.cluster.kind == "slurm":
+            console.print(
+                f"\nThe run goes on. Come back with: ftslurm status {run.root}\nEnd it with: ftslurm stop {run.root}"
+            )
+            return 130
+        inbox.put(run.inbox, "stop")
+        console.print(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
+        view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
+        return 130
+    if status.outcome == "running":
+        raise EnvironmentProblem(
+            f"the controller of {run.root.name} is gone and has left no verdict: see {run.controller_log} "
+            f"and the files in {run.submitit}"
+        )
+    _wait_for_end(there)
+    console.print(view.summary(status, run))
+    return 0 if status.outcome == "succeeded" else 1
+
+
+def _raise_on(*numbers: int) -> None:
+    def terminate(number: int, _: Any) -> None:
+        raise Terminated(signal.Signals(number).name)
+
+    for number in numbers:
+        signal.signal(number, terminate)
+
+
+def _wait_for_end(there: Callable[[], bool], seconds: float = 5.0) -> None:
+    """The verdict is written a moment before the controller ends; leave nothing running behind the prompt."""
+    deadline = time.monotonic() + seconds
+    while there() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+# --- verbs on a run --------------------------------------------------------------------------------------------------
+
+
+def _parser(verb: str, about: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=f"ftslurm {verb}", description=about)
+    parser.add_argument("run", nargs="?", metavar="RUN", help="run directory or run id (default: the newest)")
+    parser.add_argument("--root", default="runs", help="where runs lie (run.root; default: runs)")
+    return parser
+
+
+def _find(args: argparse.Namespace) -> RunDir:
+    from ftslurm import runs
+
+    return runs.find(args.run, Path(args.root))
+
+
+def status_verb(words: list[str]) -> int:
+    parser = _parser("status", "Show how a run stands. On a terminal the table lives until the run ends or Ctrl-C.")
+    parser.add_argument("--once", action="store_true", help="print the table once")
+    parser.add_argument("--json", action="store_true", help="print it as JSON, once")
+    args = parser.parse_args(words)
+    run = _find(args)
+
+    from rich.console import Console
+
+    from ftslurm import compose, status, submit, view
+    from ftslurm.journal import JournalReader
+
+    if args.json or args.once or not sys.stdout.isatty():
+        now = status.RunStatus(run_id=run.root.name)
+        for event in JournalReader(run.events).read_new():
+            now = status.fold(now, event)
+        if args.json:
+            print(json.dumps(status.to_json(now), indent=2))
+        else:
+            console = Console()
+            console.print(view.render(now, time.time(), width=console.width, height=10_000))
+        return 0
+    there = submit.still_there(compose.load(run.config), run)
+    view.follow(run, console=Console(), until=lambda: not there(), history=10)
+    return 0
+
+
+def logs_verb(words: list[str]) -> int:
+    parser = _parser("logs", "Print what the scripts printed, in time order. Without --group: rank 0 of every group.")
+    parser.add_argument("--group", type=int, metavar="N")
+    parser.add_argument("--rank", type=int, metavar="N")
+    parser.add_argument("--attempt", type=int, metavar="N")
+    parser.add_argument("--lighthouse", action="store_true", help="the Lighthouse's log")
+    parser.add_argument("--controller", action="store_true", help="the controller's log")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
+    args = parser.parse_args(words)
+    run = _find(args)
+
+    from ftslurm import compose, logs, submit
+
+    wanted = logs.Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
+    there = submit.still_there(compose.load(run.config), run)
+    logs.show(run, wanted, sys.stdout.buffer, follow=args.follow, until=lambda: not there())
+    return 0
+
+
+def stop_verb(words: list[str]) -> int:
+    args = _parser("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.").parse_args(words)
+    run = _find(args)
+
+    from ftslurm import compose, inbox, status, submit
+    from ftslurm.journal import JournalReader
+
+    now = status.RunStatus()
+    for event in JournalReader(run.events).read_new():
+        now = status.fold(now, event)
+    if now.outcome != "running":
+        print(f"{run.root.name} is over already: {now.outcome}")
+        return 0
+    inbox.put(run.inbox, "stop")
+    job = submit.job_id(run)
+    if now.started is None and job is not None and compose.load(run.config).cluster.kind == "slurm":
+        # No controller yet to read its inbox; --state leaves alone one that has started in the meantime.
+        subprocess.run(["scancel", "--state=PENDING", job], check=False)
+        print(f"{run.root.name} had not started: Slurm job {job} is cancelled, or stops as soon as it starts")
+        return 0
+    print(f"{run.root.name} is stopping")
+    return 0

@@ -1,0 +1,121 @@
+"""Which cluster is this, and can it hold the run? Asked once, before anything is submitted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+
+from ftslurm.config import Config, nodes_needed
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.launchers.local import visible_gpus
+from ftslurm.slurm import SINFO, Partition, partition_names, read_sinfo
+
+ANSWER_S = 20.0  # a busy slurmctld takes its time; one that is down makes sinfo try for about ten seconds
+
+
+def resolve(config: Config) -> str:
+    """Decide what the configuration leaves open (cluster.kind, groups.gpus), in place; returns a line that says so.
+
+    Raises:
+        EnvironmentProblem: cluster=slurm without Slurm, or more than the partition has.
+    """
+    note = ""
+    if config.cluster.kind == "local":
+        partitions: list[Partition] = []
+    else:
+        partitions, why_not = ask_slurm()
+        if config.cluster.kind == "auto":
+            config.cluster.kind = "slurm" if partitions else "local"
+            note = "cluster=auto: " + ("Slurm answers, submitting to it" if partitions else f"{why_not}: running here")
+        elif not partitions:
+            raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
+    if config.cluster.kind == "slurm":
+        _fit(config, partitions)
+    else:
+        note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
+    return note
+
+
+def ask_slurm() -> tuple[list[Partition], str]:
+    """The cluster's partitions, or none and the reason."""
+    for program in ("sbatch", "srun", "sinfo"):
+        if shutil.which(program) is None:
+            return [], f"{program} is not on PATH"
+    try:
+        answer = subprocess.run(SINFO, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except subprocess.TimeoutExpired:
+        return [], f"Slurm's controller has not answered within {ANSWER_S:g} s (sinfo)"
+    except subprocess.CalledProcessError as error:
+        return [], f"sinfo fails: {last_line(error.stderr)}"
+    rows = read_sinfo(answer.stdout)
+    return rows, "" if rows else "sinfo shows no partition"
+
+
+def last_line(text: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def _fit(config: Config, rows: Sequence[Partition]) -> None:
+    """Settle groups.gpus, and refuse what the partition could never give."""
+    wanted = config.cluster.partition
+    mine = [row for row in rows if (row.name in wanted.split(",") if wanted else row.default)]
+    if not mine:
+        which = f"cluster.partition={wanted}: there is no such partition" if wanted else "there is no default partition"
+        raise EnvironmentProblem(f"{which}; there are: {partition_names(rows)}")
+    name = wanted or mine[0].name
+    if not any(row.up for row in mine):
+        raise EnvironmentProblem(f"partition {name} is not up: choose another (cluster.partition) or ask its admin")
+    groups = config.groups
+    if groups.gpus is None:
+        groups.gpus = groups.workers if any(row.gpus >= groups.workers * groups.per_node for row in mine) else 0
+    gpus, cpus, nodes = gpus_per_node(config), cpus_per_node(config), nodes_needed(config)
+    if gpus > max(row.gpus for row in mine):
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus} GPUs on a node, the nodes "
+            f"of partition {name} have at most {max(row.gpus for row in mine)}: lower one of them (groups.gpus=0: no GPUs)"
+        )
+    if cpus > max(row.cpus for row in mine):
+        raise EnvironmentProblem(
+            f"groups.workers={groups.workers} x groups.cpus_per_worker={groups.cpus_per_worker} x groups.per_node="
+            f"{groups.per_node} asks for {cpus} CPUs on a node, the nodes of partition {name} have at most "
+            f"{max(row.cpus for row in mine)}: lower one of them"
+        )
+    fitting = sum(row.nodes for row in mine if row.gpus >= gpus and row.cpus >= cpus)
+    if nodes > fitting:
+        raise EnvironmentProblem(
+            f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
+            f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
+            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer or choose another partition"
+        )
+
+
+def gpus_per_node(config: Config) -> int:
+    """GPUs asked for on each node of the allocation."""
+    return (config.groups.gpus or 0) * config.groups.per_node
+
+
+def cpus_per_node(config: Config) -> int:
+    """CPUs asked for on each node of the allocation; the controller and the Lighthouse are idle nearly always."""
+    groups = config.groups
+    return groups.workers * groups.cpus_per_worker * groups.per_node
+
+
+def _share_local_gpus(config: Config) -> str:
+    """Settle groups.gpus on this machine."""
+    groups = config.groups
+    have = len(visible_gpus(os.environ))
+    pairs = groups.count * groups.nodes
+    if groups.gpus is None:
+        wanted = pairs * groups.workers
+        groups.gpus = groups.workers if have >= wanted else 0
+        return "" if have == 0 or groups.gpus else f"{wanted} workers, {have} GPUs on this machine: training on CPUs"
+    if groups.gpus * pairs > have:
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for {groups.gpus * pairs} GPUs, this machine "
+            f"shows {have}: lower groups.gpus (0: none) or groups.count"
+        )
+    return ""

@@ -1,0 +1,162 @@
+"""From conf/, presets and overrides to a checked Config: Hydra's side of ftslurm."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ftslurm.config import Config, absolute, check, shipped
+from ftslurm.errors import ConfigError, FtslurmError
+
+FREE = ("job.args.", "job.env.", "cluster.sbatch.")  # mappings whose keys are the user's own
+
+
+def load(path: Path) -> Config:
+    """Read a run's config.yaml back.
+
+    Raises:
+        ConfigError: the file is not there or is no configuration.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path))
+        config = OmegaConf.to_object(merged)
+    except (OSError, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {_first_lines(error)}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def dump(config: Config) -> str:
+    """The configuration as YAML, for config.yaml."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def free_keys(overrides: Sequence[str]) -> list[str]:
+    """Let job.args.lr=0.1 and job.env.NAME=x add a key, which Hydra would want written as ++job.args.lr=0.1."""
+    return [f"++{word}" if word.startswith(FREE) and "=" in word else word for word in overrides]
+
+
+def run_hydra(argv: Sequence[str], task: Callable[[Config], int]) -> int:
+    """Run `task` on the configuration that Hydra makes of `argv`; with -m once for each combination.
+
+    --help, --cfg job, --info, --config-dir, -m and the rest are Hydra's and work as in every Hydra application.
+
+    Returns:
+        The highest of the tasks' return values; 0 if Hydra only printed something.
+
+    Raises:
+        ConfigError: unknown key or preset, wrong type, a value that contradicts another.
+        FtslurmError: what the task raised; no further combination of a sweep is run then.
+    """
+    import os
+    import sys
+
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    ConfigStore.instance().store(name="schema", node=Config)
+    codes = [0]
+    failed: list[FtslurmError] = []
+
+    def once(raw: DictConfig) -> None:
+        try:
+            if not failed:
+                codes.append(task(to_config(OmegaConf.to_object(raw))))
+        except FtslurmError as error:
+            failed.append(error)  # not through Hydra, which would print a headline of its own
+
+    before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["ftslurm", *free_keys(argv)]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, instead of printing and leaving with 1
+    try:
+        with _silent_deprecations():
+            hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")(once)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error, argv)) from error
+    finally:
+        sys.argv = before[0]
+        if before[1] is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+    if failed:
+        raise failed[0]
+    return max(codes)
+
+
+@contextmanager
+def _silent_deprecations() -> Iterator[None]:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", category=DeprecationWarning)
+        yield
+
+
+def to_config(config: Any) -> Config:
+    """Check a composed configuration and make its paths absolute.
+
+    Raises:
+        ConfigError: it makes no sense.
+    """
+    assert isinstance(config, Config)
+    absolute(config)
+    check(config)
+    return config
+
+
+def explain(error: Exception, overrides: Sequence[str]) -> str:
+    """Hydra's complaint as one paragraph that names the key and the nearest one that exists."""
+    text = _first_lines(error)
+    if unknown := re.search(
+        r"Key '([^']+)' (?:is not in struct|not in '\w+')|Could not override '([^']+)'", str(error)
+    ):
+        full = re.search(r"full_key: (\S+)", str(error))
+        key = unknown[2] or (full[1] if full else unknown[1])
+        close = difflib.get_close_matches(key, list(keys()), n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]}?" if close else f"near it there are {key_like(key)}"
+        return f"there is no setting {key}; {hint}"
+    if missing := re.search(r"Could not find '([\w-]+)/([^']+)'", str(error)):
+        presets = re.search(r"Available options in '[^']*':\s*((?:\S+\s*)+?)(?:Config search path|$)", str(error))
+        found = ", ".join(presets[1].split()) if presets else "see conf/"
+        return f"{missing[1]}={missing[2]}: there is no such preset; there are: {found} (your own: --config-dir DIR)"
+    if "Cannot merge DictConfig with ListConfig" in f"{error} {error.__cause__}":
+        return "job.args is a mapping in this job: set its arguments one by one, as in job.args.lr=0.1"
+    if error.__cause__ is not None and str(error.__cause__):
+        text += f": {_first_lines(error.__cause__)}"
+    return f"{text} (given: {' '.join(overrides)})"
+
+
+def _first_lines(error: BaseException) -> str:
+    """What Hydra says without its indented internals."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type="))]
+    return " ".join(kept[:4])
+
+
+def keys(section: Any = Config, prefix: str = "") -> Iterator[str]:
+    """Every setting there is, dotted."""
+    for item in fields(section):
+        kind = item.default_factory if is_dataclass(item.default_factory) else None
+        if kind is not None:
+            yield from keys(kind, f"{prefix}{item.name}.")
+        else:
+            yield f"{prefix}{item.name}"
+
+
+def key_like(key: str) -> str:
+    """A few keys of the same section, for a hint."""
+    section = key.split(".")[0]
+    same = [name for name in keys() if name.startswith(f"{section}.")]
+    return ", ".join(same[:6]) if same else ", ".join(sorted({name.split(".")[0] for name in keys()}))

@@ -1,0 +1,88 @@
+"""Why did this step end? Decided from evidence, never from the launcher's exit code alone: srun turns most into 137."""
+
+from __future__ import annotations
+
+import signal
+
+from ftslurm.core.model import Cause, Ended, Evidence, Exit, Unit
+
+
+def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
+    """The verdict on the step of `unit` that has just ended.
+
+    Strong evidence goes before weak: a lost node, a task killed for memory, a task killed by a signal, an exception.
+    A rank that is killed makes its siblings raise, and whose word arrives first is chance.
+
+    Args:
+        tasks: how many tasks the step had.
+    """
+    best = min(unit.evidence, key=_strength, default=None)
+    cause = _cause(unit, ended, best, tasks)
+    if best is None or cause in (Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
+        best = Evidence(
+            None, None, code=ended.code, signal=ended.signal, error=None if cause is Cause.OK else ended.error
+        )
+    return Exit(
+        attempt=unit.attempt,
+        time=now,
+        cause=cause,
+        nodes=unit.place.nodes if unit.place else (),
+        code=best.code,
+        signal=best.signal,
+        node=best.node,
+        rank=best.task,
+        error=best.error or _said(unit.evidence),
+        step=unit.step,
+    )
+
+
+def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
+    if unit.intent is not None:
+        return unit.intent  # also if it exits with 0 when it is told to stop: that is no success
+    if best is None:
+        if len(unit.done) == tasks or (ended.code == 0 and ended.signal is None):
+            return Cause.OK
+        if ended.launcher_failed:
+            return Cause.START_FAILED
+        if ended.signal is not None:
+            return Cause.KILLED
+        return Cause.UNKNOWN
+    if best.node_lost:
+        return Cause.NODE_LOST
+    if best.out_of_memory:
+        return Cause.OUT_OF_MEMORY
+    if not best.started:
+        return Cause.START_FAILED
+    return Cause.KILLED if best.signal is not None else Cause.USER_ERROR
+
+
+def _strength(evidence: Evidence) -> int:
+    if evidence.node_lost:
+        return 0
+    if evidence.out_of_memory:
+        return 1
+    if evidence.signal is not None:
+        return 2
+    return 3 if evidence.error is not None else 4
+
+
+def _said(evidence: tuple[Evidence, ...]) -> str | None:
+    return next((e.error for e in evidence if e.error), None)
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; "signal 63" for one that has no name."""
+    known = {int(member): member.name for member in signal.Signals}
+    return str(known.get(number, f"signal {number}"))
+
+
+def describe(exit_: Exit) -> str:
+    """The verdict in a few words: "killed by SIGKILL on n2", "user_error: ValueError: no such layer"."""
+    where = f" on {exit_.node}" if exit_.node else ""
+    if exit_.cause is Cause.KILLED and exit_.signal is not None:
+        return f"killed by signal {exit_.signal} ({signal_name(exit_.signal)}){where}"
+    if exit_.cause is Cause.USER_ERROR:
+        if exit_.error:
+            return f"user_error{where}: {exit_.error}"
+        return f"user_error{where}: the script ended with exit code {exit_.code}"
+    return exit_.cause.value + where + (f": {exit_.error}" if exit_.error else "")

@@ -1,0 +1,281 @@
+"""What has happened, folded into the state. One function per kind of event; what to do about it is decide.py's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import singledispatch
+
+from ftslurm.config import Config
+from ftslurm.core import ranks, restart
+from ftslurm.core.causes import classify, describe
+from ftslurm.core.model import (
+    LIVE,
+    Action,
+    Assign,
+    Begin,
+    Cause,
+    Ended,
+    Ending,
+    Event,
+    Exit,
+    Granted,
+    Hello,
+    Inject,
+    LighthouseUp,
+    Phase,
+    Progressed,
+    Rank,
+    Ready,
+    Record,
+    RunState,
+    StepEvent,
+    StopAsked,
+    StoreUp,
+    TaskDone,
+    TaskFailed,
+    Unit,
+)
+
+Outcome = tuple[RunState, list[Action]]
+
+
+def tasks_of(unit: Unit, config: Config) -> int:
+    """How many tasks a step of this unit has."""
+    return 1 if unit.group is None else config.groups.nodes * config.groups.workers
+
+
+def swap(state: RunState, unit: Unit) -> RunState:
+    """The state with one unit replaced by its new self."""
+    if unit.group is None:
+        return replace(state, lighthouse=unit)
+    return replace(state, groups=(*state.groups[: unit.group], unit, *state.groups[unit.group + 1 :]))
+
+
+def observe(state: RunState, event: Event, now: float, config: Config) -> Outcome:
+    """Fold one event into the state; the actions are the records it leaves and the answers it calls for at once."""
+    if isinstance(event, Granted):
+        fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
+        return replace(state, allocation=event.allocation), [Record("allocation_granted", fields)]
+    if isinstance(event, StopAsked):
+        record = Record("command", {"what": "stop", "by": event.by, "reason": event.reason})
+        if state.ending is not None:
+            return state, [record]
+        return replace(state, ending=Ending("stopped", event.reason, event.cause)), [record]
+    unit = next((u for u in state.units if u.id == event.id), None)
+    if unit is None or unit.phase not in LIVE:
+        return state, []  # a late word of an attempt that is over
+    return _step_event(event, state, unit, now, config)
+
+
+@singledispatch
+def _step_event(event: StepEvent, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    raise TypeError(event)
+
+
+@_step_event.register
+def _(event: Hello, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    hosts = list(unit.hosts)
+    if event.task < len(hosts):
+        hosts[event.task] = event.node
+    return swap(state, replace(unit, hosts=tuple(hosts))), []
+
+
+@_step_event.register
+def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    unit = replace(unit, ready=unit.ready | {event.task})
+    actions: list[Action] = []
+    if len(unit.ready) == tasks_of(unit, config):
+        fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
+        fields["seconds"] = round(now - unit.launched, 3)
+        table = ranks.table([str(h) for h in unit.hosts])
+        if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
+            fields["ranks"] = [rank_fields(r) for r in table]  # Slurm dealt the tasks out in another order
+        actions.append(Record("step_ready", fields))
+    return swap(state, unit), actions
+
+
+@_step_event.register
+def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, store=(event.addr, event.port))), []
+
+
+@_step_event.register
+def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
+    fields |= {"seconds": round(now - unit.launched, 3), "url": event.url}
+    state = replace(swap(state, replace(unit, phase=Phase.RUNNING)), lighthouse_url=event.url)
+    return state, [Record("step_ready", fields)]
+
+
+@_step_event.register
+def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
+    fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
+    actions: list[Action] = []
+    if unit.step is None and event.committed > 0:
+        seconds = round(now - unit.launched, 3)
+        back = None if unit.down_since is None else round(now - unit.down_since, 3)
+        actions.append(Record("group_joined", {**fields, "seconds": seconds, "recovery_s": back}))
+    counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
+    actions.append(Record("progress", fields | counts))
+    if event.committed > 0:
+        unit = replace(unit, step=event.step)
+        state = replace(state, step=max(state.step, event.step))
+    state = swap(state, unit)
+    return _drills(state, unit, config, actions)
+
+
+def _drills(state: RunState, unit: Unit, config: Config, actions: list[Action]) -> Outcome:
+    """The faults of the schedule whose step has come."""
+    for i, fault in enumerate(config.faults.kill):
+        at = fault.at if fault.at >= 1 else fault.at * (config.job.total_steps or 0)
+        if i in state.injected or fault.group != unit.group or unit.step is None or unit.step < at:
+            continue
+        fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "kind": "kill", "rank": fault.rank}
+        actions += [Record("fault_injected", {**fields, "step": unit.step}), Inject(unit.id, fault.rank)]
+        state = replace(state, injected=state.injected | {i})
+    return state, actions
+
+
+@_step_event.register
+def _(event: TaskDone, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, done=unit.done | {event.task})), []
+
+
+@_step_event.register
+def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    evidence = event.evidence
+    if evidence.node is None and evidence.task is not None and evidence.task < len(unit.hosts):
+        evidence = replace(evidence, node=unit.hosts[evidence.task])
+    unit = replace(unit, evidence=(*unit.evidence, evidence))
+    if evidence.node_lost and evidence.node is not None:
+        state = replace(state, avoid=state.avoid | {evidence.node})
+    if unit.phase is not Phase.STOPPING:  # decide.py kills what is STOPPING and due
+        unit = replace(unit, phase=Phase.STOPPING, due=now, down_since=now)
+    return swap(state, unit), []
+
+
+@_step_event.register
+def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    verdict = classify(unit, event, tasks_of(unit, config), now)
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
+    fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
+    fields |= {"rank": verdict.rank, "error": verdict.error, "step": verdict.step}
+    noticed = now if unit.down_since is None or unit.phase is not Phase.STOPPING else unit.down_since
+    fields["noticed"] = round(noticed, 3)
+    actions: list[Action] = [Record("step_exited", fields)]
+    unit = replace(unit, exits=(*unit.exits, verdict), down_since=noticed, step=None)
+    if unit.group is None:
+        return _lighthouse_ended(state, unit, verdict, now, actions)
+    if verdict.cause is Cause.OK:
+        return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
+    return _group_failed(state, unit, verdict, event.checkpoint, config, actions)
+
+
+def _lighthouse_ended(state: RunState, unit: Unit, verdict: Exit, now: float, actions: list[Action]) -> Outcome:
+    """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
+    was_up = unit.phase is Phase.RUNNING
+    if state.ending is not None:
+        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+    duds = 0
+    for earlier in reversed(unit.exits):
+        duds += earlier.cause is Cause.START_FAILED or not was_up
+        if earlier.cause is not Cause.START_FAILED:
+            break
+    if not was_up and duds >= 3:
+        reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
+        state = replace(state, ending=Ending("failed", reason))
+        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+    due = now if was_up else now + 1.0
+    unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
+    return swap(state, unit), actions
+
+
+def _group_failed(
+    state: RunState, unit: Unit, verdict: Exit, checkpoint: bool, config: Config, actions: list[Action]
+) -> Outcome:
+    """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
+    state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
+    if state.ending is not None:
+        return state, actions
+    finished = [u.group for u in state.groups if u.phase is Phase.SUCCEEDED]
+    if finished:
+        reason = f"not restarted: group {finished[0]} had already finished, a fresh group would start a new history"
+        return state, [*actions, given_up(unit, f"{describe(verdict)}; {reason}")]
+    hopeless = _same_start_error(state)
+    if hopeless:
+        return replace(state, ending=Ending("failed", hopeless)), actions
+    if state.step > 0 and not any(u.joined for u in state.groups):
+        lost = f"no live group holds the state of step {state.step} any more (the last one: {describe(verdict)})"
+        if config.restart.on_state_loss == "fail" or not checkpoint:
+            reason = f"all groups were down at the same time and {lost}: {_state_loss_advice(config)}"
+            return replace(state, ending=Ending("failed", reason)), actions
+    answer = restart.judge(unit.exits, config.restart)
+    if isinstance(answer, restart.GiveUp):
+        state, more = (
+            swap(state, replace(unit, phase=Phase.FAILED)),
+            given_up(unit, f"{describe(verdict)}; {answer.reason}"),
+        )
+        return state, [*actions, more]
+    reason = f"restart: {describe(verdict)}"
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt + 1, "due": answer.time, "reason": reason}
+    unit = replace(unit, phase=Phase.PENDING, due=answer.time, reason=reason, intent=None)
+    return swap(state, unit), [*actions, Record("restart_scheduled", fields)]
+
+
+def _state_loss_advice(config: Config) -> str:
+    if config.restart.on_state_loss == "fail":
+        return (
+            "restart.on_state_loss=fail ends the run here. If the script saves to and resumes from "
+            "$FTSLURM_CHECKPOINT_DIR, set restart.on_state_loss=checkpoint"
+        )
+    return (
+        "restart.on_state_loss=checkpoint, but checkpoint.dir holds no checkpoint, and a run never restarts from step 0"
+    )
+
+
+def _same_start_error(state: RunState) -> str | None:
+    """If every group has failed in the same words before anybody's first step, it is the script; say so at once."""
+    if state.step > 0 or not all(u.exits for u in state.groups):
+        return None
+    errors = {u.exits[-1].error for u in state.groups}
+    causes = {u.exits[-1].cause for u in state.groups}
+    if len(errors) != 1 or not causes <= {Cause.USER_ERROR, Cause.START_FAILED}:
+        return None
+    error = errors.pop()
+    if error is None or (len(state.groups) == 1 and len(state.groups[0].exits) < 2):
+        return None  # one failure of one group may be chance
+    return f"every group failed before its first step, all in the same way: {error}"
+
+
+def given_up(unit: Unit, reason: str) -> Record:
+    """The journal line of a group that gets no further attempt."""
+    return Record("group_given_up", {"group": unit.group, "reason": reason})
+
+
+def rank_fields(rank: Rank) -> dict[str, object]:
+    """One row of a rank table as the journal writes it."""
+    return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
+
+
+def assignments(state: RunState, config: Config) -> Outcome:
+    """Tell steps who they are once all their tasks are ready, and let them begin once their store is up.
+
+    At the first start the groups begin together: whoever begins alone commits steps alone, and the others have to
+    heal from it. Every group waits for every other's store, or for its first failure.
+    """
+    actions: list[Action] = []
+    for unit in state.groups:
+        if unit.phase is not Phase.STARTING or state.lighthouse_url is None or unit.group is None:
+            continue
+        if not unit.assigned and len(unit.ready) == tasks_of(unit, config) and None not in unit.hosts:
+            table = ranks.table([str(h) for h in unit.hosts])
+            actions.append(Assign(unit.id, unit.group, table, state.lighthouse_url))
+            state = swap(state, replace(unit, assigned=True))
+    released = state.released or all(u.store is not None or u.exits for u in state.groups)
+    state = replace(state, released=released)
+    for unit in state.groups:
+        if released and unit.phase is Phase.STARTING and unit.store is not None:
+            actions.append(Begin(unit.id, *unit.store))
+            state = swap(state, replace(unit, phase=Phase.RUNNING))
+    return state, actions

@@ -1,0 +1,25 @@
+"""What can be wrong, told to the person who can mend it."""
+
+
+class FtslurmError(Exception):
+    """Base of every error ftslurm raises on purpose; never raised itself.
+
+    The message is one paragraph for a person: what is wrong, where, and which setting to change. The command line
+    prints it without a traceback and exits with 2.
+    """
+
+
+class ConfigError(FtslurmError):
+    """A setting has no meaning, does not exist, or contradicts another; the message names the keys."""
+
+
+class EnvironmentProblem(FtslurmError):
+    """This machine or cluster cannot do what was asked: no Slurm, no such partition, too few nodes, sbatch refused."""
+
+
+class PlacementError(FtslurmError):
+    """The groups cannot fit on the nodes of the allocation, whatever happens."""
+
+
+class RunNotFound(FtslurmError):
+    """The run named on the command line is not there."""

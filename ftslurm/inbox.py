@@ -1,0 +1,46 @@
+"""Commands to a running controller, as files that appear whole in the run directory's inbox (design contract 7).
+
+The directory is private to the user, so whoever can write there may command. No port is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from ftslurm.config import user_name
+from ftslurm.rundir import replace_text
+
+
+def put(inbox: Path, what: str, **fields: object) -> None:
+    """Leave a command; the controller finds it within a second.
+
+    Raises:
+        OSError: the inbox cannot be written.
+    """
+    name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
+    replace_text(inbox / name, json.dumps({"what": what, "by": user_name(), **fields}))
+
+
+def take(inbox: Path) -> list[dict[str, Any]]:
+    """Every command that has come in, oldest first; each is taken once. Only files of our own user count."""
+    commands = []
+    try:
+        names = sorted(entry.name for entry in os.scandir(inbox) if entry.name.endswith(".json"))
+    except OSError:
+        return []  # a file server that is away for a moment; the commands will still be there
+    for name in names:
+        path = inbox / name
+        try:
+            ours = path.stat(follow_symlinks=False).st_uid == os.getuid()
+            command = json.loads(path.read_text()) if ours else None
+            path.unlink()
+        except (OSError, ValueError):
+            continue
+        if isinstance(command, dict) and isinstance(command.get("what"), str):
+            commands.append(command)
+    return commands

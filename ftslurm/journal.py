@@ -1,0 +1,158 @@
+"""What has happened in this run? One JSON object per line, only ever appended to (design contract 7).
+
+The controller writes with `Journal`; everybody else, on whatever node, reads with `JournalReader`. A line counts once
+its newline is there: half a line, left by a controller that was killed while writing, is cut off by the next writer
+and never shown by a reader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+Event = Mapping[str, Any]
+
+_BLOCK = 1 << 20
+
+
+class Journal:
+    """The one writer of a run's journal. `append` only collects; `flush` writes everything collected at once."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open the journal, or begin it.
+
+        Raises:
+            OSError: the file cannot be opened or written.
+        """
+        self._clock = clock
+        self._pending = bytearray()
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._seq = _seal(self._fd)
+
+    def append(self, event: str, /, **fields: object) -> dict[str, object]:
+        """Add a line to what the next flush writes, and return it as readers will see it."""
+        record = {"seq": self._seq + 1, "time": self._clock(), "event": event} | fields
+        # ASCII only: a script's last words can hold bytes that are no text, and those must not stop the controller.
+        self._pending += json.dumps(record, default=str, separators=(",", ":")).encode("ascii") + b"\n"
+        self._seq += 1
+        return record
+
+    def flush(self, sync: bool = True) -> None:
+        """Write the collected lines; with `sync` they are on disk when this returns.
+
+        Raises:
+            OSError: the disk is full or gone. What could not be written is kept for the next flush.
+        """
+        wrote = bool(self._pending)
+        while self._pending:  # one write; a second only when the disk is almost full
+            written = os.write(self._fd, self._pending)
+            del self._pending[:written]
+        if sync and wrote:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._fd)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class JournalReader:
+    """Follows a journal that may not exist yet and is being written while we read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0  # just after the last complete line that was read
+
+    def read_new(self) -> list[dict[str, Any]]:
+        """The lines that have been completed since the last call."""
+        return list(self.iter_new())
+
+    def iter_new(self) -> Iterator[dict[str, Any]]:
+        """The same, one at a time: a journal of many days need not fit into memory."""
+        # Opened anew each time: on NFS that is what asks the server for the file's present size.
+        try:
+            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            want = _BLOCK
+            while os.fstat(fd).st_size > self._offset:
+                block = os.pread(fd, want, self._offset)
+                end = block.rfind(b"\n") + 1
+                if end == 0:
+                    if len(block) < want:
+                        return  # a torn last line: read again later
+                    want *= 2
+                    continue
+                want = _BLOCK
+                for line in block[:end].splitlines():
+                    self._offset += len(line) + 1
+                    record = _parse(line)
+                    if record is not None:
+                        yield record
+        finally:
+            os.close(fd)
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """One line, or None for one that is no record: a crashed file system can leave zeros in the middle."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _seal(fd: int) -> int:
+    """Cut off a torn last line, and return the seq of the last complete one (0: there is none)."""
+    size = os.fstat(fd).st_size
+    window = 1 << 16
+    while True:
+        start = max(0, size - window)
+        tail = os.pread(fd, window, start)
+        end = tail.rfind(b"\n") + 1
+        for line in reversed(tail[:end].split(b"\n")):
+            record = _parse(line)
+            if record is not None and isinstance(record.get("seq"), int):
+                os.ftruncate(fd, start + end)
+                return int(record["seq"])
+        if start == 0:
+            os.ftruncate(fd, end)
+            return 0
+        window *= 4
+
+
+# Fields of a line as a reader takes them: another version may have written it, so a wrong type is a missing field.
+
+
+def integer(event: Event, name: str) -> int | None:
+    value = event.get(name)
+    return value if isinstance(value, int) else None
+
+
+def number(event: Event, name: str) -> float | None:
+    value = event.get(name)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def text(event: Event, name: str) -> str | None:
+    value = event.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def names(event: Event, name: str) -> tuple[str, ...]:
+    value = event.get(name)
+    return tuple(str(item) for item in value) if isinstance(value, list) else ()

@@ -1,0 +1,255 @@
+"""The controller's own processes: started, listened to, written to, signalled and reaped, never waited for.
+
+What happened is found by looking, not from the signal that woke us: a lost wake-up costs one tick, nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Protocol
+
+from ftslurm import channel
+from ftslurm.core.model import Launch, StepId
+from ftslurm.worker.guard import PR_SET_CHILD_SUBREAPER, _prctl, descendants
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of a step."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+
+
+class Launcher(Protocol):
+    """How this run's steps are started. The two differ in their command lines and in what a first kill takes."""
+
+    @property
+    def kill_signal(self) -> int | None:
+        """Sent to the step's processes besides the `kill` message."""
+
+    def commands(self, launch: Launch, log_dir: Path) -> list[Command]: ...
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message of a worker or its guard."""
+
+    id: StepId
+    message: channel.Message
+
+
+@dataclass(frozen=True)
+class Complained:
+    """A line of the launcher's stderr."""
+
+    id: StepId
+    line: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Every process of a step has ended. codes are the processes' exit codes, negative for signals."""
+
+    id: StepId
+    codes: tuple[int, ...]
+    killed: bool  # by us
+
+
+News = Said | Complained | Gone
+
+
+@dataclass(eq=False)
+class _Child:
+    id: StepId
+    process: subprocess.Popen[bytes]
+    out: channel.Lines = field(default_factory=channel.Lines)
+    err: channel.Lines = field(default_factory=channel.Lines)
+    unsent: bytearray = field(default_factory=bytearray)
+    code: int | None = None
+
+
+@dataclass(eq=False)
+class _Step:
+    children: list[_Child]
+    log: IO[bytes]
+    kills: int = 0
+
+
+class Children:
+    """Every step that runs."""
+
+    def __init__(self, run_dir: Path) -> None:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
+        self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
+        self.selector = selectors.DefaultSelector()
+        self.steps: dict[StepId, _Step] = {}
+        self.by_pid: dict[int, _Child] = {}
+
+    def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
+        """Start a step's processes, each in a session of its own. Returns what went wrong, or None."""
+        self.steps[step] = entry = _Step([], log.open("ab", buffering=0))
+        for command in commands:
+            try:
+                process = subprocess.Popen(
+                    command.argv,
+                    env=dict(command.env),
+                    cwd=cwd,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                entry.log.write(f"cannot start {command.argv[0]}: {error}\n".encode())
+                self.kill(step, None)
+                return f"cannot start {command.argv[0]}: {error}"
+            child = _Child(step, process)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self.selector.register(process.stdout, selectors.EVENT_READ, (child, "out"))
+            self.selector.register(process.stderr, selectors.EVENT_READ, (child, "err"))
+            entry.children.append(child)
+            self.by_pid[process.pid] = child
+        return None
+
+    def send(self, step: StepId, line: bytes) -> None:
+        """Queue a line for every process of a step."""
+        entry = self.steps.get(step)
+        for child in entry.children if entry else ():
+            if child.code is None:
+                child.unsent += line
+                self._write(child)
+
+    def kill(self, step: StepId, first: int | None) -> None:
+        """Bring a step down at once: by order and by `first`; asked again, by SIGKILL.
+
+        SIGKILL goes to the launcher's main process alone: when srun's dies, its helper process kills the tasks.
+        """
+        entry = self.steps.get(step)
+        if entry is None:
+            return
+        self.send(step, channel.encode("kill"))
+        entry.kills += 1
+        number = first if entry.kills == 1 else signal.SIGKILL
+        for child in entry.children:
+            if child.code is None and number is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.process.pid, number)
+
+    def killed(self, step: StepId) -> bool:
+        """Whether we are bringing this step down."""
+        return step in self.steps and self.steps[step].kills > 0
+
+    def listen(self, timeout: float) -> Iterator[News]:
+        """Wait for something to happen, at most `timeout` seconds, and tell what has."""
+        for key, events in self.selector.select(timeout):
+            if key.data is None:
+                continue  # a wake-up: its owner drains it
+            child, stream = key.data
+            if events & selectors.EVENT_READ:
+                yield from self._read(child, stream)
+            if events & selectors.EVENT_WRITE:
+                self._write(child)
+        yield from self._reap()
+
+    def _read(self, child: _Child, stream: str) -> Iterator[News]:
+        pipe = child.process.stdout if stream == "out" else child.process.stderr
+        if pipe is None or pipe.closed:
+            return
+        while True:
+            try:
+                data = os.read(pipe.fileno(), 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                self.selector.unregister(pipe)
+                pipe.close()
+                return
+            step = self.steps[child.id]
+            if stream == "err":
+                step.log.write(data)
+                for line in child.err.feed(data):
+                    yield Complained(child.id, line.decode(errors="replace"))
+            else:
+                for line in child.out.feed(data):
+                    message = channel.decode(line)
+                    if message is None:
+                        step.log.write(line + b"\n")  # not ours, but somebody will want to read it
+                    else:
+                        yield Said(child.id, message)
+
+    def _write(self, child: _Child) -> None:
+        pipe = child.process.stdin
+        if pipe is None or pipe.closed:
+            return
+        try:
+            while child.unsent:
+                del child.unsent[: os.write(pipe.fileno(), child.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            child.unsent.clear()  # it has ended; that will be found when it is reaped
+        registered = pipe.fileno() in self.selector.get_map()
+        if child.unsent and not registered:
+            self.selector.register(pipe, selectors.EVENT_WRITE, (child, "in"))
+        elif not child.unsent and registered:
+            self.selector.unregister(pipe)
+
+    def _reap(self) -> Iterator[News]:
+        """Collect the dead. What they still had to say comes first, then, once all of a step are gone, its end."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self.by_pid.pop(pid, None)
+            if child is None:
+                continue  # an orphan that we adopted
+            child.code = child.process.returncode = os.waitstatus_to_exitcode(status)
+            for stream in ("out", "err"):
+                yield from self._read(child, stream)
+            for pipe in (child.process.stdin, child.process.stdout, child.process.stderr):
+                assert pipe is not None
+                if not pipe.closed:
+                    with contextlib.suppress(KeyError, ValueError):
+                        self.selector.unregister(pipe)
+                    pipe.close()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)  # its session's stragglers
+            self._sweep()
+            step = self.steps[child.id]
+            if all(c.code is not None for c in step.children):
+                step.log.close()
+                del self.steps[child.id]
+                yield Gone(child.id, tuple(c.code or 0 for c in step.children), step.kills > 0)
+
+    def _sweep(self) -> None:
+        """Kill orphans: processes of this run whose parent we have become without starting them."""
+        for pid in descendants(os.getpid(), depth=1):
+            if pid not in self.by_pid and self._is_of_this_run(pid):
+                for stray in [pid, *descendants(pid)]:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(stray, signal.SIGKILL)
+
+    def _is_of_this_run(self, pid: int) -> bool:
+        try:
+            return self.mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False

@@ -1,0 +1,70 @@
+"""What every step runs, whatever starts it: the worker's command line and the environment it begins with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ftslurm.config import Config, interpreter
+from ftslurm.core.model import Launch
+from ftslurm.rundir import RunDir
+
+
+def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: str | None) -> list[str]:
+    """The argument list of one task.
+
+    Args:
+        log_dir: where the task writes its logs.
+        local: whether everything is on this machine.
+        url: the Lighthouse's address, if it has had one: its successor takes the same port.
+    """
+    health = config.health
+    shared = [
+        f"--log-dir={log_dir}",
+        f"--heartbeat-s={health.heartbeat_s}",
+        f"--orphan-after-s={health.orphan_after_s}",
+        *(["--eof-ends"] if local else []),
+    ]
+    if launch.group is None:
+        lighthouse = config.lighthouse
+        settings = {
+            "local": local,
+            "port": lighthouse.port if url is None else urlsplit(url).port,
+            "min_replicas": config.groups.min,
+            "join_timeout_ms": lighthouse.join_timeout_ms,
+            "heartbeat_timeout_ms": lighthouse.heartbeat_timeout_ms,
+            "quorum_tick_ms": lighthouse.quorum_tick_ms,
+        }
+        return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
+    gpus = config.groups.gpus or 0
+    share = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
+    return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *share]
+
+
+def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, str], *, local: bool) -> dict[str, str]:
+    """The environment of every task of a step; the rest comes with the assignment, when the ranks are known.
+
+    What torch reads while it is imported has to be here, the user's variables among it.
+    """
+    torchft = config.torchft
+    env = {
+        **base,
+        "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
+        "TORCHFT_TIMEOUT_SEC": str(torchft.timeout_s),
+        "TORCHFT_QUORUM_TIMEOUT_SEC": str(torchft.quorum_timeout_s),
+        "TORCHFT_CONNECT_TIMEOUT_SEC": str(torchft.connect_timeout_s),
+        "TORCHFT_QUORUM_RETRIES": str(torchft.quorum_retries),
+        **{name: str(value) for name, value in config.job.env.items()},
+        "FTSLURM_CLUSTER": "local" if local else "slurm",
+        "FTSLURM_RUN_DIR": str(run.root),
+        "FTSLURM_RUN_ID": run.root.name,
+        "FTSLURM_STEP": f"{launch.id.unit}/{launch.id.attempt}",
+        "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),
+        "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),
+    }
+    if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
+        env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
+    return env

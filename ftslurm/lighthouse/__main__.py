@@ -1,0 +1,10 @@
+"""The Lighthouse's step: `python -m ftslurm.lighthouse`, under the same guard as a worker."""
+
+import sys
+
+sys.path.pop(0)  # see ftslurm/worker/__main__.py
+
+from ftslurm.worker import guard
+
+if __name__ == "__main__":
+    guard.main("ftslurm.lighthouse.stock")

@@ -1,0 +1,71 @@
+"""Which run does the person mean?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ftslurm.errors import RunNotFound
+from ftslurm.rundir import RunDir
+
+_SHOWN = 5  # how many existing runs an error names
+
+
+def find(run: str | None, root: Path) -> RunDir:
+    """The run directory for RUN of the command line: a run directory, a run id, or None for the newest under `root`.
+
+    Raises:
+        RunNotFound: there is none; the message says where was looked and which runs are there.
+    """
+    if run is None:
+        known = newest(root)
+        if not known:
+            raise RunNotFound(f"there is no run under {root.absolute()}: start one, or name its directory (run.root)")
+        return known[0]
+    places = (Path(run), root / run) if run else (root,)
+    candidates = list(dict.fromkeys(path.absolute() for path in places))
+    for path in candidates:
+        if _there(RunDir(path).config):
+            return RunDir(path)
+    raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
+
+
+def newest(root: Path) -> list[RunDir]:
+    """Every run under `root`, the newest first."""
+    return [RunDir(path) for _, path in sorted(_dated(root), reverse=True)]
+
+
+def _dated(root: Path) -> Iterator[tuple[float, Path]]:
+    try:
+        children = list(root.absolute().iterdir())
+    except OSError:
+        return
+    for path in children:
+        try:
+            # The config is written once, when the run is created; the folder's own time moves with every new file.
+            yield RunDir(path).config.stat().st_mtime, path
+        except OSError:
+            continue
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name too long, or a folder that is not ours to read
+        return False
+
+
+def _searched(candidates: list[Path]) -> str:
+    for path in candidates:
+        if _there(path):
+            return f"{path} is no run directory, it holds no {RunDir(path).config.name}"
+    return f"looked for {' and '.join(str(path) for path in candidates)}"
+
+
+def _present(root: Path) -> str:
+    known = newest(root)
+    if not known:
+        return f"There is no run at all under {root.absolute()} (run.root)"
+    names = ", ".join(run.root.name for run in known[:_SHOWN])
+    more = f" and {len(known) - _SHOWN} older" if len(known) > _SHOWN else ""
+    return f"Under {root.absolute()} (run.root), newest first: {names}{more}"

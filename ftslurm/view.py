@@ -1,0 +1,333 @@
+"""How does a person follow a run? A live table on a terminal, plain lines anywhere else, and a closing summary."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ftslurm import wording
+from ftslurm.core.model import Phase
+from ftslurm.journal import Event, JournalReader, number
+from ftslurm.rundir import RunDir
+from ftslurm.status import GroupStatus, Recovery, RunStatus, fold
+
+_STYLES = {
+    Phase.PENDING: "yellow",
+    Phase.STARTING: "yellow",
+    Phase.RUNNING: "green",
+    Phase.STOPPING: "magenta",
+    Phase.SUCCEEDED: "blue",
+    Phase.FAILED: "bold red",
+}
+_OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
+_EVENTS = {
+    "step_exited": "red",
+    "group_given_up": "bold red",
+    "node_excluded": "red",
+    "allocation_lost": "red",
+    "fault_injected": "magenta",
+    "restart_scheduled": "yellow",
+    "step_launched": "yellow",
+    "group_joined": "green",
+}
+_FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line the cursor is on, and one to breathe
+_RESTARTS_SHOWN = 20
+
+
+def follow(
+    run: RunDir,
+    *,
+    console: Console,
+    until: Callable[[], bool],
+    poll_s: float = 0.2,
+    plain_every_s: float = 10.0,
+    history: int | None = None,
+    clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+) -> RunStatus:
+    """Show the run until it has finished or `until()` is true, and return how it stands then.
+
+    Args:
+        console: a terminal gets the live table, anything else plain lines.
+        until: asked once a round; say true when nobody writes the journal any more (the controller died).
+        poll_s: how often the journal is looked at; reading nothing new costs one open.
+        plain_every_s: without a terminal, at most one line about the progress in this time.
+        history: of the lines written before we came, show only this many (default: all).
+
+    Raises:
+        KeyboardInterrupt: passed on; the terminal is as it was.
+    """
+    reader = JournalReader(run.events)
+    status = RunStatus(run_id=run.root.name)
+    live = console.is_terminal and not console.is_dumb_terminal
+    with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
+        while True:
+            last = until()  # asked before reading: what was written until then is still shown
+            lines: deque[tuple[Event, str]] = deque(maxlen=history)
+            for event in reader.iter_new():
+                status = fold(status, event)
+                line = screen.line(event, status)
+                if line is not None:
+                    lines.append((event, line))
+                history = None  # for the first lines only
+            screen.show(lines, status)
+            if last or status.outcome != "running":
+                return status
+            sleep(poll_s)
+
+
+class _Screen(AbstractContextManager["_Screen"]):
+    """Where the followed run is shown."""
+
+    def line(self, event: Event, status: RunStatus) -> str | None:
+        """What to print for an event, where `status` is how the run stood just after it."""
+        return wording.describe(event, status)
+
+    @abstractmethod
+    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus) -> None:
+        """Print the new lines, and show how the run stands now."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        return None
+
+
+class _Lines(_Screen):
+    """For a file or a pipe: every event, and now and then where the training is."""
+
+    def __init__(self, console: Console, every_s: float) -> None:
+        self._console = console
+        self._every_s = every_s
+        self._told: float | None = None  # the time of the last line about progress
+
+    def line(self, event: Event, status: RunStatus) -> str | None:
+        if event.get("event") != "progress":
+            return super().line(event, status)
+        now = number(event, "time") or 0.0
+        if self._told is None:
+            self._told = status.started or 0.0
+        if now - self._told < self._every_s:
+            return None
+        self._told = now
+        rate = f", {status.steps_per_s:.1f} steps/s" if status.steps_per_s is not None else ""
+        return f"step {_of_total(status.step, status)}, {wording.plural(status.stepping, 'group')}{rate}"
+
+    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus) -> None:  # noqa: ARG002  the lines say it all
+        for event, line in lines:
+            # Never wrapped: one event is one line for whoever greps.
+            self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
+
+
+class _Table(_Screen):
+    """For a terminal: events scroll by above a table of the groups."""
+
+    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
+        self._console = console
+        self._clock = clock
+        # No thread of rich's own: we redraw when we have looked, and the clock in the title moves with it.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._drawn: object = None  # what the picture on the screen was made of
+
+    def __enter__(self) -> _Table:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._live.stop()
+
+    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus) -> None:
+        for event, line in lines:
+            style = "blue" if event.get("cause") == "ok" else _EVENTS.get(str(event.get("event")), "")
+            # The terminal wraps, not rich: so a path can be copied in one piece.
+            text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
+            self._console.print(text, soft_wrap=True, highlight=False)
+        now, size = self._clock(), self._console.size
+        drawn = (status, int(now), size)
+        if drawn != self._drawn:  # over a slow line every picture costs
+            self._live.update(render(status, now, size.width, size.height), refresh=True)
+            self._drawn = drawn
+
+
+def render(status: RunStatus, now: float, width: int = 80, height: int = 100) -> RenderableType:
+    """The live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
+    width = min(width, 120)
+    head, groups = (_title(status, now, width), _bar(status, width)), _groups(status, width, height)
+    return Group(*head, Text(), groups, Text(), _lighthouse(status))
+
+
+def _title(status: RunStatus, now: float, width: int) -> Text:
+    left = Text.assemble((status.run_id, "bold"))
+    if status.job_id is not None:
+        left.append(f"  job {status.job_id}", "dim")
+    facts = []
+    if status.groups:
+        facts.append(f"{status.stepping} of {wording.plural(len(status.groups), 'group')} stepping")
+    if status.restarts:
+        facts.append(wording.plural(status.restarts, "restart"))
+    if status.started is not None:
+        facts.append(wording.clock((status.finished or now) - status.started))
+    right = Text("  ".join(facts), "dim")
+    gap = width - cell_len(left.plain) - cell_len(right.plain)
+    return Text.assemble(left, " " * max(gap, 2), right, no_wrap=True, overflow="ellipsis")
+
+
+def _bar(status: RunStatus, width: int) -> RenderableType:
+    rate, total = status.steps_per_s, status.total_steps
+    words = f"step {_of_total(status.step, status)}"
+    if rate is not None:
+        words += f"  {rate:.1f} steps/s"
+    if not total:
+        return Text(words)
+    if rate:
+        words += f"  {wording.clock((total - status.step) / rate)} left"
+    # As long as the words can get, so that the bar only moves when the training does.
+    room = len(f"step {total}/{total}  1000.0 steps/s  00:00:00 left")
+    grid = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total, status.step, width=max(10, width - 2 - room), complete_style="green")
+    grid.add_row(bar, Text(words, no_wrap=True))
+    return grid
+
+
+def _groups(status: RunStatus, width: int, height: int) -> RenderableType:
+    shown, rest = _fitting(status.groups, max(2, height - _FIXED_LINES))
+    wide = width >= 100
+    step = max([len("step"), *(len(_step(g, status, wide)) for g in status.groups)])
+    columns = {"group": 5, "phase": 9, "step": step, "quorum": 6, "attempt": 7, "restarts": 8, "steps/s": 7}
+    gap = 2 if wide else 1
+    room = max(10, width - sum(columns.values()) - gap * len(columns))
+    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
+    for name, size in columns.items():
+        table.add_column(name, width=size, justify="left" if name == "phase" else "right", no_wrap=True)
+    table.add_column("node", width=room, no_wrap=True, overflow="ellipsis")
+    for g in shown:
+        table.add_row(
+            str(g.group),
+            Text(wording.phase(g, status), _STYLES[g.phase]),
+            _step(g, status, wide),
+            _or_dash(g.participants),
+            _or_dash(g.attempt),
+            Text(str(g.restarts), "yellow" if g.restarts else ""),
+            _or_dash(g.steps_per_s if g.steps_per_s is None else f"{g.steps_per_s:.1f}"),
+            _place(g, room),
+        )
+    return Group(table, _rest(rest, status)) if rest else table
+
+
+def _step(group: GroupStatus, status: RunStatus, wide: bool) -> str:
+    if group.step is None:
+        return "-"
+    return _of_total(group.step, status) if wide else str(group.step)
+
+
+def _or_dash(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _fitting(groups: Sequence[GroupStatus], lines: int) -> tuple[list[GroupStatus], list[GroupStatus]]:
+    """The groups that get a line each, and those that are only counted: the groups that step are of least interest."""
+    if len(groups) <= lines:
+        return list(groups), []
+    notable = [g for g in groups if not g.stepping]
+    shown = notable[: lines - 1]
+    return shown, notable[lines - 1 :] + [g for g in groups if g.stepping]
+
+
+def _rest(groups: Sequence[GroupStatus], status: RunStatus) -> Text:
+    """The groups without a line of their own: "... 61 more RUNNING, 2 more STARTING"."""
+    counts = Counter((wording.phase(g, status), _STYLES[g.phase]) for g in groups)
+    text = Text("  ...  ", "dim")
+    for n, ((phase, style), count) in enumerate(counts.most_common()):
+        text.append(", " if n else "").append(f"{count} more ").append(phase, style)
+    return text
+
+
+def _place(group: GroupStatus, room: int) -> Text:
+    """Where the group is, and what is the matter if it does not step."""
+    text = Text(wording.few(group.nodes, 2) if group.nodes else "")
+    gap = " " if group.nodes else ""
+    if group.phase is Phase.FAILED and group.last_error:
+        return text.append(gap + group.last_error, "red")
+    if group.waiting_for:
+        waits = f"{gap}waits for {group.waiting_for}"
+        short = f"{gap}{group.waiting_for}..."
+        text.append(waits if cell_len(text.plain + waits) <= room else short, "yellow")
+    return text
+
+
+def _lighthouse(status: RunStatus) -> Text:
+    unit = status.lighthouse
+    text = Text.assemble("Lighthouse ", (unit.phase.value, _STYLES[unit.phase]))
+    if unit.nodes:
+        text.append(f" on {wording.few(unit.nodes)}")
+    if unit.attempt:
+        text.append(f", attempt {unit.attempt}")
+    quorums = [(g.quorum_id, g.participants) for g in status.groups if g.quorum_id is not None and g.participants]
+    if quorums:
+        number_, size = max(quorums)
+        text.append(f", quorum {number_} has {wording.plural(size, 'group')}")
+    return text
+
+
+def summary(status: RunStatus, run: RunDir) -> RenderableType:
+    """What is left to say when following ends: how it ended, what it cost, and where to look."""
+    head = Text.assemble("run ", (status.run_id, "bold"), " ", (wording.ended(status.outcome), _style(status)))
+    if status.reason:
+        head.append(f": {status.reason}")
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    end = status.finished or status.updated
+    took = f" in {wording.seconds(end - status.started)}" if end and status.started else ""
+    facts.add_row("steps", f"{_of_total(status.step, status)}{took}")
+    facts.add_row("restarts", str(status.restarts))
+    if status.longest_gap is not None:
+        gap, group = status.longest_gap
+        facts.add_row("longest gap", f"{wording.seconds(gap)} between two commits of a live group (group {group})")
+    if status.excluded_nodes:
+        facts.add_row("nodes not used", wording.few(status.excluded_nodes, 8))
+    for g in status.groups:
+        if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
+            log = f" - log: {g.last_log}" if g.last_log else ""
+            facts.add_row(f"group {g.group}", Text(f"{g.last_error or 'given up'}{log}", "red"))
+    facts.add_row("logs", Text(str(run.logs)))
+    parts: list[RenderableType] = [head, Text(), facts]
+    if status.recoveries:
+        parts += [Text(), _restarts(status.recoveries)]
+    return Group(*parts)
+
+
+def _restarts(recoveries: Sequence[Recovery]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("group", justify="right")
+    table.add_column("attempt", justify="right")
+    table.add_column("back after", justify="right", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    earlier = len(recoveries) - _RESTARTS_SHOWN
+    if earlier > 0:
+        table.add_row("...", "...", "...", f"{earlier} earlier restarts")
+    for r in recoveries[-_RESTARTS_SHOWN:]:
+        away = wording.seconds(r.seconds) if r.seconds is not None else "not back"
+        table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))
+    return table
+
+
+def _style(status: RunStatus) -> str:
+    return _OUTCOMES.get(status.outcome, "bold yellow")
+
+
+def _of_total(step: int, status: RunStatus) -> str:
+    return f"{step}/{status.total_steps}" if status.total_steps else str(step)
+
+
+def _stamp(event: Event) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(number(event, "time") or 0.0))

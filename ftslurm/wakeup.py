@@ -1,0 +1,34 @@
+"""Signals as something a selector can wait for. The handlers only record; the loop acts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+
+
+class Wakeup:
+    """Wakes a selector at SIGCHLD and collects the other signals.
+
+    To be made in the main thread, the only one in which Python handles signals.
+    """
+
+    def __init__(self, numbers: Iterable[int]) -> None:
+        self.fd, self._write = os.pipe()
+        for end in (self.fd, self._write):
+            os.set_blocking(end, False)
+        self._seen: list[int] = []
+        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in numbers:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored by whoever started us: their choice
+                signal.signal(number, lambda seen, _: self._seen.append(seen))
+
+    def drain(self) -> list[int]:
+        """The signals since the last call, SIGCHLD left out."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.fd, 512):
+                pass
+        seen, self._seen = self._seen, []  # swap, never clear: a handler may run between any two lines
+        return seen

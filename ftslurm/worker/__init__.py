@@ -1,0 +1,1 @@
+"""What runs inside a step: a guard that watches one worker (guard.py), and the worker itself (session.py)."""

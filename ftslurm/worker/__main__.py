@@ -1,0 +1,10 @@
+"""One task of a replica group's step: `python -m ftslurm.worker`, started by srun or by the local launcher."""
+
+import sys
+
+sys.path.pop(0)  # the working directory: a logging.py of the user's must not stand in for Python's while we import
+
+from ftslurm.worker import guard
+
+if __name__ == "__main__":
+    guard.main("ftslurm.worker.session")

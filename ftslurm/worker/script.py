@@ -1,0 +1,115 @@
+"""Run the user's script in this process, as `python script.py` or `python -m module` would have."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Callable
+from typing import NoReturn
+
+GOODBYE_S = 2.0  # how long the script's atexit functions may take after it failed
+
+
+def run(
+    script: str | None,
+    module: str | None,
+    args: list[str],
+    on_failure: Callable[[str, str], None],
+    on_success: Callable[[], None],
+) -> NoReturn:
+    """Run it as `__main__` and end the process as Python would have ended it.
+
+    With one difference: a script that failed ends at once. Python would first join torchft's threads, which wait for a
+    quorum for up to a minute while the dead rank's manager goes on telling the Lighthouse that it is healthy, and
+    the other groups wait for it.
+
+    Args:
+        on_failure: called with the error as one line and the end of the traceback, when all else is done.
+        on_success: called when the script has returned or called sys.exit(0).
+    """
+    try:
+        code, main = _load(script, module)
+        sys.argv = [script or main.__file__ or "", *args]
+        exec(code, main.__dict__)  # noqa: S102 it is what we are here for
+    except SystemExit as leave:
+        if not _is_success(leave.code):
+            _end(_exit_code(leave.code), None, on_failure)
+    except BaseException as error:
+        _print_traceback(error)
+        _end(1, error, on_failure)
+    _flush()
+    on_success()
+    sys.exit(0)  # threads are joined and atexit functions called, as always
+
+
+def _load(script: str | None, module: str | None) -> tuple[types.CodeType, types.ModuleType]:
+    """The code to run and the fresh `__main__` to run it in, already in sys.modules (pickling and spawn need that)."""
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    if script is not None:
+        sys.path.insert(0, os.path.dirname(script))
+        loader = importlib.machinery.SourceFileLoader("__main__", script)
+        main.__file__, main.__loader__, main.__spec__ = script, loader, None
+        main.__dict__["__cached__"] = None
+        sys.modules["__main__"] = main
+        return compile(loader.get_data(script), script, "exec", dont_inherit=True), main
+    assert module is not None
+    sys.path.insert(0, os.getcwd())
+    spec = importlib.util.find_spec(module)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{module}.__main__")
+    if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader):
+        raise ModuleNotFoundError(f"No module named {module!r} that can be run (job.module)", name=module)
+    code = spec.loader.get_code(spec.name)
+    assert code is not None
+    main.__file__, main.__loader__, main.__spec__ = spec.origin, spec.loader, spec
+    main.__package__ = spec.parent
+    sys.modules["__main__"] = main
+    return code, main
+
+
+def _is_success(code: object) -> bool:
+    return code is None or (isinstance(code, int) and code & 0xFF == 0)
+
+
+def _exit_code(code: object) -> int:
+    if isinstance(code, int):
+        return code & 0xFF
+    print(code, file=sys.stderr)  # sys.exit("message") means 1, the message on stderr
+    return 1
+
+
+def _print_traceback(error: BaseException) -> None:
+    """As Python prints it, without our own frames; sys.excepthook is the script's to replace."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error = error.with_traceback(trace)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _end(code: int, error: BaseException | None, on_failure: Callable[[str, str], None]) -> NoReturn:
+    """Let the script's atexit functions run for a moment, tell the controller, and be gone."""
+    _flush()
+    goodbye = threading.Timer(GOODBYE_S, os._exit, [code])
+    goodbye.daemon = True
+    goodbye.start()
+    atexit._run_exitfuncs()
+    _flush()
+    if error is not None:
+        message = "".join(traceback.format_exception_only(error)).strip().splitlines()
+        on_failure(message[-1] if message else type(error).__name__, "".join(traceback.format_exception(error))[-600:])
+    os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # the script closed it
+            stream.flush()

@@ -1,0 +1,297 @@
+"""Where do the tests get a Slurm cluster? From this machine: a slurmd per node, all on loopback, with GPUs of thin air.
+
+    with scratch() as folder:
+        cluster = Cluster.start(folder / "a", nodes=2)
+        print(cluster.run(["srun", "-N2", "printenv", "SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES"]))
+
+By hand, `python tests/cluster.py` opens a shell in such a cluster; `python tests/cluster.py COMMAND...` runs a command.
+It needs slurmctld, slurmd and munged (Debian: slurm-wlm and munge), but no configuration and no root.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd")  # slurmscriptd is a child of slurmctld
+# An ordinary user's PATH lacks the folders where Debian keeps daemons.
+PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
+PATIENCE_S = 60.0  # a start takes 0.2 s; on a machine with much more work than cores it takes many times that
+
+
+class ClusterError(RuntimeError):
+    """A cluster, or a command run in one, did not do what a test needs."""
+
+
+class Cluster:
+    """Nodes n1, n2, ... in the partition `gpu`. All it owns lies in its folder; `stop` may be called at any time."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        if not re.fullmatch(r"/[\w./-]{1,80}", str(folder)):
+            raise ValueError(f"{folder}: slurm.conf and a Unix socket need a short path of letters, digits, - and _")
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.nodes = [f"n{i}" for i in range(1, nodes + 1)]
+        self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
+        self._ports = dict(zip(["slurmctld", *self.nodes], _free_ports(nodes + 1), strict=True))
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        nodes: int = 4,
+        gpus: int = 4,
+        cpus: int = 4,
+        mem_mb: int = 8000,
+        *,
+        slurmd_timeout: int = 15,
+        select: str = "CR_Core_Memory",
+        extra_conf: str = "",
+    ) -> Cluster:
+        """A cluster in a new folder, with every node idle. A `Key=Value` line of `extra_conf` replaces ours."""
+        cluster = cls(folder, nodes)
+        try:
+            cluster._write_config(gpus, cpus, mem_mb, slurmd_timeout, select, extra_conf)
+            cluster._start_daemons()
+        except BaseException:
+            cluster.stop()
+            raise
+        return cluster
+
+    def environ(self) -> dict[str, str]:
+        """This process's environment, but in this cluster and in no other Slurm job."""
+        foreign = re.compile("SLURM|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SCONTROL)_")
+        return {name: value for name, value in os.environ.items() if not foreign.match(name)} | self.env
+
+    def run(self, command: Sequence[str | Path], *, timeout: float = PATIENCE_S) -> str:
+        """Run a command to its end with this cluster's Slurm; what it printed on stdout."""
+        ran = subprocess.run(
+            command, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
+        )
+        if ran.returncode:
+            raise ClusterError(f"{command} exited with {ran.returncode}\n{ran.stdout}{ran.stderr}")
+        return ran.stdout
+
+    def states(self) -> dict[str, str]:
+        """What slurmctld thinks of every node: idle, mix, alloc, comp, down; with a `*` when it does not answer."""
+        with suppress(ClusterError):  # slurmctld is not there yet, or not any more
+            return dict(line.split() for line in self.run(["sinfo", "-h", "-N", "-o", "%N %t"]).splitlines())
+        return {}
+
+    def processes(self) -> dict[int, str]:
+        """What runs in this cluster beside its daemons, pid -> name: slurmstepd, tasks and their children, srun."""
+        return {pid: name for pid, name in processes_in(self.folder).items() if name not in DAEMONS}
+
+    def kill_node(self, node: str) -> None:
+        """The node's slurmd, slurmstepds and tasks are gone at once, as if the power had failed."""
+        self._daemons[node].kill()
+        _kill_all(self.folder, node)
+        self._daemons.pop(node).wait()
+
+    def start_node(self, node: str) -> None:
+        """Bring back a killed node and wait until slurmctld hears from it. It is idle unless it has a job."""
+        self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
+        self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
+        self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
+
+    def clear(self) -> None:
+        """End every job, bring back every node, wait until all are idle: ready for the next test."""
+        if jobs := self.run(["squeue", "-h", "-o", "%A"]).split():
+            self.run(["scancel", *jobs])
+        _kill(self.processes())  # a task that ignores SIGTERM would hold its node for KillWait, an orphan for longer
+        for node in set(self.nodes) - set(self._daemons):
+            self.start_node(node)
+        if unfit := [node for node, state in self.states().items() if state.startswith(("down", "dr"))]:
+            self.run(["scontrol", "update", f"nodename={','.join(unfit)}", "state=resume"])
+        self._wait("every node is idle", self._all_idle)
+
+    def stop(self) -> None:
+        """Kill every daemon and every process of this cluster. The folder stays, with the logs."""
+        _kill(daemon.pid for daemon in self._daemons.values())
+        _kill_all(self.folder)
+        while self._daemons:
+            self._daemons.popitem()[1].wait()
+
+    def log_tails(self, lines: int = 12) -> str:
+        """The last lines of every daemon's log, or of its stderr if it did not come as far as opening its log."""
+        logs = [log if (log := err.with_suffix(".log")).exists() else err for err in self.folder.glob("log/*.err")]
+        tails = [(log, log.read_text(errors="replace").splitlines()[-lines:]) for log in sorted(logs)]
+        return "\n".join("\n".join([f"--- {log}", *tail]) for log, tail in tails)
+
+    def _write_config(self, gpus: int, cpus: int, mem_mb: int, slurmd_timeout: int, select: str, extra: str) -> None:
+        folder, host = self.folder, socket.gethostname().split(".")[0]
+        for name in ("log", "state", "gpus", *self.nodes):
+            (folder / name).mkdir()
+        (folder / "munge.key").touch(mode=0o600)
+        (folder / "munge.key").write_bytes(os.urandom(1024))
+        for i in range(gpus):
+            (folder / f"gpus/nvidia{i}").symlink_to("/dev/null")  # slurmd insists on a character device
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        settings = f"""
+ClusterName=t{self._ports["slurmctld"]}
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={self._ports["slurmctld"]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthInfo=socket={folder}/munge.sock
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdPidFile={folder}/%n/slurmd.pid
+SlurmdLogFile={folder}/log/%n.log
+SlurmdSpoolDir={folder}/%n
+StateSaveLocation={folder}/state
+ProctrackType=proctrack/linuxproc
+SelectType=select/cons_tres
+SelectTypeParameters={select}
+SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
+SlurmdParameters=config_overrides
+SlurmdTimeout={slurmd_timeout}
+KillWait=5
+ReturnToService=2
+GresTypes=gpu
+""".split()
+        replaced = {line.partition("=")[0].strip().lower() for line in extra.splitlines()}
+        lines = [line for line in settings if line.partition("=")[0].lower() not in replaced]
+        machine = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={mem_mb} Gres=gpu:{gpus}"
+        lines += [f"NodeName={node} Port={self._ports[node]} {machine}" for node in self.nodes]
+        lines += ["PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP", extra, ""]
+        (folder / "slurm.conf").write_text("\n".join(lines))
+        gres = f"NodeName={','.join(self.nodes)} Name=gpu File={folder}/gpus/nvidia[0-{gpus - 1}]\n"
+        (folder / "gres.conf").write_text(gres if gpus else "")
+        # Nothing here uses cgroups, yet slurmd looks for them. From 24.05 on it can be told not to; v1 looks least.
+        release = [int(part) for part in self.run(["slurmctld", "-V"]).split()[1].split(".")[:2]]
+        (folder / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if release >= [24, 5] else 'cgroup/v1'}\n")
+
+    def _start_daemons(self) -> None:
+        munge, sock = f"{self.folder}/munge", self.folder / "munge.sock"
+        files = (f"--socket={sock}", f"--key-file={munge}.key", f"--pid-file={munge}.pid", f"--seed-file={munge}.seed")
+        self._spawn("munged", "munged", "--foreground", "--force", "--num-threads=2", *files)
+        self._wait("munged made its socket", sock.exists)
+        self._spawn("slurmctld", "slurmctld", "-D")
+        self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
+        for node in self.nodes:
+            self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
+        self._wait("every node is idle", self._all_idle)
+
+    def _spawn(self, name: str, *command: str, cwd: str = "") -> None:
+        # In its own session, so that ^C reaches the tests only and they can tidy up; in its node's folder, because a
+        # slurmstepd erases its environment and keeps its slurmd's folder, and so can still be told from the others.
+        where, env = self.folder / cwd, self.environ()
+        with (self.folder / f"log/{name}.err").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                command, cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _all_idle(self) -> bool:
+        return self.states() == dict.fromkeys(self.nodes, "idle")
+
+    def _wait(self, what: str, check: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not check():
+            codes = {name: daemon.poll() for name, daemon in self._daemons.items()}
+            died = [f"{name} exited with {code}" for name, code in codes.items() if code is not None]
+            if died or time.monotonic() > deadline:
+                why = ", ".join(died) or f"not after {PATIENCE_S:.0f} s; the nodes are {self.states() or 'unknown'}"
+                raise ClusterError(f"waiting until {what}: {why}\n{self.log_tails()}")
+            time.sleep(0.02)
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for clusters, with a path short enough for a Unix socket; nothing in it outlives the `with`.
+
+    Its user holds a lock on the file `owner`; a folder without one is what a killed session left, and goes away here.
+    """
+    for owner in Path("/tmp").glob("fts-*/owner"):
+        with suppress(OSError), owner.open() as lock:  # OSError: it is in use, or another user's, or just gone
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if owner.stat().st_uid == os.geteuid():
+                _kill_all(owner.parent)
+                shutil.rmtree(owner.parent)
+    folder = Path(tempfile.mkdtemp(prefix="fts-", dir="/tmp"))
+    with (folder / "new").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (folder / "new").rename(folder / "owner")  # already locked when others see it
+        try:
+            yield folder
+        finally:
+            _kill_all(folder)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def processes_in(folder: Path, node: str = "") -> dict[int, str]:
+    """Every process of the clusters below `folder`, or of one node of the cluster in `folder`: pid -> name."""
+    seen: dict[int, tuple[str, int]] = {}  # pid -> name, parent
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with suppress(OSError):  # it has ended meanwhile
+            name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(") ")
+            if rest[0] not in "ZX" and pid != os.getpid():
+                seen[pid] = name, int(rest.split()[1])
+    ours = {pid for pid, (name, _) in seen.items() if _belongs(pid, name, folder, node)}
+    while children := {pid for pid, (_, parent) in seen.items() if parent in ours} - ours:
+        ours |= children  # tasks whose environment was changed
+    return {pid: seen[pid][0] for pid in sorted(ours)}
+
+
+def _belongs(pid: int, name: str, folder: Path, node: str) -> bool:
+    with suppress(OSError):  # it has ended meanwhile, or is another user's
+        env = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+        if f"\0SLURM_CONF={folder}/".encode() in env and (not node or f"\0SLURMD_NODENAME={node}\0".encode() in env):
+            return True
+        return name.startswith("slurm") and f"{os.readlink(f'/proc/{pid}/cwd')}/".startswith(f"{folder / node}/")
+    return False
+
+
+def _kill_all(folder: Path, node: str = "") -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while left := processes_in(folder, node):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"{folder}: these processes survive SIGKILL: {left}")
+        _kill(left)
+        time.sleep(0.01)
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _listens(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _free_ports(count: int) -> list[int]:
+    """Free now, and below the range that the kernel uses for clients' ports, so that no client gets one of them."""
+    first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports: list[int] = []
+    with ExitStack() as taken:
+        while len(ports) < count:
+            port = random.SystemRandom().randrange(10000, max(12000, first_of_clients))
+            with suppress(OSError):
+                taken.enter_context(socket.socket()).bind(("", port))
+                ports.append(port)
+    return ports
+
+
+if __name__ == "__main__":
+    with scratch() as folder:
+        command = sys.argv[1:] or [os.environ.get("SHELL", "/bin/sh")]
+        sys.exit(subprocess.run(command, env=Cluster.start(folder / "c").environ()).returncode)

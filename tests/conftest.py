@@ -1,0 +1,84 @@
+"""What every test may ask for: a throwaway Slurm, paths that break bad quoting. No process of a test stays behind."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import MISSING, Cluster, processes_in, scratch
+
+NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
+
+NUMBERS = itertools.count(1)
+
+
+def pytest_sessionstart() -> None:
+    # `timeout` and CI runners end a run with SIGTERM; fixtures must still tear down.
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if MISSING and item.get_closest_marker("slurm"):
+        if os.environ.get("CI") == "true":
+            pytest.fail(NO_SLURM, pytrace=False)
+        pytest.skip(NO_SLURM)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report for report in terminalreporter.getreports("skipped") if NO_SLURM in str(report.longrepr)]
+    if skipped:
+        line = f"!!! {len(skipped)} SLURM TESTS DID NOT RUN. {NO_SLURM}"
+        terminalreporter.write_line(line, red=True, bold=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cluster_folder() -> Iterator[Path]:
+    """Where clusters lie. At the end of the session nothing of them may be running."""
+    with scratch() as folder:
+        yield folder
+        left = processes_in(folder)
+        assert not left, f"processes of the test clusters are left running: {left}"
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(cluster_folder: Path) -> Iterator[Cluster]:
+    """4 nodes with 4 GPUs and 4 CPUs each, shared by all tests; after each of them it is idle again."""
+    cluster = Cluster.start(cluster_folder / "shared")
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(autouse=True)
+def _clear_slurm_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that failed half-way leaves jobs and dead nodes; the next one must not suffer."""
+    cluster = request.getfixturevalue("slurm_cluster") if "slurm_cluster" in request.fixturenames else None
+    yield
+    if cluster:
+        cluster.clear()
+
+
+@pytest.fixture
+def new_cluster(cluster_folder: Path) -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters of the test's own, with the arguments of `Cluster.start` after the folder."""
+    clusters: list[Cluster] = []
+
+    def start(**options: object) -> Cluster:
+        clusters.append(Cluster.start(cluster_folder / f"c{next(NUMBERS)}", **options))  # type: ignore[arg-type]
+        return clusters[-1]
+
+    yield start
+    for cluster in clusters:
+        cluster.stop()
+
+
+@pytest.fixture
+def weird_tmp_path(tmp_path: Path) -> Path:
+    """Every way of quoting a path badly dies here."""
+    path = tmp_path / """it's a "run" $HOME dir"""
+    path.mkdir()
+    return path

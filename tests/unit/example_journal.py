@@ -1,0 +1,112 @@
+"""Journals as a controller would write them, for the tests of everything that reads them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ftslurm.rundir import RunDir
+
+START = 1_790_000_000.0
+Line = dict[str, Any]
+
+
+def event(time: float, name: str, /, **fields: Any) -> Line:
+    return {"time": START + time, "event": name, **fields}
+
+
+def started(groups: int = 3, total_steps: int | None = 120, **fields: Any) -> Line:
+    known = {"run_id": "ddp-0930-k3", "name": "ddp", "job_id": None, "versions": {"ftslurm": "0.1.0"}, "workers": 1}
+    where = {"mode": "local", "cluster": "local", "min_groups": 1, "host": "n1", "pid": 4711}
+    return event(0, "run_started", groups=groups, total_steps=total_steps, **known, **where, **fields)
+
+
+def launched(time: float, group: int, attempt: int = 0, node: str | None = None, **fields: Any) -> Line:
+    node = node or f"n{group + 1}"
+    known = {"unit": f"group-{group:04d}", "nodes": [node], "allocation": "local", **fields}
+    known |= {"ranks": [{"rank": 0, "node": node, "local_rank": 0}], "reason": "restart" if attempt else "start"}
+    return event(time, "step_launched", group=group, attempt=attempt, **known)
+
+
+def ready(time: float, group: int, attempt: int = 0) -> Line:
+    return event(time, "step_ready", unit=f"group-{group:04d}", group=group, attempt=attempt, seconds=1.6)
+
+
+def joined(time: float, group: int, step: int, attempt: int = 0, participants: int = 3, **fields: Any) -> Line:
+    known = {"quorum_id": 1 + 2 * attempt, "seconds": 2.4, "recovery_s": None, **fields}
+    return event(time, "group_joined", group=group, attempt=attempt, step=step, participants=participants, **known)
+
+
+def progress(time: float, group: int, step: int, attempt: int = 0, participants: int = 3, **fields: Any) -> Line:
+    known = {"quorum_id": 1, "committed": step, "aborted": 0, "gap_s": 0.22, **fields}
+    return event(time, "progress", group=group, attempt=attempt, step=step, participants=participants, **known)
+
+
+def exited(time: float, group: int, attempt: int = 0, cause: str = "killed", **fields: Any) -> Line:
+    log = f"/scratch/runs/ddp-0930-k3/logs/group-{group:04d}/attempt-{attempt:03d}/rank-0.log"
+    known: Line = {"unit": f"group-{group:04d}", "code": None, "signal": None, "node": None, "log": log, "error": None}
+    if cause == "killed":
+        known |= {"signal": 9, "node": f"n{group + 1}"}
+    if cause == "ok":
+        known |= {"code": 0}
+    return event(time, "step_exited", group=group, attempt=attempt, cause=cause, **(known | fields))
+
+
+def finished(time: float, outcome: str = "succeeded", **fields: Any) -> Line:
+    known = {"reason": "all 3 groups have finished", "steps": 120, "restarts": 1, **fields}
+    return event(time, "run_finished", outcome=outcome, **known)
+
+
+def lighthouse(time: float, attempt: int = 0) -> list[Line]:
+    known = {"unit": "lighthouse", "group": None, "attempt": attempt}
+    return [
+        event(time, "step_launched", **known, nodes=["n1"], allocation="local", ranks=[], reason="start"),
+        event(time + 0.4, "step_ready", **known, seconds=0.4),
+    ]
+
+
+def one_kill() -> list[Line]:
+    """Three groups make 120 steps at 5 a second; group 1 is killed at step 61 and back 2.1 s later at step 72."""
+    lines = [
+        started(),
+        event(0.1, "allocation_granted", allocation="local", nodes=["n1", "n2", "n3"]),
+        *lighthouse(0.2),
+        *(launched(0.7, g) for g in range(3)),
+        *(ready(2.5, g) for g in range(3)),
+        *(joined(3.1 + g / 100, g, 1) for g in range(3)),
+        event(15.2, "fault_injected", group=1, attempt=0, kind="kill", step=61),
+        exited(15.3, 1),
+        event(15.3, "restart_scheduled", group=1, attempt=1, due=START + 15.3, reason="killed by signal 9 on n2"),
+        launched(15.4, 1, attempt=1),
+        ready(16.9, 1, attempt=1),
+        joined(17.4, 1, 72, attempt=1, recovery_s=2.1, seconds=2.0),
+    ]
+    for second in range(1, 24):
+        for group in range(3):
+            time, attempt = 3.1 + second + group / 100, 0
+            if group == 1 and time > 15.2:
+                if time < 17.4:
+                    continue
+                attempt = 1
+            size, quorum = (2, 2) if 15.3 < time < 17.4 else (3, 1 if time < 15.3 else 3)
+            gap = 0.31 if 15.3 < time < 16.3 else 0.21
+            lines.append(progress(time, group, 1 + 5 * second, attempt, size, quorum_id=quorum, gap_s=gap))
+    lines += [progress(26.9, g, 120, attempt=1 if g == 1 else 0, quorum_id=3) for g in range(3)]
+    lines += [exited(27.3 + g / 10, g, attempt=1 if g == 1 else 0, cause="ok") for g in range(3)]
+    lines.sort(key=lambda line: line["time"])
+    return [*lines, finished(27.6)]
+
+
+def write(run: RunDir, lines: Iterable[Line], torn: str = "") -> RunDir:
+    """Make the run directory (if need be) and its journal."""
+    run.logs.mkdir(parents=True, exist_ok=True)
+    with run.events.open("a") as file:
+        file.writelines(json.dumps({"seq": n, **line}) + "\n" for n, line in enumerate(lines, 1))
+        file.write(torn)
+    return run
+
+
+def new_run(folder: Path, lines: Iterable[Line] = (), torn: str = "") -> RunDir:
+    return write(RunDir(folder / "ddp-0930-k3"), lines, torn)

@@ -1,0 +1,292 @@
+"""Logs are printed in time order, in whole lines, and without being read into memory."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from threading import Timer
+
+import example_journal as ex
+import pytest
+
+from ftslurm.errors import RunNotFound
+from ftslurm.logs import Wanted, select, show
+from ftslurm.rundir import RunDir, group_unit
+
+Mark = tuple[float, str]  # a time, and what was written until then
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return ex.new_run(tmp_path)
+
+
+def wrote(run: RunDir, group: int, *marks: Mark, rank: int = 0, attempt: int = 0, rest: str = "") -> Path:
+    """A log as the watcher of a worker leaves it: every mark is (time, what was written until then)."""
+    path = run.rank_log(group_unit(group), attempt, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size, times = 0, ""
+    with path.open("w") as log:
+        for when, text in marks:
+            size += len(text)
+            times += f"{when} {size}\n"
+            log.write(text)
+        log.write(rest)
+    if marks:
+        path.with_suffix(".times").write_text(times)
+    return path
+
+
+def printed(run: RunDir) -> list[str]:
+    out = BytesIO()
+    show(run, Wanted(), out)
+    return out.getvalue().decode().splitlines()
+
+
+def test_lines_of_several_groups_come_in_time_order(run: RunDir) -> None:
+    wrote(run, 0, (1, "a1\n"), (3, "a3\nA3\n"), (5, "a5\n"))
+    wrote(run, 1, (2, "b2\n"), (4, "b4\n"))
+    assert printed(run) == [
+        *("[g0.a0.r0] a1", "[g1.a0.r0] b2", "[g0.a0.r0] a3", "[g0.a0.r0] A3", "[g1.a0.r0] b4", "[g0.a0.r0] a5"),
+    ]
+
+
+def test_what_follows_the_last_mark_is_as_old_as_the_file(run: RunDir) -> None:
+    os.utime(wrote(run, 0, (1, "a1\n"), rest="a10\n"), (10, 10))
+    wrote(run, 1, (2, "b2\n"), (11, "b11\n"))
+    assert printed(run) == ["[g0.a0.r0] a1", "[g1.a0.r0] b2", "[g0.a0.r0] a10", "[g1.a0.r0] b11"]
+
+
+def test_a_log_without_marks_is_as_old_as_its_last_change(run: RunDir) -> None:
+    os.utime(wrote(run, 0, rest="old\n"), (3, 3))
+    wrote(run, 1, (2, "b2\n"), (4, "b4\n"))
+    assert printed(run) == ["[g1.a0.r0] b2", "[g0.a0.r0] old", "[g1.a0.r0] b4"]
+
+
+def test_a_line_that_a_mark_cuts_in_two_is_printed_whole_at_its_end(run: RunDir) -> None:
+    wrote(run, 0, (1, "whole\nhal"), (3, "f\n"))
+    wrote(run, 1, (2, "b2\n"))
+    assert printed(run) == ["[g0.a0.r0] whole", "[g1.a0.r0] b2", "[g0.a0.r0] half"]
+
+
+def test_a_last_line_without_an_end_gets_one_before_the_next_file(run: RunDir) -> None:
+    os.utime(wrote(run, 0, rest="last words"), (1, 1))
+    os.utime(wrote(run, 1, rest="b\n"), (2, 2))
+    assert printed(run) == ["[g0.a0.r0] last words", "[g1.a0.r0] b"]
+
+
+def test_one_file_is_printed_byte_for_byte(run: RunDir) -> None:
+    path = wrote(run, 3, (1, "a\n\n"))
+    path.write_bytes(b"a\n\n\xff\x00\r50%\rlast")
+    out = BytesIO()
+    show(run, Wanted(group=3), out)
+    assert out.getvalue() == path.read_bytes()
+
+
+def test_rubbish_in_the_marks_does_not_hide_a_line(run: RunDir) -> None:
+    path = wrote(run, 0, (1, "a\n"), (2, "b\n"))
+    wrote(run, 1, (1.5, "between\n"))
+    path.with_suffix(".times").write_bytes(b"1 2\n\0\0\n7 8 9\nnan\n1.7 99999\n0.5 1\n3")
+    assert printed(run) == ["[g0.a0.r0] a", "[g1.a0.r0] between", "[g0.a0.r0] b"]
+
+
+def test_a_clock_set_back_does_not_change_the_order_of_the_lines(run: RunDir) -> None:
+    wrote(run, 0, (10, "first\n"), (5, "second\n"), (12, "third\n"))
+    wrote(run, 1, (11, "between\n"))
+    assert [line.split()[1] for line in printed(run)] == ["first", "second", "between", "third"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "labels"),
+    [
+        (Wanted(), ["g0.a0.r0", "g1.a0.r0", "g1.a1.r0", "g2.a0.r0"]),  # rank 0 of each group, every attempt
+        (Wanted(group=1), ["g1.a0.r0", "g1.a0.r1", "g1.a1.r0", "g1.a1.r1"]),  # a group: all its ranks
+        (Wanted(group=1, attempt=1), ["g1.a1.r0", "g1.a1.r1"]),
+        (Wanted(group=1, rank=1), ["g1.a0.r1", "g1.a1.r1"]),
+        (Wanted(rank=1), ["g0.a0.r1", "g1.a0.r1", "g1.a1.r1", "g2.a0.r1"]),
+        (Wanted(attempt=1), ["g1.a1.r0"]),
+        (Wanted(lighthouse=True), ["lighthouse"]),
+        (Wanted(controller=True, lighthouse=True), ["controller", "lighthouse"]),
+        (Wanted(controller=True, group=2), ["controller", "g2.a0.r0", "g2.a0.r1"]),
+    ],
+)
+def test_the_wanted_files_are_picked(run: RunDir, wanted: Wanted, labels: list[str]) -> None:
+    for group, attempt in ((0, 0), (1, 0), (1, 1), (2, 0)):
+        for rank in (0, 1):
+            wrote(run, group, rank=rank, attempt=attempt)
+        run.step_log(group_unit(group), attempt).write_text("srun: ...\n")
+    run.lighthouse_log.write_text("")
+    run.controller_log.write_text("")
+    assert [log.label for log in select(run, wanted)] == labels
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Wanted(group=7), "no log of group 7: there are 0-2, 5"),
+        (Wanted(group=1, attempt=9), "no log of attempt 9 of group 1: there are 0-1"),
+        (Wanted(attempt=2), "no log of attempt 2: there are 0-1"),
+        (Wanted(group=1, rank=4), "no log of rank 4 of group 1: there are 0-1"),
+        (Wanted(group=1, attempt=1, rank=1), "no log of rank 1 of group 1 in attempt 1: there are 0"),
+        (Wanted(rank=3), "no log of rank 3: there are 0-1"),
+        (Wanted(lighthouse=True), r"no lighthouse\.log \(yet\)"),
+    ],
+)
+def test_a_wrong_number_is_answered_with_those_that_exist(run: RunDir, wanted: Wanted, message: str) -> None:
+    for group in (0, 1, 2, 5):
+        wrote(run, group)
+    wrote(run, 1, rank=1)
+    wrote(run, 1, attempt=1)
+    with pytest.raises(RunNotFound, match=message):
+        show(run, wanted, BytesIO())
+
+
+def test_a_run_without_any_log_says_where_to_look(run: RunDir) -> None:
+    with pytest.raises(RunNotFound, match=r"no log of a worker \(yet\); see `logs --controller`"):
+        show(run, Wanted(), BytesIO())
+
+
+class Sink(BytesIO):
+    """Counts, and keeps nothing."""
+
+    size = 0
+
+    def write(self, data: object) -> int:
+        assert isinstance(data, bytes)
+        self.size += len(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("line", [b"x" * 99 + b"\n", b"x" * 10_000_000], ids=["short lines", "two lines of 10 MB"])
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_log_of_twenty_megabytes_is_streamed(run: RunDir, line: bytes, follow: bool) -> None:
+    size = 20_000_000
+    path = wrote(run, 0)
+    path.write_bytes(line * (size // len(line)))
+    path.with_suffix(".times").write_text("".join(f"{n} {n * 7000}\n" for n in range(size // 7000)))
+    wrote(run, 1, (100, "x\n"))
+    ex.write(run, [ex.finished(0)])
+    sink = Sink()
+    tracemalloc.start()
+    show(run, Wanted(), sink, follow=follow)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sink.size >= size
+    assert peak < 2_000_000
+
+
+def test_hundreds_of_logs_need_few_open_files(run: RunDir) -> None:
+    for n in range(300):
+        wrote(run, n % 20, (n, f"{n}\n"), attempt=n // 20)
+    most = 0
+
+    class Counting(BytesIO):
+        def write(self, data: object) -> int:
+            nonlocal most
+            most = max(most, len(os.listdir("/proc/self/fd")))
+            assert isinstance(data, bytes)
+            return super().write(data)
+
+    out, before = Counting(), len(os.listdir("/proc/self/fd"))
+    show(run, Wanted(), out)
+    assert [int(line.split()[1]) for line in out.getvalue().splitlines()] == list(range(300))
+    assert most - before < 150
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(run: RunDir) -> None:
+    wrote(run, 0, (1, "x" * 200_000 + "\n"))
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as out:
+        show(run, Wanted(), out)
+
+
+def stages(*actions: Callable[[], object]) -> Callable[[], bool]:
+    """An `until` that does one thing each round and says true after the last."""
+    left = list(actions)
+
+    def until() -> bool:
+        if left:
+            left.pop(0)()
+        return not left
+
+    return until
+
+
+def add(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def followed(run: RunDir, wanted: Wanted, *actions: Callable[[], object]) -> list[str]:
+    out = BytesIO()
+    show(run, wanted, out, follow=True, until=stages(*actions), poll_s=0)
+    return out.getvalue().decode().splitlines()
+
+
+def test_following_prints_what_is_there_in_time_order_and_then_what_arrives(run: RunDir) -> None:
+    first, second = wrote(run, 0, (1, "a1\n"), (3, "a3\n")), wrote(run, 1, (2, "b2\n"))
+    more = lambda: add(second, "b\n"), lambda: add(first, "a\n"), lambda: None
+    assert [line.split()[1] for line in followed(run, Wanted(), *more)] == ["a1", "b2", "a3", "b", "a"]
+
+
+def test_following_never_cuts_a_line_in_two(run: RunDir) -> None:
+    first, second = wrote(run, 0, rest="hal"), wrote(run, 1)
+    lines = followed(
+        run,
+        Wanted(),
+        lambda: add(second, "b\n"),
+        lambda: add(first, "f"),
+        lambda: add(first, "\nand the last"),
+        lambda: add(second, "c\n"),
+        lambda: None,
+    )
+    assert lines == ["[g1.a0.r0] b", "[g0.a0.r0] half", "[g1.a0.r0] c", "[g0.a0.r0] and the last"]
+
+
+def test_following_one_file_passes_on_half_lines(run: RunDir) -> None:
+    path, out, seen = wrote(run, 0, rest="10%"), BytesIO(), []
+    until = stages(lambda: seen.append(out.getvalue()), lambda: add(path, "\r20%"), lambda: None)
+    show(run, Wanted(group=0, rank=0, attempt=0), out, follow=True, until=until, poll_s=0)
+    assert (seen, out.getvalue()) == ([b"10%"], b"10%\r20%")
+
+
+def test_following_shows_new_attempts_and_ends_with_the_run(run: RunDir) -> None:
+    wrote(run, 0, (1, "a\n"))
+
+    def relaunch() -> None:
+        ex.write(run, [ex.launched(2, 0, attempt=1)])
+        wrote(run, 0, rest="again\n", attempt=1)
+
+    def finish() -> None:
+        add(run.rank_log(group_unit(0), 1, 0), "done\n")
+        ex.write(run, [ex.finished(3)])
+
+    never = stages(relaunch, finish, *[lambda: None] * 1000)
+    out = BytesIO()
+    show(run, Wanted(group=0), out, follow=True, until=never, poll_s=0)
+    assert out.getvalue() == b"[g0.a0.r0] a\n[g0.a1.r0] again\n[g0.a1.r0] done\n"
+
+
+def test_following_waits_for_a_run_that_has_not_written_anything_yet(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    later = Timer(0.05, lambda: (wrote(run, 0, rest="hello\n"), ex.write(run, [ex.finished(3)])))
+    later.start()
+    out = BytesIO()
+    show(run, Wanted(group=0), out, follow=True, poll_s=0.01)
+    later.join()
+    assert out.getvalue() == b"[g0.a0.r0] hello\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"), [(Wanted(group=3), "no group 3: there are 0-2"), (Wanted(rank=1), "no rank 1: there are 0")]
+)
+def test_nobody_waits_for_a_group_the_run_never_has(run: RunDir, wanted: Wanted, message: str) -> None:
+    ex.write(run, [ex.started(3)])
+    with pytest.raises(RunNotFound, match=message):
+        show(run, wanted, BytesIO(), follow=True, poll_s=0)

@@ -1,0 +1,226 @@
+"""What a person sees: plain lines into a pipe, a live table on a terminal, a summary at the end."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+from io import StringIO
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+from rich.console import Console, RenderableType
+
+from ftslurm.rundir import RunDir
+from ftslurm.status import RunStatus, fold
+from ftslurm.view import follow, render, summary
+
+STAMP = re.compile(r"^\d\d:\d\d:\d\d ")
+
+
+def terminal(width: int = 80, height: int = 24) -> Console:
+    return Console(file=StringIO(), force_terminal=True, width=width, height=height, color_system=None, _environ={})
+
+
+def pipe() -> Console:
+    return Console(file=StringIO(), force_terminal=False, width=80, _environ={})
+
+
+def output(console: Console) -> str:
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def drawn(what: RenderableType, width: int = 80) -> list[str]:
+    console = Console(file=StringIO(), width=width, _environ={})
+    console.print(what)
+    return [line.rstrip() for line in output(console).splitlines()]
+
+
+def at(time: float) -> RunStatus:
+    return reduce(fold, (line for line in ex.one_kill() if line["time"] <= ex.START + time), RunStatus())
+
+
+def many(groups: int = 64, total_steps: int | None = 100_000) -> RunStatus:
+    """64 groups: 7 has died, 9 is given up, 60 to 63 still start, the others step."""
+    lines = [ex.started(groups, total_steps), *ex.lighthouse(0.2)]
+    lines += [ex.launched(1, g, node=f"gpu-node-{g:03d}") for g in range(groups)]
+    lines += [ex.ready(2, g) for g in range(60)]
+    lines += [ex.joined(3, g, 31_000, participants=60) for g in range(60)]
+    lines += [ex.progress(10, g, 31_234, participants=60) for g in range(60)]
+    lines += [ex.exited(12, 7), ex.exited(12, 9), ex.event(12, "group_given_up", group=9, reason="4 failures in 600 s")]
+    return reduce(fold, lines, RunStatus())
+
+
+def test_a_pipe_gets_one_line_per_event_and_some_about_the_progress(tmp_path: Path) -> None:
+    console = pipe()
+    status = follow(ex.new_run(tmp_path, ex.one_kill()), console=console, until=lambda: False)
+    lines = output(console).splitlines()
+    assert all(STAMP.match(line) for line in lines)
+    said = [STAMP.sub("", line) for line in lines]
+    assert [line for line in said if line.startswith("step ")] == [
+        "step 36/120, 3 groups, 5.0 steps/s",
+        "step 86/120, 3 groups, 5.0 steps/s",
+    ]
+    assert said[-1] == "the run succeeded (120 steps, 1 restart): all 3 groups have finished"
+    assert len(said) == 15
+    assert "\x1b" not in output(console)
+    assert status.outcome == "succeeded"
+
+
+def test_node_lists_are_not_taken_for_markup(tmp_path: Path) -> None:
+    console = pipe()
+    run = ex.new_run(tmp_path, [ex.event(0, "node_excluded", node="n[1-3]", reason="[red]lost")])
+    follow(run, console=console, until=lambda: True)
+    assert "node n[1-3] is used no more: [red]lost" in output(console)
+
+
+@pytest.mark.parametrize("console", [terminal(), pipe()], ids=["terminal", "pipe"])
+def test_following_ends_when_the_controller_is_gone(console: Console, tmp_path: Path) -> None:
+    run = ex.new_run(tmp_path, [ex.started()], torn='{"seq": 2, "event": "run_fin')
+    rounds = iter([False, False, True])
+    status = follow(run, console=console, until=lambda: next(rounds), poll_s=0)
+    assert status.outcome == "running"
+    assert len(status.groups) == 3
+
+
+def test_what_was_written_before_the_controller_went_is_still_read(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+
+    def gone() -> bool:
+        ex.write(run, ex.one_kill())
+        return True
+
+    assert follow(run, console=pipe(), until=gone).outcome == "succeeded"
+
+
+def test_a_run_without_a_journal_yet_is_waited_for(tmp_path: Path) -> None:
+    run, waits = RunDir(tmp_path / "run"), []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            ex.write(run, ex.one_kill())
+
+    assert follow(run, console=terminal(), until=lambda: False, poll_s=0.5, sleep=sleep).outcome == "succeeded"
+    assert waits == [0.5] * 3
+
+
+def test_someone_who_comes_late_is_told_the_last_events_only(tmp_path: Path) -> None:
+    console = pipe()
+    follow(ex.new_run(tmp_path, ex.one_kill()), console=console, until=lambda: True, history=2)
+    assert [STAMP.sub("", line) for line in output(console).splitlines()] == [
+        "group 2 has finished",
+        "the run succeeded (120 steps, 1 restart): all 3 groups have finished",
+    ]
+
+
+def test_a_terminal_gets_events_above_a_live_table(tmp_path: Path) -> None:
+    lines, console = ex.one_kill(), terminal()
+    run, rest = ex.new_run(tmp_path, lines[:40]), [lines[40:]]
+
+    def sleep(seconds: float) -> None:
+        ex.write(run, rest.pop())
+
+    follow(run, console=console, until=lambda: False, sleep=sleep, clock=lambda: ex.START + 16)
+    text = output(console)
+    assert "all 3 groups launched on n1, n2, n3" in text
+    assert "0 RUNNING" in text
+    assert "group 1 is back: first step 72 committed 2.1 s after it died" in text
+    assert "/scratch/runs/ddp-0930-k3/logs/group-0001/attempt-000/rank-0.log\n" in text  # not broken into two lines
+
+
+def test_control_c_is_passed_on_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    console = terminal()
+
+    def interrupted(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        follow(ex.new_run(tmp_path, [ex.started()]), console=console, until=lambda: False, sleep=interrupted)
+    assert output(console).rfind("\x1b[?25h") > output(console).rfind("\x1b[?25l") >= 0  # the cursor is shown again
+
+
+def test_the_live_table_at_eighty_columns() -> None:
+    assert drawn(render(at(16), ex.START + 16)) == [
+        "ddp-0930-k3                              2 of 3 groups stepping  1 restart  0:16",
+        "━━━━━━━━━━━━━━━━━╸                   step 61/120  5.0 steps/s  0:12 left",
+        "",
+        "group phase     step quorum attempt restarts steps/s node",
+        "    0 RUNNING     61      3       0        0     5.0 n1",
+        "    1 STARTING    61      -       1        1       - n2 waits for workers",
+        "    2 RUNNING     61      3       0        0     5.0 n3",
+        "",
+        "Lighthouse RUNNING on n1, quorum 1 has 3 groups",
+    ]
+
+
+def test_a_run_of_unknown_length_counts_steps_instead() -> None:
+    lines = drawn(render(many(total_steps=None), ex.START + 12))
+    assert lines[1] == "step 31234  33.4 steps/s"
+
+
+def test_a_run_of_which_nothing_is_known_yet_can_be_drawn() -> None:
+    assert drawn(render(RunStatus(run_id="ddp"), 0.0))[0] == "ddp"
+    assert drawn(summary(RunStatus(run_id="ddp"), RunDir(Path("/runs/ddp"))))[0] == "run ddp has not finished"
+
+
+def test_sixty_four_groups_fit_into_a_low_terminal_those_that_do_not_step_first() -> None:
+    lines = drawn(render(many(), ex.START + 12, 80, 16))
+    assert len(lines) <= 15
+    assert [line.split()[:2] for line in lines[4:10]] == [
+        *(["7", "PENDING"], ["9", "FAILED"], ["60", "STARTING"], ["61", "STARTING"], ["62", "STARTING"]),
+        ["63", "STARTING"],
+    ]
+    assert lines[10] == "  ...  58 more RUNNING"
+
+
+def test_when_not_even_those_fit_they_are_counted() -> None:
+    lines = drawn(render(many(), ex.START + 12, 80, 12))
+    assert len(lines) <= 11
+    assert lines[-3] == "  ...  58 more RUNNING, 3 more STARTING"
+
+
+def test_sixty_four_groups_have_a_line_each_in_a_high_terminal() -> None:
+    lines = drawn(render(many(), ex.START + 12, 80, 100))
+    assert sum("gpu-node-" in line for line in lines) == 64
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize("height", [1, 5, 24])
+def test_nothing_is_wider_or_higher_than_the_terminal_allows(width: int, height: int) -> None:
+    console = terminal(width, height)
+    console.print(render(many(), ex.START + 12, width, height))
+    lines = output(console).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert len(lines) < max(height, 12)
+
+
+def test_the_summary_says_how_it_ended_and_what_the_restart_cost() -> None:
+    assert drawn(summary(at(30), RunDir(Path("/scratch/runs/ddp-0930-k3")))) == [
+        "run ddp-0930-k3 succeeded: all 3 groups have finished",
+        "",
+        "steps        120/120 in 28 s",
+        "restarts     1",
+        "longest gap  0.31 s between two commits of a live group (group 2)",
+        "logs         /scratch/runs/ddp-0930-k3/logs",
+        "",
+        "group  attempt  back after  reason",
+        "    1        1       2.1 s  killed (signal 9) on n2",
+    ]
+
+
+def test_the_summary_of_a_failed_run_names_the_groups_that_failed_and_their_logs() -> None:
+    failed = ex.finished(13, "failed", reason="63 groups can not step (groups.min)", steps=31_234)
+    text = "\n".join(drawn(summary(fold(many(), failed), RunDir(Path("/scratch/runs/x"))), 200))
+    assert "failed: 63 groups can not step (groups.min)" in text
+    assert re.search(r"group 9 +4 failures in 600 s - log: /scratch\S+group-0009/attempt-000/rank-0.log", text)
+
+
+def test_of_many_restarts_the_summary_lists_the_last() -> None:
+    lines = [ex.started(1)]
+    for n in range(50):
+        lines += [ex.launched(n, 0, attempt=n), ex.exited(n + 0.5, 0, attempt=n)]
+    text = drawn(summary(reduce(fold, lines, RunStatus()), RunDir(Path("/x"))))
+    assert sum("killed" in line for line in text) == 20
+    assert any("29 earlier restarts" in line for line in text)

@@ -1,0 +1,219 @@
+"""What does the Observer say about a history of quorums, commits, aborts and heals? torchft is a fake of its shape."""
+
+import json
+import logging
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+
+from ftslurm.worker.observe import Observer
+
+KEYS = ["step", "quorum_id", "participants", "committed", "aborted", "healed", "gap_s"]
+
+
+def fake_torchft():
+    """A module with a fresh Manager class: the Observer patches the class, so no two tests may share one."""
+
+    class Manager:
+        def __init__(self):
+            self._quorum_id = -1
+            self._participating_replica_world_size = 0
+            self._pending_state_dict = None
+            self._step = 0
+            self._executor = ThreadPoolExecutor(max_workers=1)
+
+        def train(self, quorum=(1, 2), commit=True, heal_to=None, heal_fails=False):
+            """One step of a training loop; the quorum is found in a thread of its own, as torchft does it."""
+            self._quorum_future: Future = self._executor.submit(self._async_quorum, quorum, heal_to)
+            if heal_to is not None or heal_fails:
+                self._quorum_future.result()
+                self._apply_pending_state_dict()
+            return self.should_commit(commit)
+
+        def _async_quorum(self, quorum, heal_to):
+            self._quorum_id, self._participating_replica_world_size = quorum
+            if heal_to is not None:
+                self._pending_state_dict = {"weights": 1}
+                self._step = heal_to
+
+        def _apply_pending_state_dict(self):
+            self._pending_state_dict = None
+
+        def should_commit(self, commit=True):
+            """The docstring of should_commit."""
+            self._quorum_future.result()
+            if isinstance(commit, BaseException):
+                raise commit
+            self._step += commit
+            return commit
+
+        def current_step(self):
+            return self._step
+
+    return SimpleNamespace(Manager=Manager)
+
+
+class Run:
+    """One observed Manager and a clock that moves when told."""
+
+    def __init__(self, report=None, every_s=1.0):
+        self.now = 100.0
+        self.reports = []
+        self.torchft = fake_torchft()
+        self.observer = Observer(report or self.reports.append, clock=lambda: self.now, every_s=every_s)
+        self.observer.install(self.torchft)
+        self.manager = self.torchft.Manager()
+
+    def train(self, after_s=0.1, **step):
+        self.now += after_s
+        return self.manager.train(**step)
+
+    def told(self, *keys):
+        return [tuple(report[key] for key in keys) for report in self.reports]
+
+
+def test_the_first_commit_is_reported_at_once_and_has_no_gap():
+    run = Run()
+    assert run.observer.step is None
+    run.train()
+    assert run.reports == [dict(zip(KEYS, [1, 1, 2, 1, 0, 0, None], strict=True))]
+    assert run.observer.step == 1
+
+
+def test_steady_commits_are_reported_once_a_second_with_the_longest_gap():
+    run = Run()
+    for after_s in [0.1, 0.25, 0.35, 0.45, 0.1, 0.2]:  # 1.05 s after the first report the fourth commit is due
+        run.train(after_s)
+    assert run.told("step", "gap_s") == [(1, None), (4, 0.45)]
+    run.train(7.00004)
+    assert run.told("step", "gap_s")[2:] == [(7, 7.0)]
+    assert run.observer.step == 7
+
+
+def test_a_changed_quorum_is_reported_when_it_is_found_and_not_again_at_its_commit():
+    run = Run()
+    run.train(quorum=(1, 2))
+    run.train(quorum=(2, 1))
+    run.train(quorum=(2, 1))
+    assert run.told("step", "quorum_id", "participants") == [(1, 1, 2), (1, 2, 1)]
+
+
+def test_a_healed_peer_counts_without_a_new_quorum_id():
+    run = Run()
+    run.train(quorum=(3, 1))
+    run.train(quorum=(3, 2))
+    assert run.told("quorum_id", "participants") == [(3, 1), (3, 2)]
+
+
+def test_an_aborted_step_is_reported_at_once_and_the_gap_spans_it():
+    run = Run()
+    run.train()
+    assert run.train(commit=False) is False
+    run.train(after_s=5)
+    assert run.told("step", "committed", "aborted", "gap_s") == [(1, 1, 0, None), (1, 1, 1, None), (2, 2, 1, 5.1)]
+
+
+def test_an_abort_before_the_first_commit_is_reported_and_the_first_commit_still_is():
+    run = Run()
+    run.train(commit=False)
+    assert run.observer.step is None
+    run.train()
+    assert run.told("step", "committed", "aborted") == [(0, 0, 1), (1, 1, 1)]
+
+
+def test_a_joining_group_reports_nothing_before_its_first_commit_which_counts_the_heal():
+    run = Run()
+    run.train(quorum=(5, 1), heal_to=24)
+    assert run.told("step", "participants", "committed", "healed") == [(25, 1, 1, 1)]
+
+
+def test_a_heal_whose_state_never_came_is_not_counted():
+    run = Run()
+    run.train(heal_fails=True, commit=False)
+    assert run.told("healed") == [(0,)]
+
+
+def test_flush_reports_what_was_not_told_and_only_that():
+    run = Run()
+    run.observer.flush()
+    run.train()
+    run.observer.flush()
+    run.train()
+    run.observer.flush()
+    run.observer.flush()
+    assert run.told("step", "gap_s") == [(1, None), (2, 0.1)]
+
+
+def test_two_managers_are_told_apart():
+    run = Run(every_s=10)
+    other = run.torchft.Manager()
+    for _ in range(3):
+        run.train(quorum=(1, 2))
+        other.train(quorum=(7, 4))
+    assert run.told("step", "quorum_id", "participants", "committed") == [(1, 1, 2, 1), (1, 7, 4, 2)]
+    run.observer.flush()
+    assert run.told("step", "quorum_id", "committed", "gap_s")[2:] == [(3, 7, 6, 0.1)]
+
+
+def test_managers_in_many_threads_lose_no_commit():
+    run = Run(every_s=0)
+    managers = [run.torchft.Manager() for _ in range(4)]
+    threads = [threading.Thread(target=lambda m=m: [m.train() for _ in range(200)]) for m in managers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = [report["committed"] for report in run.reports]
+    assert counts == list(range(1, 801))
+
+
+def test_a_forgotten_manager_is_not_kept_alive():
+    run = Run()
+    run.train()
+    run.manager._executor.shutdown()
+    run.manager = run.observer._unreported = None
+    assert len(run.observer._managers) == 0
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError("no answer"), RuntimeError("exceeding max_retries"), KeyboardInterrupt()]
+)
+def test_an_exception_of_torchft_passes_through_unchanged_and_is_no_commit(error):
+    run = Run()
+    with pytest.raises(type(error)) as caught:
+        run.train(commit=error)
+    assert caught.value is error
+    assert run.reports == []
+
+
+def test_a_failing_report_is_noted_once_and_training_goes_on(caplog):
+    def report(_):
+        raise BrokenPipeError("the controller is gone")
+
+    run = Run(report, every_s=0)
+    with caplog.at_level(logging.WARNING):
+        assert [run.train() for _ in range(3)] == [True, True, True]
+        run.observer.flush()
+    assert [record.message.count("the controller is gone") for record in caplog.records] == [1]
+
+
+def test_a_torchft_without_the_methods_is_noted_once_and_left_alone(caplog):
+    observer = Observer(print)
+    observer.install(SimpleNamespace(Manager=type("Manager", (), {})))
+    observer.install(SimpleNamespace())
+    assert len(caplog.records) == 1
+
+
+def test_the_wrapped_methods_look_like_the_original():
+    should_commit = Run().torchft.Manager.should_commit
+    assert (should_commit.__name__, should_commit.__doc__) == ("should_commit", "The docstring of should_commit.")
+
+
+def test_a_report_of_a_long_run_is_small():
+    run = Run()
+    run.manager._step = 10**9
+    run.train(quorum=(10**6, 10**4))
+    run.train(after_s=123456.789)
+    assert all(len(json.dumps(report)) < 300 for report in run.reports)

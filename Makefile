@@ -13,6 +13,7 @@ SHELL := bash
 
 BIN := .venv/bin
 STAMP := .venv/complete
+quietly = out=$$($(1) 2>&1) || { echo "$$out"; exit 1; }
 
 help:  ## show this
 	sed -nE 's/^([a-z]+):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 14
@@ -28,9 +29,9 @@ test: $(STAMP) slurm lint  ## lint, then all tests, on a throwaway Slurm (instal
 	echo "==> tests: passed ($${SECONDS} s)"
 
 lint: $(STAMP)  ## ruff and mypy
-	$(BIN)/ruff check --quiet .
-	$(BIN)/ruff format --check --quiet . || { echo "==> lint: $(BIN)/ruff format would change files"; exit 1; }
-	$(BIN)/mypy --no-error-summary
+	$(call quietly,$(BIN)/ruff check .)
+	$(call quietly,$(BIN)/ruff format --check .)
+	$(call quietly,$(BIN)/mypy)
 	echo "==> lint: clean ($${SECONDS} s)"
 
 unit: $(STAMP)  ## only the tests that start no process
@@ -45,7 +46,8 @@ slurm:
 
 # A .venv belongs to the interpreter it was made with: whoever names another one gets another .venv.
 ifneq ($(origin PYTHON),file)
-ifneq ($(shell $(PYTHON) -V 2>&1),$(shell $(BIN)/python -V 2>&1))
+version_of = $(shell { $(1) -V; } 2>&1 || true)
+ifneq ($(call version_of,$(PYTHON)),$(call version_of,$(BIN)/python))
 .PHONY: $(STAMP)
 FRESH := yes
 endif
@@ -53,12 +55,13 @@ endif
 
 # The stamp goes first and comes back last: interrupted anywhere, there is none, and the next time starts afresh.
 $(STAMP): pyproject.toml constraints.txt
-	version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])') \
+	version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null) \
 		|| { echo "==> venv: there is no $(PYTHON); name one: make PYTHON=/path/to/python3"; exit 1; }
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 		|| { echo "==> venv: ftslurm needs Python 3.10 or newer, $(PYTHON) is $$version; make PYTHON=python3.11"; exit 1; }
 	if ! $(PYTHON) -c 'import ensurepip, venv' 2> /dev/null; then  # Debian packs them apart
-		tests/install-slurm.sh python$$version-venv
+		tests/install-slurm.sh python$$version-venv \
+			|| { echo "==> venv: $(PYTHON) needs that package; install it or name another: make PYTHON=..."; exit 1; }
 	fi
 	if [ -n "$(FRESH)" ] || [ ! -e $@ ]; then
 		rm -rf .venv
@@ -66,6 +69,6 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	rm -f $@
 	echo "==> venv: installing into .venv for Python $$version (torch is large: minutes, the first time)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(call quietly,$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]')
 	touch $@
 	echo "==> venv: ready ($${SECONDS} s)"

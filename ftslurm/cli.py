@@ -194,7 +194,8 @@ def follow_run(config: Config, run: RunDir) -> int:
             f"the controller of {run.root.name} is gone and has left no verdict: see {run.controller_log} "
             f"and the files in {run.submitit}"
         )
-    _wait_for_end(there)
+    if config.cluster.kind == "local":
+        _wait_for_end(there)
     console.print(view.summary(status, run))
     return 0 if status.outcome == "succeeded" else 1
 

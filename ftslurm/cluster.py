@@ -76,7 +76,8 @@ def _fit(config: Config, rows: Sequence[Partition]) -> None:
     if gpus > max(row.gpus for row in mine):
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus} GPUs on a node, the nodes "
-            f"of partition {name} have at most {max(row.gpus for row in mine)}: lower one of them (groups.gpus=0: no GPUs)"
+            f"of partition {name} have at most {max(row.gpus for row in mine)}: lower one of them "
+            f"(groups.gpus=0: no GPUs)"
         )
     if cpus > max(row.cpus for row in mine):
         raise EnvironmentProblem(
@@ -89,7 +90,8 @@ def _fit(config: Config, rows: Sequence[Partition]) -> None:
         raise EnvironmentProblem(
             f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
             f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
-            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer or choose another partition"
+            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer, or choose another "
+            f"partition"
         )
 
 

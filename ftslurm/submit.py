@@ -64,7 +64,7 @@ def submit(config: Config, run: RunDir) -> Any:
     try:
         if config.cluster.kind == "local":
             executor: Any = submitit.LocalExecutor(run.submitit, python=shlex.quote(sys.executable))
-            executor.update_parameters(timeout_min=YEARS, setup=config.cluster.setup)
+            executor.update_parameters(timeout_min=YEARS, setup=config.cluster.setup, stderr_to_stdout=True)
             os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
             with _ignoring(signal.SIGINT, signal.SIGHUP):  # a Ctrl-C is for us alone; we tell the controller
                 job = executor.submit(main, str(run.root))

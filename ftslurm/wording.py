@@ -69,10 +69,9 @@ def _launched(event: Event, status: RunStatus) -> str | None:
     attempt, nodes = integer(event, "attempt") or 0, few(names(event, "nodes"))
     group = _group(event, status)
     if attempt > 0:
-        before = group.ended if group else status.lighthouse.ended
         what = f"group {group.group}" if group else _unit(event)
-        time = number(event, "time")
-        after = f", {seconds(time - before)} after attempt {attempt - 1} ended" if time and before else ""
+        down = number(event, "down_s")
+        after = "" if down is None else f", {seconds(down)} after attempt {attempt - 1} failed"
         return f"{what} relaunched as attempt {attempt} on {nodes}{after}"
     if group is None or any(g.attempt is None for g in status.groups):
         return None  # told once, when all are
@@ -155,8 +154,10 @@ def seconds(value: float | None) -> str:
     """A duration with as much precision as a person wants: 0.07 s, 2.1 s, 48 s, 3 min 20 s, 5 h 2 min."""
     if value is None:
         return "-"
+    if value < 0.01:
+        return "under 0.01 s"
     if value < 0.95:
-        return f"{max(value, 0.0):.2g} s"
+        return f"{value:.2g} s"
     if value < 9.95:
         return f"{value:.1f} s"
     whole = round(value)

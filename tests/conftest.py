@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cluster import MISSING, Cluster, processes_in, scratch
+from harness import Backend
 
 NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
 
@@ -82,3 +83,15 @@ def weird_tmp_path(tmp_path: Path) -> Path:
     path = tmp_path / """it's a "run" $HOME dir"""
     path.mkdir()
     return path
+
+
+@pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """Where a scenario runs: on this machine, and on a real Slurm. Nothing a test started outlives it."""
+    environ = {"COLUMNS": "200"}
+    if request.param == "slurm":
+        environ |= request.getfixturevalue("slurm_cluster").env
+    backend = Backend(request.param, environ, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()

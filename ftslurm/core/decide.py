@@ -160,6 +160,7 @@ def _launch(state: RunState, now: float, config: Config) -> Outcome:
             "allocation": state.allocation.name if state.allocation else None,
         }
         fields |= {"ranks": [rank_fields(r) for r in table], "reason": unit.reason}
+        fields["down_s"] = None if unit.down_since is None else round(now - unit.down_since, 3)
         actions += [Record("step_launched", fields), Launch(unit.id, unit.group, spot)]
     return state, actions
 

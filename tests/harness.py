@@ -1,0 +1,247 @@
+"""Real runs for tests: started as a user starts them, watched through what users see, checked for what must always hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ftslurm.journal import JournalReader
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PATIENCE_S = 120.0  # for anything that should happen at all; a bound for a hang, not a claim about speed
+STALL_S = 6.0  # survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine
+
+
+@dataclass
+class Run:
+    """One run, started in the background."""
+
+    process: subprocess.Popen[str]
+    out: Path
+    root: Path
+    steps_file: Path
+    _reader: JournalReader | None = None
+    _events: list[dict[str, object]] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """What the user has seen so far, stdout and stderr."""
+        return self.out.read_text()
+
+    @property
+    def dir(self) -> Path:
+        """The run directory."""
+        found: list[Path] = []
+
+        def there() -> bool:
+            found[:] = [path.parent for path in self.root.glob("*/config.yaml")]
+            return bool(found) or self.process.poll() is not None
+
+        self.until(there, "the run directory")
+        assert found, self.text
+        return found[0]
+
+    @property
+    def events(self) -> list[dict[str, object]]:
+        """The journal so far."""
+        self._reader = self._reader or JournalReader(self.dir / "events.jsonl")
+        self._events += self._reader.read_new()
+        return self._events
+
+    def named(self, event: str, **fields: object) -> list[dict[str, object]]:
+        """The events of one name whose fields are these."""
+        return [e for e in self.events if e["event"] == event and fields.items() <= e.items()]
+
+    def wait_for(self, event: str, **fields: object) -> dict[str, object]:
+        """The first such event, once it has come."""
+        self.until(lambda: self.named(event, **fields) or self.process.poll() is not None, f"{event} {fields}")
+        found = self.named(event, **fields)
+        assert found, f"the run ended without {event} {fields}:\n{self.text}"
+        return found[0]
+
+    def until(self, true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+        deadline = time.monotonic() + patience_s
+        while not true():
+            assert time.monotonic() < deadline, f"{what}: not within {patience_s} s\n{self.text}"
+            time.sleep(0.02)
+
+    def finish(self, code: int = 0, outcome: str | None = None) -> Run:
+        """Wait for the end; check exit code and outcome, that nothing is left running, and what must always hold."""
+        try:
+            got = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {PATIENCE_S} s:\n{self.text}") from None
+        assert got == code, f"exit code {got}:\n{self.text}\n{self.log('controller.log')}"
+        expected = outcome or {0: "succeeded", 1: "failed"}.get(code)
+        ends = self.named("run_finished")
+        if expected is not None:
+            assert [e["outcome"] for e in ends] == [expected], self.text
+        self.until(lambda: not self.processes(), f"processes left behind: {self.processes()}", 10.0)
+        self.check_invariants()
+        return self
+
+    def check_invariants(self) -> None:
+        """Never two live steps of one group, never two groups on one share of a node, attempts numbered in order."""
+        live: dict[str, dict[str, object]] = {}
+        attempts: dict[str, int] = {}
+        for e in self.events:
+            if e["event"] == "step_launched":
+                unit = str(e["unit"])
+                assert unit not in live, f"two live steps of {unit}"
+                assert e["attempt"] == attempts.get(unit, -1) + 1
+                attempts[unit] = int(str(e["attempt"]))
+                if e["group"] is not None:
+                    for other in (o for o in live.values() if o["group"] is not None):
+                        shared = set(e["nodes"]) & set(other["nodes"])  # type: ignore[call-overload]
+                        assert not (shared and e["slot"] == other["slot"]), f"{unit} and {other['unit']} share a place"
+                live[unit] = e
+            elif e["event"] == "step_exited":
+                del live[str(e["unit"])]
+        if self.named("run_finished"):
+            assert not live, f"still live at the end: {list(live)}"
+
+    def log(self, name: str) -> str:
+        path = self.dir / "logs" / name
+        return path.read_text(errors="replace") if path.exists() else f"(no {name})"
+
+    def rank_log(self, group: int, rank: int = 0, attempt: int = 0) -> str:
+        return self.log(f"group-{group:04d}/attempt-{attempt:03d}/rank-{rank}.log")
+
+    def pid(self, group: int, rank: int = 0, attempt: int = 0) -> int:
+        """The process of one rank, as toy.py prints it."""
+        pattern = re.compile(r"^pid (\d+)", re.MULTILINE)
+        self.until(lambda: pattern.search(self.rank_log(group, rank, attempt)), f"pid of {group}.{attempt}.{rank}")
+        match = pattern.search(self.rank_log(group, rank, attempt))
+        assert match
+        return int(match[1])
+
+    def kill(self, group: int, rank: int = 0, number: int = signal.SIGKILL) -> float:
+        """Kill one rank of a group's present attempt; returns when."""
+        attempt = max(int(str(e["attempt"])) for e in self.named("step_launched", group=group))
+        pid = self.pid(group, rank, attempt)
+        now = time.time()
+        os.kill(pid, number)
+        return now
+
+    def processes(self) -> dict[int, str]:
+        """Every process of this run, by the environment it was started with; on every node, they are all here."""
+        mark = f"FTSLURM_RUN_DIR={self.dir}".encode()
+        return {pid: name for pid, name, environ in all_processes() if mark in environ}
+
+    def weights(self) -> dict[tuple[int, int], str]:
+        """The digest each rank printed at its end, by group and rank."""
+        out = {}
+        for path in sorted((self.dir / "logs").glob("group-*/attempt-*/rank-*.log")):
+            if match := re.search(r"weights sha256=(\w+)", path.read_text(errors="replace")):
+                group, _, rank = (int(n) for n in re.findall(r"(\d+)(?=/|\.log)", str(path))[-3:])
+                out[group, rank] = match[1]
+        return out
+
+    def steps(self, group: int, rank: int = 0) -> list[dict[str, float]]:
+        """The steps that one rank says it has committed, over all attempts."""
+        path = Path(f"{self.steps_file}-{group}-{rank}")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def check_training(self, steps: int, survivors: set[int], returned: set[int] = frozenset(), ranks: int = 1) -> None:  # type: ignore[assignment]
+        """Recovery as it must be: survivors committed every step once and never stalled, all weights are bit-equal."""
+        for group in survivors:
+            committed = self.steps(group)
+            numbers = [int(s["step"]) for s in committed]
+            assert numbers == list(range(numbers[0], steps + 1)), f"group {group} committed {numbers}"
+            gaps = [b["time"] - a["time"] for a, b in zip(committed, committed[1:], strict=False)]
+            assert max(gaps) < STALL_S, f"group {group} stalled for {max(gaps):.1f} s"
+        everybody = {int(s["step"]) for g in survivors | returned for s in self.steps(g)}
+        assert everybody == set(range(1, steps + 1)), f"steps lost: {set(range(1, steps + 1)) - everybody}"
+        for group in returned:
+            last = [s for s in self.steps(group) if s["attempt"] > 0]
+            assert last, f"group {group} never committed again"
+            assert int(last[-1]["step"]) == steps
+        weights = self.weights()
+        assert set(weights) == {(g, r) for g in survivors | returned for r in range(ranks)}, weights
+        assert len(set(weights.values())) == 1, f"weights differ: {weights}"
+
+    def abandon(self) -> None:
+        """Whatever a failed test left running."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if not list(self.root.glob("*/config.yaml")):
+            return
+        subprocess.run([sys.executable, "-m", "ftslurm", "stop", str(self.dir)], capture_output=True, timeout=60)
+        deadline = time.monotonic() + 15
+        while self.processes() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+
+@dataclass
+class Backend:
+    """Where runs go: this machine, or a real Slurm."""
+
+    name: str
+    environ: dict[str, str]
+    tmp_path: Path
+    runs: list[Run] = field(default_factory=list)
+
+    def start(self, *overrides: str, script: str | Path = "toy.py", args: dict[str, object] | None = None) -> Run:
+        """Start `ftslurm run` on a script, following, in the background."""
+        number = len(self.runs)
+        steps_file = self.tmp_path / f"steps{number}"
+        path = script if isinstance(script, Path) else SCRIPTS / script
+        flags = {"steps-file": str(steps_file)} if path.name == "toy.py" else {}
+        words = ["run", f"cluster={self.name}", f"run.root={_quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
+        words += [f"job.script={_quoted(path)}", "groups.gpus=0"]
+        words += [f"job.args.{key}={_quoted(value)}" for key, value in (flags | (args or {})).items()]
+        words += ["health.heartbeat_s=0.5", "stop.grace_s=2", *overrides]
+        return self.launch(*words, steps_file=steps_file)
+
+    def launch(self, *words: str, steps_file: Path | None = None) -> Run:
+        """Start ftslurm with any arguments. The run root must be runsN in the test's folder, N the number of the run."""
+        number = len(self.runs)
+        out = self.tmp_path / f"out{number}.txt"
+        with out.open("w") as sink:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "ftslurm", *words],
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=os.environ | self.environ,
+                cwd=self.tmp_path,
+                text=True,
+                start_new_session=True,
+            )
+        run = Run(process, out, self.tmp_path / f"runs{number}", steps_file or self.tmp_path / f"steps{number}")
+        self.runs.append(run)
+        return run
+
+    def script(self, text: str, name: str = "script.py") -> Path:
+        """A script of the test's own."""
+        path = self.tmp_path / name
+        path.write_text(text)
+        return path
+
+
+def _quoted(value: object) -> str:
+    """A value in Hydra's override grammar."""
+    if isinstance(value, (bool, int, float)):
+        return str(value)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def all_processes() -> Iterator[tuple[int, str, list[bytes]]]:
+    """(pid, name, environment) of every process that may be looked at, zombies left out."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            environ = (path / "environ").read_bytes().split(b"\0")
+            yield int(path.name), (path / "comm").read_text().strip(), environ
+        except OSError:
+            continue

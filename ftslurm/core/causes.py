@@ -72,8 +72,7 @@ def _said(evidence: tuple[Evidence, ...]) -> str | None:
 
 def signal_name(number: int) -> str:
     """SIGKILL for 9; "signal 63" for one that has no name."""
-    known: dict[int, str] = {int(member): member.name for member in signal.Signals}
-    return known.get(number, f"signal {number}")
+    return next((member.name for member in signal.Signals if member == number), f"signal {number}")
 
 
 def describe(exit_: Exit) -> str:

@@ -116,6 +116,7 @@ class Unit:
     reason: str = "start"  # why the next launch, or the current one
     due: float = 0.0  # PENDING: not before; STARTING: not after; STOPPING: when to kill (again)
     launched: float = 0.0
+    begin_after: float = 0.0  # the script does not start before
     hosts: tuple[str | None, ...] = ()  # task -> the node it said it is on
     ready: frozenset[int] = frozenset()  # tasks that have imported everything
     done: frozenset[int] = frozenset()  # tasks that ended with 0

@@ -258,7 +258,7 @@ def rank_fields(rank: Rank) -> dict[str, object]:
     return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
 
 
-def assignments(state: RunState, config: Config) -> Outcome:
+def assignments(state: RunState, now: float, config: Config) -> Outcome:
     """Tell steps who they are once all their tasks are ready, and let them begin once their store is up.
 
     At the first start the groups begin together: whoever begins alone commits steps alone, and the others have to
@@ -275,7 +275,7 @@ def assignments(state: RunState, config: Config) -> Outcome:
     released = state.released or all(u.store is not None or u.exits for u in state.groups)
     state = replace(state, released=released)
     for unit in state.groups:
-        if released and unit.phase is Phase.STARTING and unit.store is not None:
+        if released and unit.phase is Phase.STARTING and unit.store is not None and now >= unit.begin_after:
             actions.append(Begin(unit.id, *unit.store))
             state = swap(state, replace(unit, phase=Phase.RUNNING))
     return state, actions

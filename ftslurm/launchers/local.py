@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ class LocalLauncher:
     config: Config
     run: RunDir
     url: str | None = None
-    kill_signal: int | None = None  # the guard obeys the `kill` message; nothing else is needed
+    kill_signal: int | None = signal.SIGTERM  # guards obey the `kill` message; this is for what is no guard yet
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
         argv = program.command(self.config, launch, log_dir, local=True, url=self.url)

@@ -1,7 +1,7 @@
 """How far is the training, and with whom? Seen from inside torchft, without a line in the script.
 
 `Observer.install` wraps three methods of `torchft.manager.Manager`. Each runs as before, first and unchanged, and what
-it left on the Manager is read afterwards: nothing here can stop, delay or alter a step. The ManagerClient is left
+it left on the Manager is read afterwards: nothing here can stop or alter a step. The ManagerClient is left
 alone, because the Manager turns its answer into the number of participants by rules of its own (asynchronous quorum,
 fixed world size), and that result is the one to report.
 """
@@ -30,14 +30,16 @@ class _Seen:
 
 
 class Observer:
-    """Calls `report` with a small dict: at the first commit, when the quorum changes, at every aborted step, and
-    otherwise at commits, at most once in `every_s` seconds.
+    """Calls `report` with a small dict: at the first commit, when the quorum changes, at the first of a
+    row of aborted steps, and otherwise at most once in `every_s` seconds.
 
     step          the Manager's step now: one more than the step that was committed
     quorum_id     changes whenever the process groups were built anew
     participants  groups whose gradients count; one that is healing does not
     committed, aborted, healed    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None where there were no two
+
+    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Observer:
         self._committed = 0
         self._aborted = 0
         self._healed = 0
+        self._aborting = False  # the last step was not committed
         self._gap_s: float | None = None
         self._reported_at = float("-inf")
         self._unreported: _Seen | None = None  # the Manager whose last commit was not told
@@ -79,6 +82,13 @@ class Observer:
             except Exception as error:
                 self._complain(error)
 
+    @property
+    def waits_for_quorum(self) -> bool:
+        """Whether a thread of torchft's is asking for a quorum: an ordinary exit would wait for its answer."""
+        with self._lock:
+            futures = [getattr(manager, "_quorum_future", None) for manager in self._managers]
+        return any(future is not None and not future.done() for future in futures)
+
     def flush(self) -> None:
         """Report the latest commit if it was not; from any thread, at any time."""
         try:
@@ -91,6 +101,8 @@ class Observer:
     def _followed_by(self, original: Callable[..., Any], look: Callable[[Any, Any], None]) -> Callable[..., Any]:
         @functools.wraps(original)
         def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._managers.setdefault(manager, _Seen())
             result = original(manager, *args, **kwargs)
             try:
                 with self._lock:
@@ -122,8 +134,11 @@ class Observer:
         seen.step = manager.current_step()
         if not committed:
             self._aborted += 1
-            self._tell(seen, now)
+            if not self._aborting or now - self._reported_at >= self._every_s:
+                self._tell(seen, now)
+            self._aborting = True
             return
+        self._aborting = False
         self._step = seen.step
         self._committed += 1
         if seen.committed_at is not None:
@@ -135,9 +150,7 @@ class Observer:
             self._tell(seen, now)
 
     def _read(self, manager: Any) -> _Seen:
-        seen = self._managers.get(manager)
-        if seen is None:
-            seen = self._managers[manager] = _Seen()
+        seen = self._managers[manager]
         seen.quorum_id = manager._quorum_id
         seen.participants = manager._participating_replica_world_size
         return seen

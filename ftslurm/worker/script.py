@@ -22,7 +22,7 @@ def run(
     module: str | None,
     args: list[str],
     on_failure: Callable[[str, str], None],
-    on_success: Callable[[], None],
+    on_success: Callable[[], bool],
 ) -> NoReturn:
     """Run it as `__main__` and end the process as Python would have ended it.
 
@@ -32,7 +32,8 @@ def run(
 
     Args:
         on_failure: called with the error as one line and the end of the traceback, when all else is done.
-        on_success: called when the script has returned or called sys.exit(0).
+        on_success: called when the script has returned or called sys.exit(0); says whether an ordinary exit is safe,
+            that is, will not wait for a quorum that may never come.
     """
     try:
         code, main = _load(script, module)
@@ -45,7 +46,8 @@ def run(
         _print_traceback(error)
         _end(1, error, on_failure)
     _flush()
-    on_success()
+    if not on_success():
+        _end(0, None, on_failure)
     sys.exit(0)  # threads are joined and atexit functions called, as always
 
 
@@ -96,7 +98,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _end(code: int, error: BaseException | None, on_failure: Callable[[str, str], None]) -> NoReturn:
-    """Let the script's atexit functions run for a moment, tell the controller, and be gone."""
+    """Let the script's atexit functions run for a moment, tell the controller if it failed, and be gone."""
     _flush()
     goodbye = threading.Timer(GOODBYE_S, os._exit, [code])
     goodbye.daemon = True

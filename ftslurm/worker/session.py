@@ -61,10 +61,11 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         observer.flush()
         say("failed", error=error, traceback_tail=tail, step=observer.step, started=True)
 
-    def finished() -> None:
+    def finished() -> bool:
         observer.flush()
         say("done", step=observer.step)
         leave_together(me["rank"], len(assign["ranks"]))
+        return not observer.waits_for_quorum
 
     script.run(assign["script"], assign["module"], assign["args"], on_failure=failed, on_success=finished)
 

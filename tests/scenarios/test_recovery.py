@@ -96,7 +96,9 @@ def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took
 def test_the_lighthouse_is_relaunched_on_its_address_and_no_group_is_restarted(backend: Backend) -> None:
     run = backend.start("groups.count=2", "groups.min=2", args={"steps": 60, "step-time": 0.1})
     run.until(lambda: len(run.steps(0)) >= 10, "10 steps")
-    guards = [p for p in run.processes() if b"ftslurm.lighthouse" in _command_line(p) and b"srun" not in _command_line(p)]
+    guards = [
+        p for p in run.processes() if b"ftslurm.lighthouse" in _command_line(p) and b"srun" not in _command_line(p)
+    ]
     os.kill(max(guards), signal.SIGKILL)  # the younger of guard and Lighthouse
     run.finish()
     assert len(run.named("step_launched", unit="lighthouse")) == 2
@@ -116,5 +118,3 @@ def _command_line(pid: int) -> bytes:
             return file.read()
     except OSError:
         return b""
-
-

@@ -27,6 +27,7 @@ def launched(time: float, group: int, attempt: int = 0, node: str | None = None,
     node = node or f"n{group + 1}"
     known = {"unit": f"group-{group:04d}", "nodes": [node], "allocation": "local", **fields}
     known |= {"ranks": [{"rank": 0, "node": node, "local_rank": 0}], "reason": "restart" if attempt else "start"}
+    known["down_s"] = 0.1 if attempt else None
     return event(time, "step_launched", group=group, attempt=attempt, **known)
 
 

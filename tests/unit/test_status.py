@@ -221,7 +221,7 @@ def test_a_kill_reads_like_a_story() -> None:
         "training: step 1 committed, 2.4 s after the launch (3 groups in the quorum)",
         "drill: kill injected into group 1 at step 61",
         f"group 1 attempt 0 died at step 61: killed (signal 9) on n2 - log: {log}",
-        "group 1 relaunched as attempt 1 on n2, 0.1 s after attempt 0 ended",
+        "group 1 relaunched as attempt 1 on n2, 0.1 s after attempt 0 failed",
         "group 1 is back: first step 72 committed 2.1 s after it died (3 groups in the quorum)",
         "group 0 has finished",
         "group 1 has finished",
@@ -298,7 +298,7 @@ def test_sixty_four_groups_start_in_three_lines() -> None:
     ("value", "words"),
     [
         (None, "-"),
-        (0, "0 s"),
+        (0, "under 0.01 s"),
         (0.071, "0.071 s"),
         (0.31, "0.31 s"),
         (2.14, "2.1 s"),

@@ -1,0 +1,84 @@
+"""Which Lighthouse timing lets survivors go on soon without throwing out the healthy? What the defaults were chosen by.
+
+    python benchmarks/lighthouse_timing.py
+
+For each heartbeat time-out: how long survivors of a `kill -9` stall, and how often the quorum changes without cause while
+every core is busy with as many other processes as the machine has cores, twice over (a healthy group that misses its
+heartbeats is dropped and comes back: two changes). 4 groups on one machine, torchft's own Lighthouse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from harness import Backend
+
+GROUPS = 4
+
+
+def stall(backend: Backend, timing: list[str]) -> float:
+    """Seconds between two commits of the survivors around a kill."""
+    run = backend.start(f"groups.count={GROUPS}", "restart=never", *timing, args={"steps": 60, "step-time": 0.05})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in range(GROUPS)), "training")
+    at = run.kill(group=1, number=signal.SIGKILL)
+    run.finish()
+    gaps = []
+    for group in (0, 2, 3):
+        times = [s["time"] for s in run.steps(group)]
+        gaps.append(max(b - a for a, b in zip(times, times[1:], strict=False) if b > at))
+    return max(gaps)
+
+
+def changes_under_load(backend: Backend, timing: list[str], steps: int) -> tuple[int, int]:
+    """(quorum changes after the start, steps) while the machine is overloaded and nothing fails."""
+    spin = "while True: pass"
+    cores = 2 * (os.cpu_count() or 1)
+    run = backend.start(f"groups.count={GROUPS}", *timing, args={"steps": steps, "step-time": 0.01})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in range(GROUPS)), "training")
+    before = run.steps(0)[-1]["quorum"]
+    load = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(cores)]
+    try:
+        run.finish()
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+    return int(run.steps(0)[-1]["quorum"] - before), steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("-n", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=400, help="steps under load")
+    args = parser.parse_args()
+    print(
+        f"{'heartbeat ms':>12}{'join ms':>9}{'tick ms':>9}{'stall s (median)':>18}{'changes under load':>20}",
+        flush=True,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        backend = Backend("local", {}, Path(folder))
+        for heartbeat, join, tick in (
+            (500, 10000, 20),
+            (1000, 10000, 20),
+            (1000, 10000, 100),
+            (2000, 10000, 20),
+            (5000, 60000, 100),
+        ):
+            timing = [f"lighthouse.heartbeat_timeout_ms={heartbeat}", f"lighthouse.join_timeout_ms={join}"]
+            timing.append(f"lighthouse.quorum_tick_ms={tick}")
+            median = statistics.median(stall(backend, timing) for _ in range(args.n))
+            changes, steps = changes_under_load(backend, timing, args.steps)
+            print(f"{heartbeat:>12}{join:>9}{tick:>9}{median:>18.2f}{f'{changes} in {steps} steps':>20}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""Histories: moments (time, what happened, ...) in; the state, and everything that was done about it, out.
+
+Group 0 is A, group 1 is B, and so on; A0 is A's first attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ftslurm.config import Config
+from ftslurm.core.decide import begin, deadline, decide
+from ftslurm.core.model import (
+    Action,
+    Allocation,
+    Assign,
+    Begin,
+    Ended,
+    Event,
+    Evidence,
+    Granted,
+    Hello,
+    Kill,
+    Launch,
+    LighthouseUp,
+    Phase,
+    Progressed,
+    Ready,
+    Record,
+    RunState,
+    StepId,
+    Stop,
+    StopAsked,
+    StoreUp,
+    TaskDone,
+    TaskFailed,
+    Unit,
+)
+
+A0, A1, A2, A3 = (StepId("group-0000", attempt) for attempt in range(4))
+B0, B1, B2, B3 = (StepId("group-0001", attempt) for attempt in range(4))
+C0, C1 = (StepId("group-0002", attempt) for attempt in range(2))
+LIGHT0, LIGHT1, LIGHT2, LIGHT3 = (StepId("lighthouse", attempt) for attempt in range(4))
+URL = "http://n1:29510"
+
+Moment = tuple[Any, ...]  # the time, then events and lists of events
+T = TypeVar("T", bound=Action)
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    """The defaults, but for these: config(groups={"count": 3})."""
+    made = Config()
+    for section, settings in sections.items():
+        for key, value in settings.items():
+            assert hasattr(getattr(made, section), key), f"no such setting: {section}.{key}"
+            setattr(getattr(made, section), key, value)
+    return made
+
+
+def granted(nodes: int) -> Granted:
+    return Granted(Allocation("7", tuple(f"n{i + 1}" for i in range(nodes))))
+
+
+def group_of(step: StepId) -> int:
+    return int(step.unit.removeprefix("group-"))
+
+
+def ready(step: StepId, *hosts: str) -> list[Event]:
+    """Every task says hello and ready; hosts[task] is its node."""
+    hosts = hosts or (f"n{group_of(step) + 1}",)
+    return [event for task, host in enumerate(hosts) for event in (Hello(step, task, host), Ready(step, task))]
+
+
+def store(step: StepId) -> Event:
+    return StoreUp(step, f"n{group_of(step) + 1}", 29500)
+
+
+def stepped(step: StepId, number: int, committed: int = 1) -> Event:
+    return Progressed(step, number, quorum_id=3, participants=2, committed=committed, aborted=0)
+
+
+def killed(step: StepId, **ended: Any) -> list[Event]:
+    """A rank dies of SIGKILL and the step is gone at once."""
+    return [TaskFailed(step, Evidence(0, None, signal=9)), Ended(step, code=137, **ended)]
+
+
+def raised(step: StepId, error: str = "ValueError: x", started: bool = True, **ended: Any) -> list[Event]:
+    evidence = Evidence(0, None, code=1, error=error, started=started)
+    return [TaskFailed(step, evidence), Ended(step, code=137, **ended)]
+
+
+def node_lost(step: StepId, node: str, **ended: Any) -> list[Event]:
+    return [TaskFailed(step, Evidence(None, node, node_lost=True)), Ended(step, code=137, **ended)]
+
+
+def finished(step: StepId) -> list[Event]:
+    return [TaskDone(step, 0), Ended(step, code=0)]
+
+
+def stop(reason: str = "stopped by ann") -> Event:
+    return StopAsked(reason, "ann")
+
+
+@dataclass
+class Story:
+    """What came of a history."""
+
+    config: Config
+    state: RunState
+    done: list[tuple[float, Action]] = field(default_factory=list)
+    now: float = 0.0
+
+    def turn(self, now: float, events: Sequence[Event]) -> list[Action]:
+        """One decision, as the controller takes it; asked again, it must change nothing and ask for nothing."""
+        self.now = now
+        self.state, actions = decide(self.state, events, now, self.config)
+        kinds = [isinstance(action, Record) for action in actions]
+        assert kinds == sorted(kinds, reverse=True), f"at {now}: a record comes after another action: {actions}"
+        assert decide(self.state, [], now, self.config) == (self.state, []), f"at {now}: asking twice is not the same"
+        due = deadline(self.state, now)
+        assert due is None or due > now, f"at {now}: the next deadline, {due}, is not in the future"
+        self.done += [(now, action) for action in actions]
+        return actions
+
+    def wait(self, until: float) -> None:
+        """Let time pass: decide whenever that is due."""
+        while (due := deadline(self.state, self.now)) is not None and due < until:
+            self.turn(due, [])
+
+    def all(self, kind: type[T], since: float = 0.0) -> list[T]:
+        return [action for time, action in self.done if isinstance(action, kind) and time >= since]
+
+    def ids(self, kind: type[Launch | Assign | Begin | Stop | Kill], since: float = 0.0) -> list[StepId]:
+        return [action.id for action in self.all(kind, since)]
+
+    def times(self, kind: type[Action], step: StepId) -> list[float]:
+        return [time for time, action in self.done if isinstance(action, kind) and getattr(action, "id", None) == step]
+
+    def records(self, name: str, since: float = 0.0) -> list[dict[str, Any]]:
+        return [record.fields for record in self.all(Record, since) if record.event == name]
+
+    def unit(self, step: StepId) -> Unit:
+        return next(unit for unit in self.state.units if unit.name == step.unit)
+
+    def phases(self) -> list[Phase]:
+        return [unit.phase for unit in self.state.groups]
+
+    def outcome(self) -> str | None:
+        return self.state.ending.outcome if self.state.ending else None
+
+    def reason(self) -> str:
+        return self.state.ending.reason if self.state.ending else ""
+
+
+def flat(events: Iterable[Any]) -> list[Event]:
+    return [e for event in events for e in (event if isinstance(event, list) else [event])]
+
+
+def play(*moments: Moment, config: Config | None = None) -> Story:
+    """Live through a history; in between, decide whenever the state says that it is due."""
+    config = config or Config()
+    story = Story(config, begin(config))
+    for time, *events in moments:
+        story.wait(time)
+        story.turn(time, flat(events))
+    return story
+
+
+# Two groups of one worker on n1 and n2, with a spare n3, at step 10 after 20 seconds.
+STARTED: tuple[Moment, ...] = (
+    (0, granted(3)),
+    (1, LighthouseUp(LIGHT0, URL)),
+    (2, ready(A0), ready(B0)),
+    (3, store(A0), store(B0)),
+)
+RUNNING: tuple[Moment, ...] = (*STARTED, (5, stepped(A0, 1), stepped(B0, 1)), (20, stepped(A0, 10), stepped(B0, 10)))

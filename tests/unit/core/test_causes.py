@@ -1,0 +1,121 @@
+"""The verdict on a step that has ended: evidence in, cause out."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.core.causes import classify, describe, signal_name
+from ftslurm.core.model import Cause, Ended, Evidence, Exit, Phase, Place, StepId, Unit
+
+STEP = StepId("group-0001", 2)
+
+
+def unit(*evidence: Evidence, **fields: object) -> Unit:
+    known = {"phase": Phase.STOPPING if evidence else Phase.RUNNING, "attempt": 2, "place": Place(("n1", "n2"))}
+    return Unit("group-0001", 1, evidence=evidence, **{**known, **fields})  # type: ignore[arg-type]
+
+
+def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> Ended:
+    return Ended(STEP, code, signal, **fields)  # type: ignore[arg-type]
+
+
+RAISED = Evidence(0, "n1", code=1, error="ValueError: no such layer")
+EXITED = Evidence(0, "n1", code=3)
+KILLED = Evidence(1, "n1", signal=9)
+MEMORY = Evidence(2, "n2", out_of_memory=True, error="Out Of Memory")
+GUARD_MEMORY = Evidence(2, "n2", signal=9, out_of_memory=True)
+NODE = Evidence(None, "n2", node_lost=True, error="srun: error: Node failure on n2")
+UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named 'torchft'", started=False)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "launcher", "cause", "node", "rank"),
+    [
+        # What the launcher ends with is only asked when nobody has said anything better.
+        ((), ended(0), Cause.OK, None, None),
+        ((), ended(None, 9), Cause.KILLED, None, None),
+        ((), ended(137), Cause.UNKNOWN, None, None),
+        ((), ended(None, launcher_failed=True), Cause.START_FAILED, None, None),
+        ((), ended(78, launcher_failed=True, error="srun: error: Unable to create step"), Cause.START_FAILED, None, None),
+        # One sign; srun says 137, 143 or 1 whatever it was, and 0 if only the rank that failed was told of.
+        ((RAISED,), ended(137), Cause.USER_ERROR, "n1", 0),
+        ((EXITED,), ended(0), Cause.USER_ERROR, "n1", 0),
+        ((KILLED,), ended(143), Cause.KILLED, "n1", 1),
+        ((MEMORY,), ended(1), Cause.OUT_OF_MEMORY, "n2", 2),
+        ((GUARD_MEMORY,), ended(137), Cause.OUT_OF_MEMORY, "n2", 2),
+        ((NODE,), ended(137), Cause.NODE_LOST, "n2", None),
+        ((UNBORN,), ended(1), Cause.START_FAILED, "n2", 3),
+        # Several: a killed rank makes its siblings raise, and whose word arrives first is chance.
+        ((RAISED, KILLED), ended(137), Cause.KILLED, "n1", 1),
+        ((KILLED, RAISED), ended(137), Cause.KILLED, "n1", 1),
+        ((RAISED, KILLED, MEMORY), ended(1), Cause.OUT_OF_MEMORY, "n2", 2),
+        ((RAISED, KILLED, MEMORY, NODE), ended(1), Cause.NODE_LOST, "n2", None),
+        ((EXITED, RAISED), ended(1), Cause.USER_ERROR, "n1", 0),
+        ((RAISED, EXITED), ended(1), Cause.USER_ERROR, "n1", 0),
+    ],
+)
+def test_strong_evidence_goes_before_weak_and_all_evidence_before_the_exit_code(
+    evidence: tuple[Evidence, ...], launcher: Ended, cause: Cause, node: str | None, rank: int | None
+) -> None:
+    verdict = classify(unit(*evidence), launcher, 4, 50.0)
+    assert (verdict.cause, verdict.node, verdict.rank) == (cause, node, rank)
+
+
+@pytest.mark.parametrize("intent", [Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT])
+@pytest.mark.parametrize("launcher", [ended(0), ended(143), ended(None, 9)])
+def test_what_we_ended_ourselves_ends_of_that_whatever_else_is_seen(intent: Cause, launcher: Ended) -> None:
+    assert classify(unit(KILLED, intent=intent), launcher, 4, 50.0).cause is intent
+
+
+def test_tasks_that_all_ended_with_0_succeeded_even_if_the_launcher_stumbled_afterwards() -> None:
+    assert classify(unit(done=frozenset({0, 1})), ended(1), 2, 50.0).cause is Cause.OK
+    assert classify(unit(done=frozenset({0})), ended(1), 2, 50.0).cause is Cause.UNKNOWN
+
+
+def test_the_verdict_carries_all_that_was_seen() -> None:
+    verdict = classify(unit(RAISED, step=41), ended(137), 4, 50.0)
+    assert verdict == Exit(
+        attempt=2,
+        time=50.0,
+        cause=Cause.USER_ERROR,
+        nodes=("n1", "n2"),
+        code=1,
+        signal=None,
+        node="n1",
+        rank=0,
+        error="ValueError: no such layer",
+        step=41,
+    )
+
+
+def test_a_killed_rank_borrows_the_words_of_the_sibling_that_raised() -> None:
+    assert classify(unit(KILLED, RAISED), ended(137), 4, 50.0).error == "ValueError: no such layer"
+
+
+def test_the_launchers_own_words_are_kept_when_nobody_else_spoke() -> None:
+    verdict = classify(unit(), ended(78, error="srun: error: Unable to create step", launcher_failed=True), 4, 50.0)
+    assert (verdict.code, verdict.error) == (78, "srun: error: Unable to create step")
+
+
+def test_a_success_has_no_error() -> None:
+    assert classify(unit(), ended(0, error="srun: a warning"), 4, 50.0).error is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cause": Cause.KILLED, "signal": 9, "node": "n2"}, "killed by signal 9 (SIGKILL) on n2"),
+        ({"cause": Cause.KILLED, "signal": 63}, "killed by signal 63 (signal 63)"),
+        ({"cause": Cause.KILLED}, "killed"),
+        ({"cause": Cause.USER_ERROR, "error": "ValueError: x", "node": "n1"}, "user_error on n1: ValueError: x"),
+        ({"cause": Cause.USER_ERROR, "code": 3}, "user_error: the script ended with exit code 3"),
+        ({"cause": Cause.OUT_OF_MEMORY, "node": "n2", "error": "Out Of Memory"}, "out_of_memory on n2: Out Of Memory"),
+        ({"cause": Cause.START_TIMEOUT}, "start_timeout"),
+    ],
+)
+def test_the_verdict_in_a_few_words(fields: dict[str, object], words: str) -> None:
+    assert describe(Exit(attempt=0, time=0.0, nodes=("n1",), **fields)) == words  # type: ignore[arg-type]
+
+
+def test_signals_have_their_names() -> None:
+    assert [signal_name(n) for n in (9, 11, 15, 63)] == ["SIGKILL", "SIGSEGV", "SIGTERM", "signal 63"]

@@ -359,10 +359,12 @@ def shipped(folder: str) -> Path:
 
 
 def nodes_needed(config: Config) -> int:
-    """Nodes of the allocation: the groups', packed groups.per_node to a node, and the spare ones."""
+    """Nodes of the allocation: the groups', packed groups.per_node to a node, and the spare ones.
+
+    Groups that share a node share all their nodes: a group has the same slot on each of its nodes.
+    """
     groups = config.groups
-    shared = -(-groups.count * groups.nodes // groups.per_node)
-    return max(shared, groups.nodes) + config.cluster.spare_nodes
+    return groups.nodes * -(-groups.count // groups.per_node) + config.cluster.spare_nodes
 
 
 def describe_job(config: Config) -> str:

@@ -190,7 +190,7 @@ def _place(state: RunState, unit: Unit, config: Config) -> Place | None:
 
 
 def _assign(state: RunState, now: float, config: Config) -> Outcome:
-    return assignments(state, now, config)
+    return (state, []) if state.ending is not None else assignments(state, now, config)
 
 
 def _bring_down(state: RunState, now: float, config: Config) -> Outcome:

@@ -101,6 +101,8 @@ def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -
 
 @_step_event.register
 def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    if unit.phase is not Phase.STARTING:
+        return state, []  # it is being brought down already
     fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
     fields |= {"seconds": round(now - unit.launched, 3), "url": event.url}
     state = replace(swap(state, replace(unit, phase=Phase.RUNNING)), lighthouse_url=event.url)

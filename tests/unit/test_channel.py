@@ -1,0 +1,119 @@
+"""The control channel: lines that survive the way through srun, and nonsense that does no harm."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from ftslurm.channel import LONGEST, Lines, decode, encode, encode_short
+
+TEXTS = {
+    "ascii": "x" * 5000,
+    "accents": "é" * 5000,
+    "emoji": "\U0001f600" * 3000,  # twelve bytes each
+    "quotes and backslashes": '"\\' * 3000,
+    "newlines": "a\nb\r\n" * 1000,
+    "control characters": "\0\x1b[31m" * 1000,
+    "broken surrogates": "\udce9" * 3000,  # what os.fsdecode leaves of a bad file name
+    "mixed": "ValueError: größer als \U0001f600\n" * 300,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("names", [["error"], ["traceback_tail"], ["error", "traceback_tail"]])
+def test_a_line_to_the_controller_is_never_longer_than_srun_keeps_whole(text: str, names: list[str]) -> None:
+    line = encode_short("failed", task=3, step=12, started=True, **dict.fromkeys(names, text))
+    assert len(line) <= LONGEST
+    assert line.count(b"\n") == 1
+    message = decode(line)
+    assert message is not None
+    assert all(text.endswith(message[name]) for name in names)  # what is at the end says most
+    assert message[names[0]] or message[names[-1]]
+
+
+@pytest.mark.parametrize("length", [*range(860, 960, 7), 10_000, 100_000])
+def test_as_much_of_the_text_is_kept_as_fits(length: int) -> None:
+    line = encode_short("failed", task=3, error="x" * length, traceback_tail="", step=None, started=True)
+    assert min(length, 880) <= len(line) <= LONGEST
+
+
+def test_the_tail_of_the_traceback_goes_before_the_error() -> None:
+    message = decode(encode_short("failed", task=0, error="ValueError: x", traceback_tail="y" * 5000, started=True))
+    assert message is not None
+    assert message["error"] == "ValueError: x"
+    assert message["traceback_tail"].startswith("yyyy")
+
+
+def test_a_short_line_is_not_touched() -> None:
+    fields = {"task": 1, "error": "ValueError: größer", "traceback_tail": None, "step": None}
+    assert encode_short("failed", **fields) == encode("failed", **fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"task": 0, "host": "n1", "pid": 4711},
+        {"args": ["--note", "größer\n\U0001f600", ""], "ranks": [{"rank": 0, "node": "n1"}], "env": {}},
+        {"gap_s": None, "x": 0.1, "flag": True, "error": "x" * 100_000},
+    ],
+)
+def test_what_is_encoded_is_decoded(fields: dict[str, object]) -> None:
+    line = encode("assign", **fields)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert decode(line) == decode(line.rstrip()) == {"type": "assign", **fields}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\n",
+        b"Downloading: 100%|####| 12/12",
+        b"[rank0]: Traceback (most recent call last):",
+        b'{"type":"ready","task":',  # torn
+        b'{"task":0}',
+        b'{"type":7}',
+        b'{"type":null}',
+        b'["type"]',
+        b'"type"',
+        b"7",
+        b"null",
+        b"NaN",
+        b"\xff\xfe\x00{",
+        b"\0" * 100,
+        b'{"type":"a"}{"type":"b"}',  # two lines that were mixed
+        b"[" * 100_000,
+        b'{"type":' * 100_000,
+        b"9" * 100_000,
+    ],
+    ids=lambda line: repr(line[:20]),
+)
+def test_garbage_is_no_message(line: bytes) -> None:
+    assert decode(line) is None
+
+
+def test_a_message_may_have_fields_of_a_later_version() -> None:
+    assert decode(b'{"type":"ready","task":0,"new":[1]}') == {"type": "ready", "task": 0, "new": [1]}
+
+
+def test_lines_come_out_whole_however_the_bytes_come_in() -> None:
+    sent = [json.dumps({"type": "x", "n": n, "text": "é" * (n % 7)}).encode() for n in range(50)]
+    data, dice = b"".join(line + b"\n" for line in sent), random.Random(1)
+    for _ in range(20):
+        lines, got, rest = Lines(), [], data
+        while rest:
+            size = dice.choice([1, 2, 10, 1000])
+            got += lines.feed(rest[:size])
+            rest = rest[size:]
+        assert got == sent
+
+
+def test_half_a_line_waits_for_the_other_half() -> None:
+    lines = Lines()
+    assert lines.feed(b"one\ntw") == [b"one"]
+    assert lines.feed(b"") == []
+    assert lines.feed(b"o\n\n") == [b"two", b""]

@@ -1,0 +1,198 @@
+"""Slurm's text in and out: recorded lines, and tables."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from ftslurm.core.model import Evidence
+from ftslurm.slurm import Partition, expand_hosts, partition_names, read_gpus, read_sinfo, read_srun, scrubbed, srun_command
+
+# --- host lists ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        ("n1", "n1"),
+        ("n1,n2", "n1 n2"),
+        ("n[1-3]", "n1 n2 n3"),
+        ("n[1,3,7]", "n1 n3 n7"),
+        ("n[01-03,7],m1", "n01 n02 n03 n7 m1"),
+        ("n[08-11]", "n08 n09 n10 n11"),  # zeros are kept
+        ("n[098-102]", "n098 n099 n100 n101 n102"),
+        ("n[1-2]-ib", "n1-ib n2-ib"),  # with a suffix
+        ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),  # two dimensions
+        ("r[1,3]c[0-1]-gpu,login", "r1c0-gpu r1c1-gpu r3c0-gpu r3c1-gpu login"),
+        ("gpu-node-07.cluster.example", "gpu-node-07.cluster.example"),
+        ("a[1-2],b[3-4],c", "a1 a2 b3 b4 c"),
+        (" n[1-2]\n", "n1 n2"),  # as squeue prints it
+        ("", ""),
+    ],
+)
+def test_a_host_list_is_written_out_in_its_order(text: str, hosts: str) -> None:
+    assert expand_hosts(text) == hosts.split()
+
+
+@pytest.mark.parametrize("text", ["n[1-3", "n1-3]", "n[a-b]", "n[-]", "n[1-]x[", "n[1,,2]"])
+def test_what_is_no_host_list_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        expand_hosts(text)
+
+
+# --- what srun says --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "evidence"),
+    [
+        # Recorded on 22.05.8 and 24.11.5.
+        ("srun: error: n4: task 2: Exited with exit code 3", Evidence(2, "n4", code=3)),
+        ("srun: error: n3: task 2: Killed", Evidence(2, "n3", signal=signal.SIGKILL)),
+        ("srun: error: n3: task 2: Segmentation fault", Evidence(2, "n3", signal=signal.SIGSEGV)),
+        ("srun: error: n3: task 2: Out Of Memory", Evidence(2, "n3", out_of_memory=True, error="Out Of Memory")),
+        ("srun: error: Node failure on n3", Evidence(None, "n3", node_lost=True, error="srun: error: Node failure on n3")),
+        # Of the same kind.
+        ("srun: error: n3: task 0: Segmentation fault (core dumped)", Evidence(0, "n3", signal=signal.SIGSEGV)),
+        ("srun: error: n3: tasks 0-3: Terminated", Evidence(0, "n3", signal=signal.SIGTERM)),
+        ("srun: error: n3: tasks 1,3: Aborted (core dumped)", Evidence(1, "n3", signal=signal.SIGABRT)),
+        ("srun: error: n3: task 12: Exited with exit code 137", Evidence(12, "n3", code=137)),
+        ("srun: error: n3: task 0: Bus error", Evidence(0, "n3", signal=signal.SIGBUS)),
+        ("srun: error: n3: task 0: User defined signal 1", Evidence(0, "n3", error="User defined signal 1")),
+        ("srun: error: gpu-07.x: task 1: Killed\n", Evidence(1, "gpu-07.x", signal=signal.SIGKILL)),
+    ],
+)
+def test_a_line_of_srun_names_the_task_the_node_and_the_end(line: str, evidence: Evidence) -> None:
+    assert read_srun(line) == evidence
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "srun: job 7 queued and waiting for resources",
+        "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.",
+        "srun: error: Timed out waiting for job step to complete",
+        "srun: error: Unable to create step for job 7: Requested node configuration is not available",
+        "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller",
+        "srun: Step creation temporarily disabled, retrying (Requested nodes are busy)",
+        "slurmstepd: error: *** STEP 7.1 ON n3 CANCELLED AT 2026-01-01T00:00:00 ***",
+        "Traceback (most recent call last):",
+    ],
+)
+def test_a_line_that_tells_of_no_task_is_no_evidence(line: str) -> None:
+    assert read_srun(line) is None
+
+
+# --- sinfo -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_rows_of_sinfo() -> None:
+    text = "\n".join(
+        [
+            "gpu*|up|12|64|gpu:a100:4(S:0-1),nvme:1",
+            "cpu|up|200|128+|(null)",
+            "debug|down|2|4|gpu:2",
+            "drained|drain|1|4|",
+            "sinfo: something that is no row",
+            "",
+        ]
+    )
+    assert read_sinfo(text) == [
+        Partition("gpu", default=True, up=True, nodes=12, cpus=64, gpus=4),
+        Partition("cpu", default=False, up=True, nodes=200, cpus=128, gpus=0),
+        Partition("debug", default=False, up=False, nodes=2, cpus=4, gpus=2),
+        Partition("drained", default=False, up=False, nodes=1, cpus=4, gpus=0),
+    ]
+    assert partition_names(read_sinfo(text)) == "gpu, cpu, debug, drained"
+
+
+def test_a_partition_with_nodes_of_two_kinds_is_named_once() -> None:
+    rows = read_sinfo("gpu*|up|4|64|gpu:4\ngpu*|up|2|64|gpu:8")
+    assert partition_names(rows) == "gpu"
+    assert partition_names([]) == "none"
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("(null)", 0),
+        ("", 0),
+        ("gpu", 1),
+        ("gpu:4", 4),
+        ("gpu:a100", 1),
+        ("gpu:a100:4", 4),
+        ("gpu:a100:4(S:0-1)", 4),
+        ("gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:2)", 3),
+        ("nvme:1,gpu:h100:8(S:0-1),shard:80", 8),
+        ("craynetwork:4", 0),
+    ],
+)
+def test_the_gpus_of_a_node(gres: str, gpus: int) -> None:
+    assert read_gpus(gres) == gpus
+
+
+# --- the clean slate -------------------------------------------------------------------------------------------------
+
+
+def test_what_an_enclosing_job_left_in_the_environment_is_scrubbed() -> None:
+    left = (
+        "SLURM_JOB_ID SLURM_JOB_NODELIST SLURM_MEM_PER_NODE SLURM_NTASKS SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK "
+        "SLURM_GPUS_PER_NODE SLURM_TRES_PER_TASK SLURM_EXIT_ERROR SRUN_CPUS_PER_TASK SBATCH_EXPORT SLURMD_NODENAME "
+        "SUBMITIT_EXECUTOR CUDA_VISIBLE_DEVICES GPU_DEVICE_ORDINAL ROCR_VISIBLE_DEVICES ZE_AFFINITY_MASK"
+    ).split()
+    kept = {
+        "PATH": "/bin",
+        "HOME": "/root",
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_CONF_SERVER": "ctl",
+        "MY_SLURM_JOB": "1",
+        "CUDA_HOME": "/usr/local/cuda",
+        "OMP_NUM_THREADS": "4",
+        "LD_LIBRARY_PATH": "/opt",
+    }
+    assert scrubbed({**dict.fromkeys(left, "x"), **kept}) == kept
+
+
+# --- the srun line ---------------------------------------------------------------------------------------------------
+
+
+def line(**changes: object) -> list[str]:
+    known = {"job": "7", "name": "group-0001", "nodes": ["n3", "n4"], "tasks_per_node": 4, "gpus": True, "chdir": "/work"}
+    return srun_command(**{**known, "extra": [], **changes})  # type: ignore[arg-type]
+
+
+def test_a_step_says_where_it_runs_and_how_many_tasks_it_has() -> None:
+    words = {"--jobid=7", "--nodes=2", "--ntasks=8", "--ntasks-per-node=4", "--nodelist=n3,n4", "--distribution=block"}
+    assert words | {"--job-name=group-0001", "--chdir=/work"} <= set(line())
+    assert line()[0] == "srun"
+
+
+def test_a_step_overlaps_and_asks_for_nothing_of_its_own_because_exact_steps_can_block_for_ever() -> None:
+    assert {"--overlap", "--mem=0", "--cpu-bind=none"} <= set(line())
+    forbidden = ("--exact", "--exclusive", "-c", "--cpus-per-task", "-r", "--relative", "--export", "--gpus")
+    assert not [word for word in line() if word.startswith(forbidden)]
+
+
+def test_bringing_a_step_down_is_left_to_the_controller() -> None:
+    assert {"--kill-on-bad-exit=0", "--wait=0"} <= set(line())
+
+
+def test_the_channel_is_no_terminal_and_goes_to_every_task() -> None:
+    forbidden = ("-u", "--unbuffered", "--pty", "--input", "--output", "--error", "--label", "-l")
+    assert not [word for word in line() if word.startswith(forbidden)]
+
+
+def test_a_step_without_gpus_sees_none_and_one_with_gpus_sees_all_of_the_jobs() -> None:
+    assert "--gres=none" in line(gpus=False)
+    assert not [word for word in line() if word.startswith(("--gres", "--gpu"))]
+
+
+def test_the_users_own_arguments_come_last_so_that_they_win() -> None:
+    assert line(extra=["--mpi=none", "--cpu-bind=cores"])[-2:] == ["--mpi=none", "--cpu-bind=cores"]
+
+
+def test_one_word_is_one_argument_whatever_it_holds() -> None:
+    chdir = """/home/ann/it's a "run" $HOME dir"""
+    assert f"--chdir={chdir}" in line(chdir=chdir)

@@ -24,12 +24,12 @@ def encode(kind: str, **fields: object) -> bytes:
 
 def encode_short(kind: str, **fields: object) -> bytes:
     """One message from a worker as a line of at most LONGEST bytes; long texts lose their beginning."""
+    fields = {name: str(text)[-LONGEST:] if name in _SHORTENED and text else text for name, text in fields.items()}
     line = encode(kind, **fields)
     for name in _SHORTENED:
-        text = str(fields.get(name) or "")
-        while len(line) > LONGEST and text:
-            text = text[min(len(text), max(1, (len(line) - LONGEST) // 6)) :]
-            line = encode(kind, **(fields := {**fields, name: text}))
+        while len(line) > LONGEST and (text := str(fields.get(name) or "")):
+            fields[name] = text[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
+            line = encode(kind, **fields)
     return line
 
 
@@ -37,7 +37,7 @@ def decode(line: bytes) -> Message | None:
     """A line as a message; None if it is none (a library that printed before its output was redirected, say)."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) and isinstance(message.get("type"), str) else None
 

@@ -36,7 +36,13 @@ UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named '
         ((), ended(None, 9), Cause.KILLED, None, None),
         ((), ended(137), Cause.UNKNOWN, None, None),
         ((), ended(None, launcher_failed=True), Cause.START_FAILED, None, None),
-        ((), ended(78, launcher_failed=True, error="srun: error: Unable to create step"), Cause.START_FAILED, None, None),
+        (
+            (),
+            ended(78, launcher_failed=True, error="srun: error: Unable to create step"),
+            Cause.START_FAILED,
+            None,
+            None,
+        ),
         # One sign; srun says 137, 143 or 1 whatever it was, and 0 if only the rank that failed was told of.
         ((RAISED,), ended(137), Cause.USER_ERROR, "n1", 0),
         ((EXITED,), ended(0), Cause.USER_ERROR, "n1", 0),

@@ -284,7 +284,11 @@ def test_two_groups_whose_nodes_die_in_the_same_decision_do_not_move_to_the_same
 
 def test_policy_never_gives_the_group_up_and_the_others_go_on() -> None:
     story = play(
-        *RUNNING, (30, killed(B0)), (60, finished(A0)), (61, Ended(LIGHT0, 0)), config=config(restart={"policy": "never"})
+        *RUNNING,
+        (30, killed(B0)),
+        (60, finished(A0)),
+        (61, Ended(LIGHT0, 0)),
+        config=config(restart={"policy": "never"}),
     )
     assert story.records("group_given_up") == [
         {"group": 1, "reason": "killed by signal 9 (SIGKILL) on n2; restart.policy=never"}
@@ -651,7 +655,9 @@ def test_stop_asks_running_groups_first_and_kills_them_after_the_grace() -> None
 
 
 def test_stop_also_ends_groups_that_wait_for_their_restart() -> None:
-    story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (40.1, stop()), (41, Ended(A0, 0)), (42, Ended(LIGHT0, 0)))
+    story = play(
+        *RUNNING, (30, killed(B0)), (40, killed(B1)), (40.1, stop()), (41, Ended(A0, 0)), (42, Ended(LIGHT0, 0))
+    )
     assert story.ids(Launch, since=40) == []
     assert story.state.finished
 
@@ -737,9 +743,7 @@ def drilled(**fault: float) -> list[float]:
     settings = config(faults={"kill": [KillFault(**{"group": 1, **fault})]}, job={"total_steps": 100})  # type: ignore[arg-type]
     steps = [(t, stepped(A0, t), stepped(B0, t)) for t in (10, 20, 30)]
     again = [(t, stepped(A0, t), stepped(B1, t)) for t in (50, 60)]
-    story = play(
-        *STARTED, *steps, (40, killed(B0)), (41, ready(B1)), (42, store(B1)), *again, config=settings
-    )
+    story = play(*STARTED, *steps, (40, killed(B0)), (41, ready(B1)), (42, store(B1)), *again, config=settings)
     assert len(story.all(Inject)) == len(story.records("fault_injected"))
     return [t for t, action in story.done if isinstance(action, Inject)]
 

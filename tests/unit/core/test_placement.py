@@ -102,5 +102,7 @@ def test_the_nodes_that_are_asked_for_hold_every_group() -> None:
         taken: list[Place] = []
         for group in range(count):
             spot = place(size, config.groups.per_node, allocation, taken, frozenset())
-            assert spot is not None, f"group {group} of {count} ({size} nodes, {per_node} to a node): {allocation.nodes}"
+            assert spot is not None, (
+                f"group {group} of {count} ({size} nodes, {per_node} to a node): {allocation.nodes}"
+            )
             taken.append(spot)

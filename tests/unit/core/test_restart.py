@@ -61,9 +61,7 @@ def test_asking_twice_gives_the_same_answer() -> None:
     assert judge(history, CONFIG) == judge(history, CONFIG)
 
 
-@pytest.mark.parametrize(
-    ("failures", "seconds"), [(0, 0), (1, 0), (2, 2), (3, 4), (4, 5), (5, 5), (10_000, 5)]
-)
+@pytest.mark.parametrize(("failures", "seconds"), [(0, 0), (1, 0), (2, 2), (3, 4), (4, 5), (5, 5), (10_000, 5)])
 def test_the_wait_after_the_nth_failure_doubles_up_to_the_longest(failures: int, seconds: float) -> None:
     assert wait(failures, CONFIG) == seconds
 

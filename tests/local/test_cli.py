@@ -1,0 +1,405 @@
+"""The command line as a person meets it: wrong input is refused in one paragraph, asking leaves no trace, a run repeats."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from harness import all_processes
+
+from ftslurm import __version__
+from ftslurm.compose import keys
+from ftslurm.config import Config, get
+
+PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
+
+FILES = {
+    "train.py": "",
+    "exit.py": "import sys\nsys.exit(int(sys.argv[2]))\n",  # --code N
+    "wait.py": "import time\nprint('waiting', flush=True)\ntime.sleep(600)\n",
+    # argv, and for every process above this one: its command, whether torch is loaded, its memory in MB
+    "look.py": """
+import json, os, re, sys
+pid, above = os.getppid(), []
+while pid > 1:
+    stat, maps = open(f"/proc/{pid}/stat").read(), open(f"/proc/{pid}/maps").read()
+    rss = int(re.search(r"VmRSS:\\s*(\\d+)", open(f"/proc/{pid}/status").read())[1]) // 1024
+    above.append([open(f"/proc/{pid}/cmdline").read().replace("\\0", " "), "libtorch" in maps, rss])
+    pid = int(stat.rpartition(")")[2].split()[1])
+print("LOOKED " + json.dumps([sys.argv, above]), flush=True)
+""",
+    "conf/job/mine.yaml": "name: mine\nscript: train.py\nargs: {lr: 0.1}\n",
+    "conf/job/typo.yaml": "name: typo\nscrpt: train.py\n",
+    "conf/job/broken.yaml": "name: [mine\nscript: train.py\n",
+    "broken/config.yaml": "job: [\n",
+    "file": "not a folder\n",
+    "no-slurm/": "",
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder to stand in, as a person's project would be."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_text(text)
+    return tmp_path
+
+
+def ftslurm(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ftslurm", *words]
+    env = os.environ | {"COLUMNS": "200"} | environ
+    return subprocess.run(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+
+def tree(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def run_dirs(home: Path) -> list[Path]:
+    return sorted(path.parent for path in home.glob("runs/*/config.yaml"))
+
+
+def events(run: Path, name: str) -> list[dict[str, object]]:
+    lines = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["event"] == name]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+LOCAL = ("cluster=local", "job.script=train.py")
+
+
+REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
+    ((*LOCAL, "groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "group.count=3"), ["there is no setting group.count", "did you mean groups.count?"]),
+    ((*LOCAL, "frobnicate=3"), ["there is no setting frobnicate", "groups", "cluster"]),
+    ((*LOCAL, "groups={cout: 3}"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "+groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "++groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "+frobnicate=3"), ["there is no setting frobnicate"]),
+    ((*LOCAL, "~groups.cout"), ["groups.cout"]),
+    ((*LOCAL, "-m", "groups.cout=1,2"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "groups.count=two"), ["groups.count=two"]),
+    ((*LOCAL, "groups.count=1.5"), ["groups.count=1.5"]),
+    ((*LOCAL, "groups.count=1,2"), ["groups.count=1,2", "--multirun"]),
+    ((*LOCAL, "groups=2"), ["groups=2"]),
+    ((*LOCAL, "groups.count=0"), ["groups.count=0", "at least 1"]),
+    ((*LOCAL, "groups.min=3"), ["groups.min=3 is above groups.count=2"]),
+    ((*LOCAL, "groups.gpus=999"), ["groups.gpus=999", "this machine"]),
+    ((*LOCAL, "-m", "groups.min=1,2,3"), ["groups.min=3 is above groups.count=2"]),
+    ((*LOCAL, "job=frobnicate"), ["job=frobnicate", "no such preset", "ddp, script", "--config-dir"]),
+    ((*LOCAL, "job=3"), ["job=3"]),
+    ((*LOCAL, "=3"), ["=3"]),
+    ((*LOCAL, "groups.count"), ["'groups.count'", "key=value"]),
+    ((*LOCAL, "job.script=~/train.py"), ["'job.script=~/train.py'", "quotes"]),
+    ((*LOCAL, "job.name=a\nb"), ["'job.name=a\\nb'"]),
+    ((*LOCAL, "job.name='a\nb'"), ["job.name='a\\nb'", "letters"]),
+    ((*LOCAL, "groups.count='a\nb'"), ["groups.count='a b'"]),
+    ((*LOCAL, "job.name=${nope}"), ["nope"]),
+    ((*LOCAL, "job.module=a.b"), ["job.script and job.module", "both"]),
+    (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
+    (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
+    (("cluster=local", "job.script=conf"), ["job.script=", "conf", "no such file"]),
+    ((*LOCAL, "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
+    ((*LOCAL, "run.root=file/runs", "-m", "groups.min=1,2"), ["file/runs", "run.root", "Not a directory"]),
+    ((*LOCAL, "run.dir=conf"), ["run.dir=", "exists already"]),
+    (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
+    (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
+    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
+    (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
+    (("run", "--config", "broken/config.yaml"), ["broken/config.yaml"]),
+    (("run", "--config", "conf/job/mine.yaml"), ["conf/job/mine.yaml", "name"]),
+    (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
+    (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
+    (("frobnicate",), ["no verb 'frobnicate'", "run, plan, status, logs, stop", "--help"]),
+    (("status",), ["no run under", "/runs"]),
+    (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
+    (("logs", "gone"), ["no run 'gone'", "/runs/gone"]),
+    (("stop", "gone"), ["no run 'gone'", "/runs/gone"]),
+    (("status", "conf"), ["/conf is no run directory"]),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+def test_what_cannot_be_meant_is_refused_in_one_paragraph_and_nothing_is_done(
+    words: tuple[str, ...], says: list[str], home: Path
+) -> None:
+    before = tree(home)
+    done = ftslurm(*words, cwd=home, PATH=str(home / "no-slurm"))
+    assert done.returncode == 2, done
+    assert re.fullmatch(r"ftslurm: [^\n]+\n", done.stderr), done.stderr
+    assert [part for part in says if part not in done.stderr] == [], done.stderr
+    assert done.stdout == ""
+    assert tree(home) == before
+
+
+@pytest.mark.parametrize("words", [("--frobnicate",), ("run", "--cfg"), ("status", "a", "b"), ("logs", "--group", "x")])
+def test_an_option_that_does_not_exist_is_refused_with_the_usage(words: tuple[str, ...], home: Path) -> None:
+    before = tree(home)
+    done = ftslurm(*words, cwd=home)
+    assert done.returncode == 2
+    assert re.match(r"usage: ftslurm .*\nftslurm[ \w]*: error: [^\n]+\n\Z", done.stderr, re.DOTALL), done.stderr
+    assert tree(home) == before
+
+
+def test_no_words_at_all_is_a_question_and_shows_the_overview(home: Path) -> None:
+    done = ftslurm(cwd=home)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert "ftslurm job=ddp" in done.stdout
+
+
+def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) -> None:
+    done = ftslurm(*LOCAL, "job.python=/gone/python", "groups.count=1", cwd=home)
+    assert done.returncode == 1, done
+    (end,) = events(run_dirs(home)[0], "run_finished")
+    assert end["outcome"] == "failed"
+    assert "/gone/python" in str(end["reason"])
+
+
+# --- what only answers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--help"], ["ftslurm job=ddp", "plan", "status", "logs", "stop", "RUN is a run directory"]),
+        (["-h"], ["ftslurm job=ddp"]),
+        (["--version"], [f"ftslurm {__version__}\n"]),
+        (["run", "--help"], ["job: ddp, script", "cluster: auto, local, slurm", "max_per_group: 5", "--config-dir"]),
+        (["status", "--help"], ["--json", "--once", "RUN"]),
+        (["logs", "--help"], ["--group", "--rank", "--follow"]),
+        (["job=ddp", "--cfg", "job"], ["name: ddp", "count: 2"]),
+        (["run", "job=ddp", "groups.count=7", "--cfg", "job"], ["count: 7"]),
+        (["job=ddp", "--info", "searchpath"], ["conf"]),
+        (["plan", *LOCAL], ["train.py", "local0, local1", "if local0 died"]),
+        (["plan", *LOCAL, "-m", "groups.count=3,4"], ["local0, local1, local2\n", "local0, local1, local2, local3\n"]),
+        (["plan", "--config-dir", "conf", "job=mine", "cluster=local"], ["train.py --lr 0.1"]),
+        (["plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"], ["train.py --lr 7"]),
+        (["plan", "cluster=local", "job=ddp", "job.args.lr=7"], ["train_ddp.py --steps 120 --lr 7"]),
+        (["plan", *LOCAL, "job.args={lr: 7, note: 'a b'}", "job.env={A: 1}"], ["train.py --lr 7 --note 'a b'"]),
+    ],
+)
+def test_questions_are_answered_and_leave_no_trace(words: list[str], says: list[str], home: Path) -> None:
+    before = tree(home)
+    done = ftslurm(*words, cwd=home)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert [part for part in says if part not in done.stdout] == [], done.stdout
+    assert tree(home) == before
+
+
+def test_cfg_job_is_the_whole_configuration_in_yaml(home: Path) -> None:
+    shown = yaml.safe_load(ftslurm("job=ddp", "--cfg", "job", cwd=home).stdout)
+    assert dotted(shown) >= set(keys())
+
+
+def test_plan_shows_every_rank_and_what_the_loss_of_a_node_would_do(home: Path) -> None:
+    shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2", "cluster.spare_nodes=1")
+    lines = ftslurm("plan", *LOCAL, *shape, cwd=home).stdout.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("group  rank"))
+    table = [line.split() for line in lines[first + 1 : first + 9]]
+    assert [row[:3] for row in table] == [[str(n // 4), str(n % 4), str(n)] for n in range(8)]
+    assert [row[3] for row in table] == [f"local{n // 2}" for n in range(8)]
+    assert [row[4:] for row in table] == [[str(n // 2 % 2), str(n % 2)] for n in range(8)]
+    assert "if local0 died   group 0 moves to local4, local1" in lines or any("local4" in line for line in lines[-4:])
+
+
+def test_slurm_off_path_means_this_machine_for_auto_and_the_reason_is_told(home: Path) -> None:
+    done = ftslurm("plan", "job.script=train.py", cwd=home, PATH=str(home / "no-slurm"))
+    assert done.returncode == 0
+    assert done.stderr == "ftslurm: cluster=auto: sbatch is not on PATH: running here\n"
+    assert "local0" in done.stdout
+
+
+def test_a_users_own_presets_are_found_from_any_folder(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    words = ("plan", "cluster=local", "job=mine", f"job.script={home / 'train.py'}")
+    done = ftslurm(*words, "--config-dir", str(home / "conf"), cwd=tmp_path_factory.mktemp("elsewhere"))
+    assert f"{home / 'train.py'} --lr 0.1" in done.stdout, done
+
+
+# --- quick and small --------------------------------------------------------------------------------------------------
+
+
+def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
+    costs = []
+    for _ in range(3):  # the least of three: the machine may be busy, and compiles the modules the first time
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        ftslurm("--help", cwd=home)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(costs) < 0.3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from ftslurm import cli; cli.main(['plan', 'cluster=local', 'job.script=train.py'])",
+        "from ftslurm import cli; cli.main(['status', 'gone'])",
+        "import ftslurm.controller, ftslurm.submit, submitit.core._submit",
+    ],
+)
+def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, home: Path) -> None:
+    check = f"{code}\nimport sys; sys.exit(str({{'torch', 'torchft', 'numpy'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=home, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "set()", done.stderr
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+ODD = ["two words", """it's "quoted" $HOME \\ ;""", "two\nlines", "--flag=x,y", "é", "", "[1]"]
+
+
+def quoted(text: str) -> str:
+    """A value in Hydra's notation."""
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + ("\\" if found[2] else "") + found[2], text) + '"'
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder a person stood in when a small run was run to its end."""
+    home = tmp_path_factory.mktemp("""it's "home" $HOME""")
+    (home / "look.py").write_text(FILES["look.py"])
+    arguments = ",".join(quoted(word) for word in ODD)
+    done = ftslurm(
+        "cluster=local", "job.script=look.py", f"job.args=[{arguments}]", "groups.count=1", "run.name=odd", cwd=home
+    )
+    assert done.returncode == 0, done
+    return home
+
+
+def looked(run: Path) -> tuple[list[str], list[tuple[str, bool, int]]]:
+    text = (run / "logs/group-0000/attempt-000/rank-0.log").read_text()
+    argv, above = json.loads(text.partition("LOOKED ")[2].splitlines()[0])
+    return argv, [(command, torch, mb) for command, torch, mb in above]
+
+
+def dotted(value: object, prefix: str = "") -> set[str]:
+    """Every key of nested mappings, dotted, with those on the way."""
+    found = set()
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        found |= {f"{prefix}{key}"} | dotted(inner, f"{prefix}{key}.")
+    return found
+
+
+def test_arguments_reach_the_script_as_they_were_written(finished: Path) -> None:
+    (run,) = run_dirs(finished)
+    assert looked(run)[0] == [str(finished / "look.py"), *ODD]
+
+
+def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
+    (run,) = run_dirs(finished)
+    assert sorted(path.name for path in finished.iterdir()) == ["look.py", "runs"]
+    assert [path.name for path in (finished / "runs").iterdir()] == [run.name]
+    assert run.stat().st_mode & 0o777 == 0o700
+    assert re.fullmatch(r"odd-\d{8}-\d{6}-[0-9a-f]{4}", run.name)
+
+
+def test_the_processes_above_a_script_are_small_and_have_no_torch(finished: Path) -> None:
+    (run,) = run_dirs(finished)
+    above = looked(run)[1]
+    (controller,) = [process for process in above if "submitit.core._submit" in process[0]]
+    (command,) = [process for process in above if "-m ftslurm cluster=local" in process[0]]
+    for _, torch, mb in (controller, command):
+        assert not torch
+        assert mb < 100
+
+
+def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished: Path) -> None:
+    (run,) = run_dirs(finished)
+    text = (run / "config.yaml").read_text()
+    config = yaml.safe_load(text)
+    assert dotted(config) >= set(keys())
+    assert "???" not in text
+    assert not re.search(r"\$\{", text)
+    assert config["job"]["script"] == str(finished / "look.py")
+    assert config["job"]["args"] == ODD
+    assert config["run"] == {"name": "odd", "root": str(finished / "runs"), "dir": str(run)}
+    assert config["cluster"]["kind"] == "local"
+    assert config["groups"]["gpus"] is not None
+    defaults = Config()  # what was not set is there with its default
+    assert config["restart"]["max_per_group"] == get(defaults, "restart.max_per_group")
+
+
+def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) -> None:
+    first, *others = run_dirs(finished)
+    done = ftslurm("run", "--config", str(first / "config.yaml"), cwd=tmp_path)
+    assert done.returncode == 0, done
+    (second,) = set(run_dirs(finished)) - {first, *others}
+    assert list(tmp_path.iterdir()) == []
+    one, two = (yaml.safe_load((run / "config.yaml").read_text()) for run in (first, second))
+    assert two["run"].pop("dir") == str(second)
+    assert one["run"].pop("dir") == str(first)
+    assert one == two
+    assert looked(second)[0] == looked(first)[0]
+
+
+def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(home: Path) -> None:
+    sweep = ("-m", "cluster=local", "job.script=exit.py", "job.args.code=7,0", "groups.count=1", "restart=never")
+    done = ftslurm(*sweep, cwd=home)
+    assert done.returncode == 1, done
+    runs = run_dirs(home)
+    ends = {str(events(run, "run_finished")[0]["outcome"]) for run in runs}
+    assert (len(runs), ends) == (2, {"failed", "succeeded"})
+    assert {path.name for path in (home / "runs").iterdir()} == {run.name for run in runs}  # no multirun.yaml
+    assert all(line.count(run.name) for run in runs for line in [done.stdout])
+
+
+@pytest.fixture
+def started(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts commands; whatever they leave behind is killed."""
+    processes = []
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "ftslurm", *words]
+        with (home / "out").open("w") as out:
+            processes.append(
+                subprocess.Popen(command, cwd=home, stdout=out, stderr=out, text=True, start_new_session=True)
+            )
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+    for pid in left_behind(home):
+        os.kill(pid, signal.SIGKILL)
+
+
+def left_behind(home: Path) -> list[int]:
+    mark = f"FTSLURM_RUN_DIR={home}/".encode()
+    return [pid for pid, _, environ in all_processes() if any(line.startswith(mark) for line in environ)]
+
+
+def wait_until(true: Callable[[], object], what: Callable[[], str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def test_ctrl_c_ends_a_sweep_not_just_the_run_it_is_at(
+    home: Path, started: Callable[..., subprocess.Popen[str]]
+) -> None:
+    sweep = ("-m", "cluster=local", "job.script=wait.py", "job.args.x=1,2", "groups.count=1", "stop.grace_s=1")
+    process = started(*sweep)
+    logs = "runs/*/logs/group-0000/attempt-000/rank-0.log"
+    wait_until(lambda: any("waiting" in log.read_text() for log in home.glob(logs)), (home / "out").read_text)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(PATIENCE_S) == 130, (home / "out").read_text()
+    assert len(run_dirs(home)) == 1
+    assert "Traceback" not in (home / "out").read_text()
+    wait_until(lambda: not left_behind(home), lambda: f"left behind: {left_behind(home)}")

@@ -1,0 +1,289 @@
+"""What a step runs: command lines and environments, for both launchers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.config import Config
+from ftslurm.core.model import Launch, Place, StepId
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.launchers import local, program, srun
+from ftslurm.launchers.children import Command
+from ftslurm.launchers.local import GPUS, LocalLauncher, visible_gpus
+from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.rundir import RunDir
+from ftslurm.worker.guard import options
+
+RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
+LIGHTHOUSE = Launch(StepId("lighthouse", 1), None, Place(("n1",)))
+SECRET = "wandb-key-0123456789"
+
+
+def group(number: int = 1, nodes: Sequence[str] = ("n3", "n4"), slot: int = 0) -> Launch:
+    return Launch(StepId(f"group-{number:04d}", 2), number, Place(tuple(nodes), slot))
+
+
+def config(**groups: Any) -> Config:
+    made = Config()
+    made.run.name, made.job.script, made.job.env = "ddp", "/home/ann/train.py", {"WANDB_API_KEY": SECRET}
+    for key, value in groups.items():
+        assert hasattr(made.groups, key)
+        setattr(made.groups, key, value)
+    return made
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a batch process."""
+    for name in [name for name in os.environ if name.startswith(("SLURM", "FTSLURM", "TORCHFT", "CUDA", "OMP"))]:
+        monkeypatch.delenv(name)
+    for name, value in {
+        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NODELIST": "n[1,3-4]",
+        "SLURM_MEM_PER_NODE": "4000",
+        "SLURM_NTASKS": "3",
+        "SLURM_CONF": "/etc/slurm/slurm.conf",
+        "SUBMITIT_EXECUTOR": "slurm",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    }.items():
+        monkeypatch.setenv(name, value)
+
+
+def understood(argv: list[str]) -> Any:
+    """The worker's own reading of its command line."""
+    return options(argv[argv.index("-m") + 2 :])
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_worker_understands_its_command_line(here: bool) -> None:
+    argv = program.command(config(), group(), Path("/logs/a b"), local=here, url="http://n1:1")
+    assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
+    got = understood(argv)
+    assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 2.0, 60.0, None)
+    assert got.eof_ends is here  # through srun no end-of-file arrives that means anything
+    assert got.lighthouse is None
+
+
+def test_the_interpreter_may_have_a_prefix() -> None:
+    made = config()
+    made.job.python = ["apptainer", "exec", "img.sif", "python"]
+    argv = program.command(made, group(), Path("/logs"), local=False, url=None)
+    assert argv[:6] == ["apptainer", "exec", "img.sif", "python", "-m", "ftslurm.worker"]
+
+
+def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> None:
+    made = config(min=2)
+    made.job.python = "/opt/other/python"
+    argv = program.command(made, LIGHTHOUSE, Path("/logs"), local=False, url=None)
+    assert argv[:3] == [sys.executable, "-m", "ftslurm.lighthouse"]
+    assert json.loads(understood(argv).lighthouse) == {
+        "local": False,
+        "port": 0,
+        "min_replicas": 2,
+        "join_timeout_ms": made.lighthouse.join_timeout_ms,
+        "heartbeat_timeout_ms": made.lighthouse.heartbeat_timeout_ms,
+        "quorum_tick_ms": made.lighthouse.quorum_tick_ms,
+    }
+
+
+def test_a_lighthouse_that_follows_another_takes_its_port() -> None:
+    made = config()
+    made.lighthouse.port = 29510
+    ports = [
+        json.loads(understood(program.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)["port"]
+        for url in (None, "http://n1:40123", "http://[fd00::1]:40124")
+    ]
+    assert ports == [29510, 40123, 40124]
+
+
+def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
+    shares = [
+        understood(program.command(config(gpus=4), group(slot=slot), Path("/l"), local=False, url=None)).gpus
+        for slot in (0, 1)
+    ]
+    assert shares == ["0:4", "4:4"]
+
+
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+def environment(made: Config | None = None, base: dict[str, str] | None = None, here: bool = False) -> dict[str, str]:
+    return program.environment(made or config(), RUN, group(), base or {}, local=here)
+
+
+def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
+    known = {
+        "TORCHFT_TIMEOUT_SEC": "60",
+        "TORCHFT_QUORUM_TIMEOUT_SEC": "60",
+        "TORCHFT_CONNECT_TIMEOUT_SEC": "60",
+        "TORCHFT_QUORUM_RETRIES": "200",
+        "FTSLURM_CLUSTER": "slurm",
+        "FTSLURM_RUN_DIR": "/scratch/it's a run/ddp-1",
+        "FTSLURM_RUN_ID": "ddp-1",
+        "FTSLURM_STEP": "group-0001/2",
+        "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
+        "FTSLURM_CHECKPOINT_EVERY": "0",
+        "OMP_NUM_THREADS": "1",
+        "WANDB_API_KEY": SECRET,
+    }
+    assert environment() == known
+    assert environment(here=True) == {**known, "FTSLURM_CLUSTER": "local"}
+
+
+def test_the_users_variables_win_over_ours_and_over_those_we_were_started_with() -> None:
+    made = config(cpus_per_worker=4)
+    made.job.env |= {"OMP_NUM_THREADS": "7", "TORCHFT_TIMEOUT_SEC": "9", "PATH": "/opt/bin"}
+    got = environment(made, {"PATH": "/bin", "OMP_NUM_THREADS": "2", "HOME": "/root"})
+    want = {"OMP_NUM_THREADS": "7", "TORCHFT_TIMEOUT_SEC": "9", "PATH": "/opt/bin", "HOME": "/root"}
+    assert want.items() <= got.items()
+
+
+def test_but_not_over_what_tells_the_worker_which_step_it_is() -> None:
+    made = config()
+    made.job.env |= {"FTSLURM_STEP": "other/0", "FTSLURM_RUN_DIR": "/tmp"}
+    assert environment(made)["FTSLURM_STEP"] == "group-0001/2"
+    assert environment(made)["FTSLURM_RUN_DIR"] == str(RUN.root)
+
+
+def test_threads_are_those_of_one_worker_unless_somebody_has_said_otherwise() -> None:
+    made = config(cpus_per_worker=4)
+    assert environment(made)["OMP_NUM_THREADS"] == "4"
+    assert environment(made, {"OMP_NUM_THREADS": "2"})["OMP_NUM_THREADS"] == "2"
+
+
+def test_a_checkpoint_folder_of_the_users_is_offered_instead() -> None:
+    made = config()
+    made.checkpoint.dir, made.checkpoint.every = "/ckpt", 50
+    got = environment(made)
+    assert (got["FTSLURM_CHECKPOINT_DIR"], got["FTSLURM_CHECKPOINT_EVERY"]) == ("/ckpt", "50")
+
+
+def test_every_value_is_text() -> None:
+    made = config()
+    made.job.env |= {"DEBUG": 1}  # type: ignore[dict-item] YAML has numbers
+    assert all(isinstance(value, str) for value in environment(made).values())
+
+
+# --- through srun ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("job")
+def test_a_group_is_one_srun_over_all_its_nodes() -> None:
+    (command,) = SrunLauncher(config(nodes=2, workers=4, gpus=4), RUN).commands(group(), Path("/logs"))
+    words = [
+        "--jobid=77",
+        "--nodes=2",
+        "--ntasks=8",
+        "--ntasks-per-node=4",
+        "--nodelist=n3,n4",
+        "--job-name=group-0001",
+    ]
+    assert set(words) <= set(command.argv)
+    assert command.argv[0] == "srun"
+    assert understood(command.argv).gpus == "0:4"
+    assert not [word for word in command.argv if word.startswith("--gres")]
+
+
+@pytest.mark.usefixtures("job")
+def test_the_lighthouse_is_one_task_without_gpus_and_without_the_users_srun_arguments() -> None:
+    made = config(nodes=2, workers=4, gpus=4)
+    made.cluster.srun = ["--mpi=none"]
+    (command,) = SrunLauncher(made, RUN).commands(LIGHTHOUSE, Path("/logs"))
+    assert {"--ntasks=1", "--nodelist=n1", "--gres=none"} <= set(command.argv)
+    assert "--mpi=none" not in command.argv
+    assert "--mpi=none" in SrunLauncher(made, RUN).commands(group(), Path("/logs"))[0].argv
+
+
+@pytest.mark.usefixtures("job")
+def test_srun_starts_from_a_clean_slate_and_tells_its_own_failures_apart() -> None:
+    (command,) = SrunLauncher(config(), RUN).commands(group(), Path("/logs"))
+    left = {name: value for name, value in command.env.items() if name.startswith(("SLURM", "SUBMITIT", "CUDA_V"))}
+    assert left == {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_EXIT_ERROR": "78"}
+    assert command.env["WANDB_API_KEY"] == SECRET
+    assert command.env["PATH"] == os.environ["PATH"]
+
+
+def test_the_first_kill_is_a_sigterm_to_srun() -> None:
+    assert SrunLauncher(config(), RUN).kill_signal == signal.SIGTERM
+
+
+@pytest.mark.usefixtures("job")
+def test_the_allocation_is_the_one_we_run_in() -> None:
+    got = srun.allocation(os.environ)
+    assert (got.name, got.nodes) == ("77", ("n1", "n3", "n4"))
+
+
+@pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_NODELIST": "n1"}])
+def test_outside_an_allocation_we_say_what_to_do(environ: dict[str, str]) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"cluster\.controller=here"):
+        srun.allocation(environ)
+
+
+# --- on this machine -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("job")
+def test_a_group_is_one_process_per_worker_on_nodes_of_pretence() -> None:
+    commands = LocalLauncher(config(nodes=2, workers=2), RUN).commands(group(nodes=("local2", "local3")), Path("/logs"))
+    got = [(c.env["FTSLURM_TASK"], c.env["FTSLURM_LOCAL_TASK"], c.env["FTSLURM_NODE"]) for c in commands]
+    assert got == [("0", "0", "local2"), ("1", "1", "local2"), ("2", "0", "local3"), ("3", "1", "local3")]
+    assert {tuple(c.argv) for c in commands} == {tuple(commands[0].argv)}
+    assert "SUBMITIT_EXECUTOR" not in commands[0].env
+
+
+@pytest.mark.usefixtures("job")
+def test_gpus_of_this_machine_are_shared_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GPUS, "0,1,2,3,4,5,6,GPU-7")
+    launcher = LocalLauncher(config(nodes=2, workers=2, gpus=2), RUN)
+    shares = [
+        [command.env["CUDA_VISIBLE_DEVICES"] for command in launcher.commands(group(number), Path("/logs"))]
+        for number in (0, 1)
+    ]
+    assert shares == [["0,1", "0,1", "2,3", "2,3"], ["4,5", "4,5", "6,GPU-7", "6,GPU-7"]]
+    assert launcher.commands(LIGHTHOUSE, Path("/logs"))[0].env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus"),
+    [
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["2", "3"]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({GPUS: "0", "CUDA_VISIBLE_DEVICES": "2,3"}, ["0"]),
+        ({GPUS: "", "CUDA_VISIBLE_DEVICES": "2,3"}, []),
+    ],
+)
+def test_the_gpus_that_may_be_used(environ: dict[str, str], gpus: list[str]) -> None:
+    assert visible_gpus(environ) == gpus
+
+
+def test_this_machine_has_a_name_for_every_node_the_groups_need() -> None:
+    made = config(count=2, nodes=2)
+    made.cluster.spare_nodes = 1
+    assert local.allocation(made).nodes == ("local0", "local1", "local2", "local3", "local4")
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("job")
+def test_no_value_of_job_env_is_on_a_command_line_where_everybody_on_the_node_could_read_it() -> None:
+    made = config(nodes=2, workers=2)
+    commands: list[Command] = []
+    for launcher in (SrunLauncher(made, RUN), LocalLauncher(made, RUN)):
+        for launch in (group(), LIGHTHOUSE):
+            commands += launcher.commands(launch, Path("/logs"))
+    assert len(commands) == 1 + 1 + 4 + 1
+    for command in commands:
+        assert command.env["WANDB_API_KEY"] == SECRET
+        assert not [word for word in command.argv if SECRET in word]

@@ -1,0 +1,138 @@
+"""What sbatch is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.config import Config
+from ftslurm.rundir import RunDir
+from ftslurm.submit import sbatch_parameters, sbatch_script
+
+RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
+
+
+def config(**sections: dict[str, Any]) -> Config:
+    made = Config()
+    made.run.name = "ddp"
+    for section, settings in sections.items():
+        for key, value in settings.items():
+            assert hasattr(getattr(made, section), key)
+            setattr(getattr(made, section), key, value)
+    return made
+
+
+def options(**sections: dict[str, Any]) -> dict[str, Any]:
+    parameters: dict[str, Any] = sbatch_parameters(config(**sections), RUN)["additional_parameters"]
+    return parameters
+
+
+def test_the_smallest_job() -> None:
+    assert sbatch_parameters(config(), RUN) == {
+        "use_srun": False,  # a nested srun hangs otherwise
+        "job_name": "ddp",
+        "time": None,
+        "wckey": None,
+        "setup": [],
+        "stderr_to_stdout": True,
+        "additional_parameters": {
+            "nodes": 2,
+            "ntasks-per-node": 1,
+            "cpus-per-task": 1,
+            "no-kill": True,
+            "no-requeue": True,
+            "signal": "B:USR2@120",
+            "comment": "ftslurm:ddp-1",
+        },
+    }
+
+
+def test_nodes_and_tasks_are_not_submitits_own_or_its_job_waits_for_tasks_that_never_start() -> None:
+    assert not {"nodes", "ntasks_per_node", "tasks_per_node"} & set(sbatch_parameters(config(), RUN))
+
+
+def test_nodes_cpus_gpus_and_memory_are_for_all_groups_of_a_node() -> None:
+    groups = {"count": 4, "nodes": 2, "workers": 4, "per_node": 2, "gpus": 4, "cpus_per_worker": 3, "mem": "64G"}
+    got = options(groups=groups, cluster={"spare_nodes": 1})
+    want = {"nodes": 5, "ntasks-per-node": 1, "cpus-per-task": 24, "gpus-per-node": 8, "mem": "128G"}
+    assert want.items() <= got.items()
+
+
+@pytest.mark.parametrize(
+    ("mem", "per_node", "asked"), [("500", 2, "1000"), ("0", 2, "0"), ("1t", 1, "1t"), (None, 2, None)]
+)
+def test_memory_keeps_its_unit(mem: str | None, per_node: int, asked: str | None) -> None:
+    assert options(groups={"mem": mem, "per_node": per_node}).get("mem") == asked
+
+
+@pytest.mark.parametrize("gpus", [None, 0])
+def test_no_gpus_are_not_asked_for(gpus: int | None) -> None:
+    assert "gpus-per-node" not in options(groups={"gpus": gpus})
+
+
+def test_the_cluster_section_passes_through() -> None:
+    cluster = {
+        "partition": "gpu",
+        "account": "lab",
+        "qos": "high",
+        "time": "1-12:00:00",
+        "constraint": "a100",
+        "exclude": "n[1-2]",
+        "nodelist": "n9",
+        "reservation": "r",
+    }
+    assert cluster.items() <= options(cluster=cluster).items()
+
+
+def test_what_is_not_set_is_not_passed() -> None:
+    assert not {"partition", "account", "qos", "time", "mem"} & set(options())
+
+
+def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> None:
+    assert options(cluster={"signal_s": 300})["signal"] == "B:USR2@300"
+
+
+def test_setup_lines_run_before_the_controller() -> None:
+    lines = ["module load cuda", "export X='a b'"]
+    assert sbatch_parameters(config(cluster={"setup": lines}), RUN)["setup"] == lines
+
+
+@pytest.mark.parametrize(
+    ("sbatch", "asked"),
+    [
+        ({"mail-type": "END", "exclusive": True}, {"mail-type": "END", "exclusive": True}),
+        ({"signal": "B:USR2@10"}, {"signal": "B:USR2@10"}),  # the user wins
+        ({"mem": 0}, {"mem": 0}),  # all of the node's memory: zero is a value
+        ({"nice": 0}, {"nice": 0}),
+    ],
+)
+def test_further_options_are_the_users(sbatch: dict[str, Any], asked: dict[str, Any]) -> None:
+    assert asked.items() <= options(cluster={"sbatch": sbatch}).items()
+
+
+@pytest.mark.parametrize("value", [False, None])
+def test_an_option_can_be_taken_back(value: bool | None) -> None:
+    got = options(cluster={"sbatch": {"no-requeue": value}})
+    assert "no-requeue" not in got
+    assert got["no-kill"] is True
+
+
+def test_an_option_may_be_written_with_underscores() -> None:
+    got = options(cluster={"sbatch": {"cpus_per_task": 8, "no_requeue": False, "mail_type": "END"}})
+    assert (got["cpus-per-task"], got["mail-type"]) == (8, "END")
+    assert "no-requeue" not in got
+
+
+def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
+    made = config(job={"env": {"WANDB_API_KEY": "wandb-key-0123"}}, cluster={"sbatch": {"exclusive": True}})
+    script = sbatch_script(made, RUN)
+    assert "wandb-key-0123" not in script
+    lines = script.splitlines()
+    for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--no-requeue", "--exclusive", "--signal=B:USR2@120"):
+        assert f"#SBATCH {flag}" in lines
+    (command,) = [line for line in lines if "submitit.core._submit" in line]
+    assert command.startswith("exec ")  # or Slurm's warning would only end the shell
+    assert not [line for line in lines if "srun" in line.split()]
+    assert not [line for line in lines if "--time" in line or "--wckey" in line]

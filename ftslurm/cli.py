@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever read our output has gone; nothing is wrong
@@ -190,10 +190,12 @@ def follow_run(config: Config, run: RunDir) -> int:
         view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
         return 130
     if status.outcome == "running":
-        raise EnvironmentProblem(
-            f"the controller of {run.root.name} is gone and has left no verdict: see {run.controller_log} "
-            f"and the files in {run.submitit}"
+        print(
+            f"ftslurm: the controller of {run.root.name} is gone and left no verdict; its workers end by themselves. "
+            f"See {run.controller_log} and the files in {run.submitit}",
+            file=sys.stderr,
         )
+        return 1
     if config.cluster.kind == "local":
         _wait_for_end(there)
     console.print(view.summary(status, run))
@@ -205,7 +207,8 @@ def _raise_on(*numbers: int) -> None:
         raise Terminated(signal.Signals(number).name)
 
     for number in numbers:
-        signal.signal(number, terminate)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, terminate)
 
 
 def _wait_for_end(there: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -290,9 +293,12 @@ def stop_verb(words: list[str]) -> int:
     if now.outcome != "running":
         print(f"{run.root.name} is over already: {now.outcome}")
         return 0
+    config, job = compose.load(run.config), submit.job_id(run)
+    if config.cluster.kind == "local" and not submit.still_there(config, run)():
+        print(f"{run.root.name} has no controller any more; its workers have ended with it, or are about to")
+        return 0
     inbox.put(run.inbox, "stop")
-    job = submit.job_id(run)
-    if now.started is None and job is not None and compose.load(run.config).cluster.kind == "slurm":
+    if now.started is None and job is not None and config.cluster.kind == "slurm":
         # No controller yet to read its inbox; --state leaves alone one that has started in the meantime.
         subprocess.run(["scancel", "--state=PENDING", job], check=False)
         print(f"{run.root.name} had not started: Slurm job {job} is cancelled, or stops as soon as it starts")

@@ -10,7 +10,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config import Config, absolute, check, shipped
+from ftslurm.checks import check
+from ftslurm.config import Config, absolute, shipped
 from ftslurm.errors import ConfigError, FtslurmError
 
 FREE = ("job.args.", "job.env.", "cluster.sbatch.")  # mappings whose keys are the user's own

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,7 @@ def submit(config: Config, run: RunDir) -> Any:
             executor.update_parameters(**sbatch_parameters(config, run))
             job = executor.submit(main, str(run.root))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
+        shutil.rmtree(run.root)  # nothing was submitted: nothing that looks like a run stays behind
         raise EnvironmentProblem(f"sbatch refused the job: {_refusal(error)}") from error
     replace_text(run.submitit / "job_id", str(job.job_id))
     token.unlink()

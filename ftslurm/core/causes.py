@@ -72,7 +72,8 @@ def _said(evidence: tuple[Evidence, ...]) -> str | None:
 
 def signal_name(number: int) -> str:
     """SIGKILL for 9; "signal 63" for one that has no name."""
-    return next((member.name for member in signal.Signals if member == number), f"signal {number}")
+    names: dict[int, str] = {int(member): str(member.name) for member in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def describe(exit_: Exit) -> str:
@@ -84,4 +85,5 @@ def describe(exit_: Exit) -> str:
         if exit_.error:
             return f"user_error{where}: {exit_.error}"
         return f"user_error{where}: the script ended with exit code {exit_.code}"
-    return exit_.cause.value + where + (f": {exit_.error}" if exit_.error else "")
+    error = f": {exit_.error}" if exit_.error else ""
+    return f"{exit_.cause.value}{where}{error}"

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+from ftslurm.checks import check, get
 from ftslurm.config import (
     Config,
     JobConfig,
     KillFault,
     absolute,
-    check,
     describe_job,
-    get,
     interpreter,
     nodes_needed,
     script_arguments,

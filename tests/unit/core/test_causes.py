@@ -20,7 +20,7 @@ def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> 
 
 
 RAISED = Evidence(0, "n1", code=1, error="ValueError: no such layer")
-EXITED = Evidence(0, "n1", code=3)
+EXITED = Evidence(3, "n2", code=3)
 KILLED = Evidence(1, "n1", signal=9)
 MEMORY = Evidence(2, "n2", out_of_memory=True, error="Out Of Memory")
 GUARD_MEMORY = Evidence(2, "n2", signal=9, out_of_memory=True)
@@ -45,7 +45,7 @@ UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named '
         ),
         # One sign; srun says 137, 143 or 1 whatever it was, and 0 if only the rank that failed was told of.
         ((RAISED,), ended(137), Cause.USER_ERROR, "n1", 0),
-        ((EXITED,), ended(0), Cause.USER_ERROR, "n1", 0),
+        ((EXITED,), ended(0), Cause.USER_ERROR, "n2", 3),
         ((KILLED,), ended(143), Cause.KILLED, "n1", 1),
         ((MEMORY,), ended(1), Cause.OUT_OF_MEMORY, "n2", 2),
         ((GUARD_MEMORY,), ended(137), Cause.OUT_OF_MEMORY, "n2", 2),
@@ -116,6 +116,7 @@ def test_a_success_has_no_error() -> None:
         ({"cause": Cause.USER_ERROR, "error": "ValueError: x", "node": "n1"}, "user_error on n1: ValueError: x"),
         ({"cause": Cause.USER_ERROR, "code": 3}, "user_error: the script ended with exit code 3"),
         ({"cause": Cause.OUT_OF_MEMORY, "node": "n2", "error": "Out Of Memory"}, "out_of_memory on n2: Out Of Memory"),
+        ({"cause": Cause.OUT_OF_MEMORY, "signal": 9}, "out_of_memory"),
         ({"cause": Cause.START_TIMEOUT}, "start_timeout"),
     ],
 )

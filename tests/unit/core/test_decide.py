@@ -119,6 +119,11 @@ def test_everything_is_launched_at_once_when_nodes_are_granted() -> None:
     assert {**known, "ranks": ranks, "reason": "start"}.items() <= story.records("step_launched")[2].items()
 
 
+def test_the_lighthouse_is_one_task_however_many_workers_a_group_has() -> None:
+    lighthouse, group, *_ = play((0, granted(4)), config=WIDE).records("step_launched")
+    assert (len(lighthouse["ranks"]), len(group["ranks"])) == (1, 4)
+
+
 def test_nothing_is_launched_before_there_are_nodes() -> None:
     story = play((0,), (1000,))
     assert story.done == []
@@ -142,6 +147,17 @@ def test_a_group_is_assigned_only_when_all_its_tasks_are_ready_and_the_lighthous
     assert before.ids(Assign) == []
     after = play((0, granted(4)), (2, missing), (3, UP, ready(A0, "n1", "n1", "n2", "n2")), config=WIDE)
     assert after.ids(Assign) == [A0]
+
+
+def test_a_task_that_is_ready_before_it_has_said_hello_is_waited_for() -> None:
+    early = play((0, granted(3)), (1, UP), (2, Ready(A0, 0)))
+    assert early.ids(Assign) == []
+    story = play((0, granted(3)), (1, UP), (2, Ready(A0, 0)), (3, Hello(A0, 0, "n1")))
+    assert story.all(Assign) == [Assign(A0, 0, (Rank(0, "n1", 0, 0),), URL)]
+
+
+def test_a_task_that_the_step_does_not_have_is_ignored() -> None:
+    assert play((0, granted(3)), (1, Hello(A0, 1, "n1"))).state == play((0, granted(3)), (1,)).state
 
 
 def test_a_lighthouse_that_comes_last_lets_all_groups_be_assigned() -> None:
@@ -252,6 +268,14 @@ def test_recovery_is_counted_from_the_first_sign_to_the_first_commit() -> None:
     )
     joined = story.records("group_joined", since=30)
     assert [(j["attempt"], j["seconds"], j["recovery_s"]) for j in joined] == [(1, 3.2, 3.5)]
+
+
+def test_a_step_that_ends_without_a_sign_is_noticed_when_it_is_gone() -> None:
+    again = ((31, ready(B1)), (32, store(B1)), (33, stepped(B1, 40)), (50, Ended(B1, None, signal=9)))
+    back = ((51, ready(B2)), (52, store(B2)), (54, stepped(B2, 60)))
+    story = play(*RUNNING, (30, killed(B0)), *again, *back)
+    assert [exited["noticed"] for exited in story.records("step_exited")] == [30, 50]
+    assert [joined["recovery_s"] for joined in story.records("group_joined", since=30)] == [3, 4]
 
 
 def test_each_failure_waits_twice_as_long_as_the_one_before() -> None:
@@ -381,6 +405,19 @@ def test_a_group_that_has_not_joined_soon_after_another_finished_is_brought_down
     assert story.outcome() == "succeeded"
 
 
+def test_groups_of_a_script_that_never_steps_end_when_they_like() -> None:
+    story = play(*STARTED, (10, finished(A0)), (600, finished(B0)), (601, Ended(LIGHT0, 0)))
+    assert story.all(Finish) == [Finish("succeeded", "all groups finished")]
+    assert story.times(Kill, B0) == []
+
+
+def test_a_lighthouse_that_waits_for_its_restart_when_a_group_finishes_is_not_given_up() -> None:
+    dies = ((61.5, killed(LIGHT0)), (61.8, Ended(LIGHT1, 1)))
+    story = play(*RUNNING, (60, finished(A0)), *dies, (70,))
+    assert len(story.times(Launch, LIGHT2)) == 1
+    assert story.records("group_given_up") == []
+
+
 def test_a_group_that_begins_a_new_history_when_another_has_finished_is_brought_down() -> None:
     # The Lighthouse forgets the finished group after a second of silence and then lets the newcomer step alone.
     running = ((50, killed(B0)), (51, ready(B1)), (52, store(B1)))
@@ -439,6 +476,25 @@ def test_all_groups_down_at_once_with_a_checkpoint_are_all_restarted_from_it() -
     story = play(*RUNNING, (30, killed(A0, checkpoint=True), killed(B0, checkpoint=True)), config=RESUME)
     assert story.ids(Launch, since=30) == [A1, B1]
     assert story.outcome() is None
+
+
+def test_all_groups_down_after_a_single_step_have_lost_it() -> None:
+    assert play(*STARTED, (5, stepped(A0, 1)), (30, killed(A0), killed(B0))).outcome() == "failed"
+
+
+def test_groups_that_resume_from_a_checkpoint_may_be_behind_where_the_run_was() -> None:
+    down = (30, killed(A0, checkpoint=True), killed(B0, checkpoint=True))
+    up = ((31, ready(A1), ready(B1)), (32, store(A1), store(B1)), (33, stepped(A1, 6), stepped(B1, 6)))
+    story = play(*RUNNING, down, *up, (40,), config=RESUME)
+    assert story.phases() == [Phase.RUNNING, Phase.RUNNING]
+    assert [unit.joined for unit in story.state.groups] == [True, True]
+
+
+def test_a_newcomer_whose_first_step_is_aborted_is_left_alone() -> None:
+    begun = ((31, ready(B1)), (32, store(B1)))
+    story = play(*RUNNING, (30, killed(B0)), *begun, (33, stepped(B1, 0, committed=0)), (34, stepped(B1, 41)))
+    assert story.ids(Kill) == []
+    assert [joined["step"] for joined in story.records("group_joined", since=30)] == [41]
 
 
 def test_all_groups_down_before_the_first_commit_have_lost_nothing() -> None:
@@ -511,8 +567,23 @@ def test_different_errors_are_tried_again() -> None:
 
 
 def test_the_same_error_after_the_first_step_is_tried_again() -> None:
-    story = play(*ALL_THREE, (30, raised(A0)), (30.5, raised(B0)), config=THREE)
+    back = ((31, ready(B1)), (32, store(B1)), (33, stepped(B1, 40)))
+    story = play(*RUNNING, (30, raised(B0)), *back, (50, raised(A0)), (51,))
     assert story.outcome() is None
+    assert story.ids(Launch, since=50) == [A1]
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        pytest.param(Evidence(0, None, code=3), id="an exit code says nothing"),
+        pytest.param(Evidence(0, None, out_of_memory=True, error="Out Of Memory"), id="another node may have more"),
+    ],
+)
+def test_ends_that_are_alike_but_no_errors_of_the_script_are_tried_again(evidence: Evidence) -> None:
+    ends = [event for step in (A0, B0) for event in (TaskFailed(step, evidence), Ended(step, code=137))]
+    story = play(*STARTED, (4, ends), (9,))
+    assert story.ids(Launch, since=4) == [A1, B1]
 
 
 ONE = config(groups={"count": 1})
@@ -529,15 +600,18 @@ def test_a_lone_group_may_fail_once_by_chance_but_not_twice_in_the_same_words() 
 
 @pytest.mark.parametrize("first", [killed(A0), raised(A0, "OSError: port taken")])
 def test_a_lone_group_that_fails_in_two_different_ways_is_tried_again(first: list[Event]) -> None:
-    story = play(*ALONE, (4, first), (6, raised(A1)), (60,), config=ONE)
+    history = (*ALONE, (4, first), (6, raised(A1)), (60,))
+    story = play(*history, config=ONE)
     assert story.outcome() is None
     assert story.ids(Launch, since=4) == [A1, A2]
+    assert play(*history, (61, raised(A2)), config=ONE).outcome() == "failed"
 
 
 def test_a_step_that_takes_too_long_to_start_is_killed_and_the_restart_policy_asked() -> None:
     story = play((0, granted(3)), (1, UP), (2, ready(A0), ready(B0)), (3, store(A0)), (600.3, Ended(B0, 137)))
     assert story.times(Kill, B0) == [600]
-    assert story.records("step_exited")[0]["cause"] == "start_timeout"
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["noticed"]) == ("start_timeout", 600)
     assert story.times(Launch, B1) == [600.3]
 
 
@@ -566,6 +640,7 @@ def test_a_step_that_cannot_even_be_launched_is_a_failed_start() -> None:
 def test_a_lighthouse_that_dies_is_relaunched_at_once_and_the_groups_are_not_touched(end: list[Event]) -> None:
     before, after = play(*RUNNING), play(*RUNNING, (30, end), (32, LighthouseUp(LIGHT1, URL)))
     assert after.times(Launch, LIGHT1) == [30]
+    assert after.records("step_launched", since=30)[0]["reason"].startswith("restart: killed by signal 9")
     assert after.state.groups == before.state.groups
     assert after.ids(Assign, since=30) + after.ids(Begin, since=30) == []
     assert after.state.lighthouse.phase is Phase.RUNNING
@@ -635,6 +710,7 @@ def test_a_run_that_is_stopped_before_it_has_nodes_ends_at_once() -> None:
     assert [type(a) for a in story.all(object)] == [Record, Record, Finish]
     assert story.records("command") == [{"what": "stop", "by": "ann", "reason": "stopped by ann"}]
     assert story.records("run_finished")[0]["outcome"] == "stopped"
+    assert {unit.phase for unit in story.state.units} == {Phase.FAILED}
 
 
 def test_stop_kills_at_once_what_is_still_starting() -> None:
@@ -651,6 +727,7 @@ def test_stop_asks_running_groups_first_and_kills_them_after_the_grace() -> None
     story = play(*RUNNING, (30, stop()), (32, Ended(A0, 0)), (40.3, Ended(B0, 137)), (41, Ended(LIGHT0, 0)))
     assert story.times(Kill, B0) == [40]
     assert [e["cause"] for e in story.records("step_exited")] == ["cancelled"] * 3
+    assert [e["noticed"] for e in story.records("step_exited")] == [30, 30, 40.3]
     assert story.all(Finish) == [Finish("stopped", "stopped by ann")]
 
 
@@ -660,6 +737,7 @@ def test_stop_also_ends_groups_that_wait_for_their_restart() -> None:
     )
     assert story.ids(Launch, since=40) == []
     assert story.state.finished
+    assert {unit.phase for unit in story.state.units} == {Phase.FAILED}
 
 
 def test_stop_while_a_step_is_being_brought_down_waits_for_its_end() -> None:
@@ -745,6 +823,7 @@ def drilled(**fault: float) -> list[float]:
     again = [(t, stepped(A0, t), stepped(B1, t)) for t in (50, 60)]
     story = play(*STARTED, *steps, (40, killed(B0)), (41, ready(B1)), (42, store(B1)), *again, config=settings)
     assert len(story.all(Inject)) == len(story.records("fault_injected"))
+    assert {action.id for action in story.all(Inject)} <= {B0, B1}
     return [t for t, action in story.done if isinstance(action, Inject)]
 
 

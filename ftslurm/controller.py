@@ -139,7 +139,7 @@ class Controller:
             case Said():
                 try:
                     event = translate(news.id, news.message)
-                except (KeyError, TypeError, ValueError) as error:
+                except (KeyError, TypeError) as error:
                     log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
                     return
                 if event is not None:
@@ -247,28 +247,28 @@ def translate(step: StepId, message: channel.Message) -> Event | None:
     """A worker's message as an event; None for those that only say "I am here".
 
     Raises:
-        KeyError, TypeError, ValueError: a field is missing or is not what it should be.
+        KeyError, TypeError: a field is missing or is not what it should be.
     """
-    task = int(message.get("task", 0))
+    task = _whole(message["task"])
     match message["type"]:
         case "hello":
             return Hello(step, task, str(message["host"]))
         case "ready":
             return Ready(step, task)
         case "store":
-            return StoreUp(step, str(message["addr"]), int(message["port"]))
+            return StoreUp(step, str(message["addr"]), _whole(message["port"]))
         case "address" if step.unit == LIGHTHOUSE:
             return LighthouseUp(step, str(message["url"]))
         case "progress":
             gap = message.get("gap_s")
             return Progressed(
                 step,
-                step=int(message["step"]),
-                quorum_id=int(message["quorum_id"]),
-                participants=int(message["participants"]),
-                committed=int(message["committed"]),
-                aborted=int(message["aborted"]),
-                gap_s=None if gap is None else float(gap),
+                step=_whole(message["step"]),
+                quorum_id=_whole(message["quorum_id"]),
+                participants=_whole(message["participants"]),
+                committed=_whole(message["committed"]),
+                aborted=_whole(message["aborted"]),
+                gap_s=gap if isinstance(gap, float) else None,
             )
         case "failed":
             error = str(message["error"])
@@ -276,10 +276,17 @@ def translate(step: StepId, message: channel.Message) -> Event | None:
         case "exited" if message["code"] == 0:
             return TaskDone(step, task)
         case "exited":
-            code, number = message["code"], message["signal"]
+            code = None if message["code"] is None else _whole(message["code"])
+            number = None if message["signal"] is None else _whole(message["signal"])
             return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=bool(message["oom"])))
         case _:
             return None
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"not a whole number: {value!r}")
+    return value
 
 
 def _asked_by_signal(number: int, config: Config) -> StopAsked:

@@ -107,8 +107,8 @@ def sbatch_parameters(config: Config, run: RunDir) -> dict[str, Any]:
     for key in ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation"):
         if getattr(cluster, key) is not None:
             options[key] = getattr(cluster, key)
-    options |= cluster.sbatch
-    for key in [key for key, value in options.items() if value in (None, False)]:
+    options |= {key.replace("_", "-"): value for key, value in cluster.sbatch.items()}
+    for key in [key for key, value in options.items() if value is None or value is False]:
         del options[key]  # cluster.sbatch.no-requeue=false takes an option back
     return {
         "use_srun": False,

@@ -33,6 +33,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
         rank=best.task,
         error=best.error or _said(unit.evidence),
         step=unit.step,
+        was_ready=len(unit.ready) == tasks,
     )
 
 

@@ -55,7 +55,7 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         actions += more
     if state.finished:
         return state, actions
-    for rule in (_end_if_over, _expire, _launch, _assign, _bring_down, _finish):
+    for rule in (_expire, _guard_state, _end_if_over, _launch, _assign, _bring_down, _finish):
         state, more = rule(state, now, config)
         actions += more
     actions.sort(key=lambda action: not isinstance(action, Record))  # stable: records first, each in its order
@@ -128,13 +128,45 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
     return state, actions
 
 
+def _guard_state(state: RunState, now: float, config: Config) -> Outcome:
+    """When the last group that holds the training's state is gone, nobody trains on as if nothing had happened.
+
+    A fresh group would begin at step 0, alone or as the donor of the others. So every group is brought down, and when
+    all are, they start over from a checkpoint or the run fails (restart.on_state_loss).
+    """
+    if state.ending is not None or state.step == 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups):
+        return state, []
+    if state.lost is None and not any(u.joined for u in state.groups) and not state.resuming:
+        last = max((u for u in state.groups if u.down_since is not None), key=lambda u: u.down_since or 0.0)
+        state = replace(state, lost=f"group {last.group}, the last that held the state of step {state.step}, is down")
+    if state.lost is None:
+        return state, []
+    if config.restart.on_state_loss == "fail":
+        advice = (
+            "restart.on_state_loss=fail ends the run here. If the script saves to and resumes from "
+            "$FTSLURM_CHECKPOINT_DIR, set restart.on_state_loss=checkpoint"
+        )
+        return replace(state, ending=Ending("failed", f"{state.lost}: {advice}")), []
+    for unit in state.groups:
+        if unit.phase in (Phase.STARTING, Phase.RUNNING):
+            down = replace(unit, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, down_since=now)
+            state = swap(state, down)
+    if any(u.phase in LIVE for u in state.groups):
+        return state, []
+    if not state.checkpoint:
+        advice = "restart.on_state_loss=checkpoint, but checkpoint.dir is empty, and a run never restarts from step 0"
+        return replace(state, ending=Ending("failed", f"{state.lost}: {advice}")), []
+    fields: dict[str, object] = {"reason": state.lost, "step": state.step}
+    return replace(state, lost=None, resuming=True), [Record("full_restart", fields)]
+
+
 def _launch(state: RunState, now: float, config: Config) -> Outcome:
     """Launch every unit that is due and has a place."""
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None:
         return state, actions
     for unit in state.units:
-        if unit.phase is not Phase.PENDING or now < unit.due:
+        if unit.phase is not Phase.PENDING or now < unit.due or (unit.group is not None and state.lost is not None):
             continue
         spot = _place(state, unit, config)
         if spot is None:

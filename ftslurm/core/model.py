@@ -102,6 +102,7 @@ class Exit:
     rank: int | None = None
     error: str | None = None
     step: int | None = None  # the last step it had committed
+    was_ready: bool = True  # whether all its tasks had become ready
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class Unit:
     launched: float = 0.0
     begin_after: float = 0.0  # the script does not start before
     hosts: tuple[str | None, ...] = ()  # task -> the node it said it is on
-    ready: frozenset[int] = frozenset()  # tasks that have imported everything
+    ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: told its address)
     done: frozenset[int] = frozenset()  # tasks that ended with 0
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
@@ -160,6 +161,9 @@ class RunState:
     step: int = 0  # the highest step any group has committed
     released: bool = False  # the first start has happened: later groups do not wait for one another
     injected: frozenset[int] = frozenset()  # indices of the drills already done
+    lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
+    resuming: bool = False  # all groups start over from a checkpoint; until the first has committed a step again
+    checkpoint: bool = False  # whether there was a checkpoint when a step last ended
     ending: Ending | None = None
     finished: bool = False
 

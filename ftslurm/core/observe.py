@@ -37,6 +37,8 @@ from ftslurm.core.model import (
 )
 
 Outcome = tuple[RunState, list[Action]]
+_AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
+DUD_STARTS = 3  # so many starts in a row without an address, and the Lighthouse is given up
 
 
 def tasks_of(unit: Unit, config: Config) -> int:
@@ -105,7 +107,8 @@ def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Conf
         return state, []  # it is being brought down already
     fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
     fields |= {"seconds": round(now - unit.launched, 3), "url": event.url}
-    state = replace(swap(state, replace(unit, phase=Phase.RUNNING)), lighthouse_url=event.url)
+    up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
+    state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [Record("step_ready", fields)]
 
 
@@ -114,7 +117,13 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
     fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
     actions: list[Action] = []
-    if unit.step is None and event.committed > 0:
+    joins = unit.step is None and event.committed > 0
+    if joins and event.step < state.step and any(u.phase is Phase.SUCCEEDED for u in state.groups):
+        # Nobody is left to heal from, and it steps: that is a new history. decide.py brings it down.
+        return swap(
+            state, replace(unit, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, down_since=now)
+        ), actions
+    if joins:
         seconds = round(now - unit.launched, 3)
         back = None if unit.down_since is None else round(now - unit.down_since, 3)
         actions.append(Record("group_joined", {**fields, "seconds": seconds, "recovery_s": back}))
@@ -122,7 +131,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     actions.append(Record("progress", fields | counts))
     if event.committed > 0:
         unit = replace(unit, step=event.step)
-        state = replace(state, step=max(state.step, event.step))
+        state = replace(state, step=event.step if state.resuming else max(state.step, event.step), resuming=False)
     state = swap(state, unit)
     return _drills(state, unit, config, actions)
 
@@ -171,31 +180,24 @@ def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> 
         return _lighthouse_ended(state, unit, verdict, now, actions)
     if verdict.cause is Cause.OK:
         return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
-    return _group_failed(state, unit, verdict, event.checkpoint, config, actions)
+    return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
 
 
 def _lighthouse_ended(state: RunState, unit: Unit, verdict: Exit, now: float, actions: list[Action]) -> Outcome:
     """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
-    was_up = unit.phase is Phase.RUNNING
     if state.ending is not None:
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    duds = 0
-    for earlier in reversed(unit.exits):
-        duds += earlier.cause is Cause.START_FAILED or not was_up
-        if earlier.cause is not Cause.START_FAILED:
-            break
-    if not was_up and duds >= 3:
+    duds = len(unit.exits) - max((i + 1 for i, e in enumerate(unit.exits) if e.was_ready), default=0)
+    if duds >= DUD_STARTS:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
         state = replace(state, ending=Ending("failed", reason))
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    due = now if was_up else now + 1.0
+    due = now if duds == 0 else now + 1.0
     unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
     return swap(state, unit), actions
 
 
-def _group_failed(
-    state: RunState, unit: Unit, verdict: Exit, checkpoint: bool, config: Config, actions: list[Action]
-) -> Outcome:
+def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
     """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
     state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
     if state.ending is not None:
@@ -207,11 +209,6 @@ def _group_failed(
     hopeless = _same_start_error(state)
     if hopeless:
         return replace(state, ending=Ending("failed", hopeless)), actions
-    if state.step > 0 and not any(u.joined for u in state.groups):
-        lost = f"no live group holds the state of step {state.step} any more (the last one: {describe(verdict)})"
-        if config.restart.on_state_loss == "fail" or not checkpoint:
-            reason = f"all groups were down at the same time and {lost}: {_state_loss_advice(config)}"
-            return replace(state, ending=Ending("failed", reason)), actions
     answer = restart.judge(unit.exits, config.restart)
     if isinstance(answer, restart.GiveUp):
         state, more = (
@@ -225,29 +222,17 @@ def _group_failed(
     return swap(state, unit), [*actions, Record("restart_scheduled", fields)]
 
 
-def _state_loss_advice(config: Config) -> str:
-    if config.restart.on_state_loss == "fail":
-        return (
-            "restart.on_state_loss=fail ends the run here. If the script saves to and resumes from "
-            "$FTSLURM_CHECKPOINT_DIR, set restart.on_state_loss=checkpoint"
-        )
-    return (
-        "restart.on_state_loss=checkpoint, but checkpoint.dir holds no checkpoint, and a run never restarts from step 0"
-    )
-
-
 def _same_start_error(state: RunState) -> str | None:
     """If every group has failed in the same words before anybody's first step, it is the script; say so at once."""
     if state.step > 0 or not all(u.exits for u in state.groups):
         return None
-    errors = {u.exits[-1].error for u in state.groups}
-    causes = {u.exits[-1].cause for u in state.groups}
-    if len(errors) != 1 or not causes <= {Cause.USER_ERROR, Cause.START_FAILED}:
+    ends = [u.exits[-1] for u in state.groups]
+    if len(ends) == 1:
+        ends = list(state.groups[0].exits[-2:])  # one failure of one group may be chance
+    words = {e.error for e in ends}
+    if len(ends) < 2 or len(words) > 1 or None in words or {e.cause for e in ends} - _AT_THE_START:
         return None
-    error = errors.pop()
-    if error is None or (len(state.groups) == 1 and len(state.groups[0].exits) < 2):
-        return None  # one failure of one group may be chance
-    return f"every group failed before its first step, all in the same way: {error}"
+    return f"every group failed before its first step, all in the same way: {words.pop()}"
 
 
 def given_up(unit: Unit, reason: str) -> Record:

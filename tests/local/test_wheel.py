@@ -62,7 +62,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_preset_example_and_sbatch_script(wheel: Path) -> None:
     inside = set(zipfile.ZipFile(wheel).namelist())
     shipped = [path for folder in ("conf", "examples", "sbatch") for path in (SOURCES / folder).rglob("*.*")]
-    code = [path for path in (SOURCES / "ftslurm").rglob("*.py")]
+    code = (SOURCES / "ftslurm").rglob("*.py")
     expected = {f"ftslurm/{path.relative_to(SOURCES)}" for path in shipped if path.suffix != ".pyc"}
     expected |= {str(path.relative_to(SOURCES)) for path in code} | {"ftslurm/py.typed"}
     assert expected - inside == set()

@@ -16,7 +16,7 @@ LAYERS = """
     __init__ core.__init__
     errors rundir
     config
-    core.model
+    checks core.model
     core.placement core.ranks core.restart core.causes
     core.observe
     core.decide

@@ -257,6 +257,19 @@ def test_a_restarted_group_begins_alone_with_its_new_ranks() -> None:
     assert story.all(Begin, since=30) == [Begin(B1, "n2", 29500)]
 
 
+def test_a_quick_group_begins_when_the_lighthouse_has_forgotten_its_last_attempt() -> None:
+    story = play(*RUNNING, (30, killed(B0)), (30.1, ready(B1)), (30.2, store(B1)), (35,))
+    heartbeats, ticks = story.config.lighthouse.heartbeat_timeout_ms, 2 * story.config.lighthouse.quorum_tick_ms
+    assert story.times(Assign, B1) == [30.1]
+    assert story.times(Begin, B1) == [pytest.approx(30 + (heartbeats + ticks) / 1000, abs=0.1)]
+    assert story.times(Begin, B1)[0] > 30 + (heartbeats + ticks) / 1000
+
+
+def test_a_slow_group_begins_when_its_store_is_up() -> None:
+    story = play(*RUNNING, (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (35,))
+    assert story.times(Begin, B1) == [33]
+
+
 def test_recovery_is_counted_from_the_first_sign_to_the_first_commit() -> None:
     story = play(
         *RUNNING,
@@ -495,6 +508,11 @@ def test_a_newcomer_whose_first_step_is_aborted_is_left_alone() -> None:
     story = play(*RUNNING, (30, killed(B0)), *begun, (33, stepped(B1, 0, committed=0)), (34, stepped(B1, 41)))
     assert story.ids(Kill) == []
     assert [joined["step"] for joined in story.records("group_joined", since=30)] == [41]
+
+
+def test_a_group_whose_reports_come_a_little_later_than_the_others_is_left_alone() -> None:
+    reports = ((5, stepped(A0, 1), stepped(B0, 1)), (9, stepped(A0, 10, committed=10), stepped(B0, 9, committed=9)))
+    assert play(*STARTED, *reports).ids(Kill) == []
 
 
 def test_all_groups_down_before_the_first_commit_have_lost_nothing() -> None:

@@ -1,0 +1,118 @@
+"""What this cluster cannot do is refused before anything is submitted; what sbatch refuses leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, processes_in
+
+pytestmark = pytest.mark.slurm
+
+PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
+STRICT = """\
+EnforcePartLimits=ALL
+PartitionName=short Nodes=ALL MaxTime=10
+PartitionName=shut Nodes=ALL State=DOWN"""
+
+
+@pytest.fixture(scope="module")
+def strict_cluster(cluster_folder: Path) -> Iterator[Cluster]:
+    """Two nodes with 4 CPUs and 2 GPUs each, and partitions that refuse."""
+    cluster = Cluster.start(cluster_folder / "strict", nodes=2, gpus=2, extra_conf=STRICT)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("")
+    return tmp_path
+
+
+def ftslurm(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ftslurm", *words, "job.script=train.py"]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=cluster.environ(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def nothing_is_there(cluster: Cluster, folder: Path) -> bool:
+    """No job, and nothing that looks like a run."""
+    return cluster.run(["squeue", "--noheader"]) == "" and not list(folder.glob("runs/*"))
+
+
+REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
+    (("groups.count=3",), ["groups.count", "need 3 nodes", "partition gpu has 2"]),
+    (("groups.nodes=3",), ["groups.nodes", "need 6 nodes", "partition gpu has 2"]),
+    (("cluster.spare_nodes=1",), ["cluster.spare_nodes", "need 3 nodes", "partition gpu has 2"]),
+    (("groups.gpus=3",), ["groups.gpus=3", "partition gpu have at most 2"]),
+    (("groups.gpus=2", "groups.per_node=2"), ["groups.per_node=2", "4 GPUs", "at most 2"]),
+    (("groups.workers=5",), ["groups.workers=5", "5 CPUs", "at most 4"]),
+    (("groups.cpus_per_worker=5",), ["groups.cpus_per_worker=5", "5 CPUs", "at most 4"]),
+    (("cluster.partition=nope",), ["cluster.partition=nope", "there are: gpu, short, shut"]),
+    (("cluster.partition=shut",), ["partition shut is not up"]),
+    (("cluster.controller=here",), ["cluster.controller=here", "sbatch/steps.sbatch"]),
+    (("cluster.partition=short", "cluster.time=11"), ["sbatch refused the job", "Requested time limit is invalid"]),
+    (("cluster.nodelist=n9",), ["sbatch refused the job", "Invalid node name specified"]),
+    (("cluster.constraint=nope",), ["sbatch refused the job", "Invalid feature specification"]),
+    (("cluster.sbatch.frobnicate=1",), ["sbatch refused the job", "unrecognized option '--frobnicate=1'"]),
+    (("cluster.sbatch.mail-type=NOPE",), ["sbatch refused the job", "--mail-type"]),
+    (("groups.mem=999G",), ["sbatch refused the job", "Memory specification can not be satisfied"]),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+def test_what_this_cluster_cannot_do_is_refused_in_one_paragraph(
+    words: tuple[str, ...], says: list[str], strict_cluster: Cluster, folder: Path
+) -> None:
+    done = ftslurm(strict_cluster, folder, "run", "cluster=slurm", *words)
+    assert done.returncode == 2, done
+    assert re.fullmatch(r"ftslurm: [^\n]+\n", done.stderr), done.stderr
+    assert [part for part in says if part not in done.stderr] == [], done.stderr
+    assert done.stdout == ""
+    assert nothing_is_there(strict_cluster, folder)
+
+
+def test_plan_shows_the_sbatch_script_and_submits_nothing(strict_cluster: Cluster, folder: Path) -> None:
+    words = ("cluster.partition=short", "cluster.time=5", "groups.workers=2", "cluster.setup=[module load cuda]")
+    done = ftslurm(strict_cluster, folder, "plan", "cluster=auto", *words)
+    assert (done.returncode, done.stderr) == (0, "ftslurm: cluster=auto: Slurm answers, submitting to it\n")
+    script = [line.strip() for line in done.stdout.splitlines()]
+    for line in ("#SBATCH --nodes=2", "#SBATCH --partition=short", "#SBATCH --time=5", "#SBATCH --gpus-per-node=2"):
+        assert line in script
+    assert script.index("module load cuda") < next(n for n, line in enumerate(script) if line.startswith("exec "))
+    assert "if node2 died" in done.stdout
+    assert nothing_is_there(strict_cluster, folder)
+    assert [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
+def test_without_its_controller_slurm_is_not_used_and_the_reason_is_told(
+    how: signal.Signals, new_cluster: Callable[..., Cluster], folder: Path
+) -> None:
+    cluster = new_cluster(nodes=1, extra_conf="MessageTimeout=2")
+    (slurmctld,) = [pid for pid, name in processes_in(cluster.folder).items() if name == "slurmctld"]
+    os.kill(slurmctld, how)
+
+    done = ftslurm(cluster, folder, "plan", "cluster=auto")
+    assert done.returncode == 0, done
+    assert re.fullmatch(r"ftslurm: cluster=auto: [^\n]*(sinfo|Slurm)[^\n]*: running here\n", done.stderr), done.stderr
+    assert "local0" in done.stdout
+
+    done = ftslurm(cluster, folder, "run", "cluster=slurm")
+    assert done.returncode == 2, done
+    assert re.fullmatch(r"ftslurm: cluster=slurm, but [^\n]*(sinfo|Slurm)[^\n]+cluster=local [^\n]+\n", done.stderr)
+    assert [path.name for path in folder.iterdir()] == ["train.py"]

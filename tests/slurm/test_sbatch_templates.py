@@ -1,0 +1,145 @@
+"""sbatch/steps.sbatch by hand: a group on each node, settings as they were written, Slurm's warning heard."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+
+TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
+TOY = Path(__file__).parents[1] / "scripts/toy.py"
+PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
+
+LOOK = "import json, sys, time\nprint(json.dumps(sys.argv[1:]), flush=True)\ntime.sleep(float(sys.argv[-1]))\n"
+
+
+@dataclass
+class Job:
+    """A job that was submitted, and the folder it was submitted from."""
+
+    cluster: Cluster
+    folder: Path
+    id: str
+
+    def show(self) -> dict[str, str]:
+        """What slurmctld knows of it; without accounting it forgets a job only minutes after its end."""
+        words = self.cluster.run(["scontrol", "--oneliner", "show", "job", self.id]).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def wait(self) -> tuple[str, str]:
+        """Its state and exit code, at its end."""
+        wait_until(lambda: self.show()["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), self)
+        shown = self.show()
+        return shown["JobState"], shown["ExitCode"]
+
+    @property
+    def output(self) -> str:
+        path = self.folder / f"ftslurm-{self.id}.out"
+        return path.read_text() if path.exists() else ""
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        """The events of one name of its run."""
+        lines = [line for path in self.folder.glob("runs/*/events.jsonl") for line in path.read_text().splitlines()]
+        return [event for event in map(json.loads, lines) if event["event"] == name]
+
+    def log(self, group: int) -> str:
+        """What rank 0 of a group has printed."""
+        found = self.folder.glob(f"runs/*/logs/group-{group:04d}/attempt-000/rank-0.log")
+        return "".join(path.read_text() for path in found)
+
+
+def submit(cluster: Cluster, folder: Path, *words: str, options: tuple[str, ...] = (), **environ: str) -> Job:
+    command = ["sbatch", "--parsable", *options, str(TEMPLATE), *words]
+    done = subprocess.run(command, cwd=folder, env=cluster.environ() | environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return Job(cluster, folder, done.stdout.strip())
+
+
+def wait_until(true: Callable[[], object], job: Job) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline, f"{job.show()}\n{job.output}"
+        time.sleep(0.1)
+
+
+@pytest.mark.slurm
+def test_it_trains_a_group_on_each_node_with_the_python_of_the_folder(
+    slurm_cluster: Cluster, weird_tmp_path: Path
+) -> None:
+    (weird_tmp_path / ".venv").symlink_to(sys.prefix)
+    (weird_tmp_path / "toy.py").symlink_to(TOY)
+    job = submit(slurm_cluster, weird_tmp_path, "job.script=toy.py", "job.args={steps: 20, step-time: 0.01}")
+    assert job.wait() == ("COMPLETED", "0:0"), job.output
+    (started,) = job.events("run_started")
+    assert (started["job_id"], started["groups"]) == (job.id, 2)
+    places = {e["group"]: e["nodes"] for e in job.events("step_launched") if e["group"] is not None}
+    assert set(places) == {0, 1}
+    assert places[0] != places[1]
+    assert [(e["outcome"], e["steps"], e["restarts"]) for e in job.events("run_finished")] == [("succeeded", 20, 0)]
+    assert "succeeded" in job.output
+
+
+@pytest.mark.slurm
+def test_settings_reach_the_script_as_they_were_written_and_win_over_those_of_the_file(
+    slurm_cluster: Cluster, weird_tmp_path: Path
+) -> None:
+    (weird_tmp_path / "my train.py").write_text(LOOK)
+    (weird_tmp_path / "conf/job").mkdir(parents=True)
+    (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
+    args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
+    words = ("--config-dir", "conf", "job=mine", args, "groups.count=1")
+    job = submit(slurm_cluster, weird_tmp_path, *words, PYTHON=sys.executable)
+    assert job.wait() == ("COMPLETED", "0:0"), job.output
+    assert job.log(0).splitlines() == [json.dumps(["two words", "it's", 'a "quoted" $HOME `x` \\\\n *', "0"])]
+    assert [e["groups"] for e in job.events("run_started")] == [1]
+
+
+@pytest.mark.slurm
+def test_too_few_nodes_are_told_in_the_output_with_what_to_type(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    words = ("job.script=train.py", "groups.count=3")
+    job = submit(slurm_cluster, tmp_path, *words, options=("--nodes=1",), PYTHON=sys.executable)
+    assert job.wait() == ("FAILED", "2:0")
+    (line,) = job.output.splitlines()
+    assert line.startswith("ftslurm: 3 groups of 1 nodes")
+    assert "sbatch --nodes=3" in line
+    assert "groups.count" in line
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slurm
+def test_slurms_warning_before_the_time_limit_reaches_the_controller(slurm_cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(LOOK)
+    words = ("job.script=train.py", "job.args=[600]", "stop.grace_s=1")
+    job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable)
+    wait_until(lambda: "600" in job.log(0) and "600" in job.log(1), job)
+    slurm_cluster.run(["scancel", "--batch", "--signal=USR2", job.id])  # as --signal=B:USR2@120 does
+    assert job.wait()[0] == "FAILED", job.output
+    (end,) = job.events("run_finished")
+    assert end["outcome"] == "stopped"
+    assert "time limit" in str(end["reason"])
+    assert not slurm_cluster.processes()
+
+
+@pytest.mark.parametrize("has", ["PYTHON", ".venv", "python3"])
+def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(has: str, weird_tmp_path: Path) -> None:
+    folder, environ = weird_tmp_path, {"SLURM_SUBMIT_DIR": str(weird_tmp_path), "SLURM_NNODES": "5"}
+    available = [".venv/bin/python", "bin/python3"] if has != "python3" else ["bin/python3"]
+    for name in [*available, "mine"]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('#!/bin/bash\nprintf "%s\\n" "$0" "$@"\n')
+        (folder / name).chmod(0o755)
+    environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    environ |= {"PYTHON": f"{folder}/mine"} if has == "PYTHON" else {}
+    done = subprocess.run(["bash", TEMPLATE, "a b", "c='d'"], env=environ, capture_output=True, text=True, check=True)
+    expected = {"PYTHON": "mine", ".venv": ".venv/bin/python", "python3": "bin/python3"}[has]
+    ours = ["-m", "ftslurm", "run", "cluster=slurm", "cluster.controller=here", "groups.count=5"]
+    assert done.stdout.splitlines() == [f"{folder}/{expected}", *ours, "a b", "c='d'"]

@@ -1,0 +1,184 @@
+"""Every check of the configuration: what makes no sense is refused, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.checks import check, get
+from ftslurm.config import Config, KillFault
+from ftslurm.errors import ConfigError
+
+
+def config(**settings: Any) -> Config:
+    """A sound configuration, but for these: config(groups__count=3)."""
+    made = Config()
+    made.run.name, made.job.script = "ddp", __file__
+    for key, value in settings.items():
+        section, name = key.split("__")
+        assert hasattr(getattr(made, section), name), key
+        setattr(getattr(made, section), name, value)
+    return made
+
+
+def refusal(**settings: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        check(config(**settings))
+    assert "\n" not in str(error.value)  # one paragraph for a person
+    return str(error.value)
+
+
+def test_the_defaults_are_sound() -> None:
+    check(config())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "valid"),
+    [
+        ("cluster.kind", "pbs", "auto, local, slurm"),
+        ("cluster.mode", "stepz", "steps"),
+        ("cluster.controller", "there", "job, here"),
+        ("lighthouse.kind", "rust", "torchft"),
+        ("restart.policy", "always", "on_failure, never"),
+        ("restart.on_state_loss", "ignore", "fail, checkpoint"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_answered_with_those_that_do(key: str, value: str, valid: str) -> None:
+    assert refusal(**{key.replace(".", "__"): value}) == f"{key}={value}: must be one of {valid}"
+
+
+@pytest.mark.parametrize(
+    ("key", "least"),
+    [
+        ("groups.count", 1),
+        ("groups.min", 1),
+        ("groups.nodes", 1),
+        ("groups.workers", 1),
+        ("groups.per_node", 1),
+        ("groups.gpus", 0),
+        ("groups.cpus_per_worker", 1),
+        ("cluster.spare_nodes", 0),
+        ("cluster.signal_s", 1),
+        ("lighthouse.port", 0),
+        ("lighthouse.join_timeout_ms", 1),
+        ("lighthouse.heartbeat_timeout_ms", 200),
+        ("lighthouse.quorum_tick_ms", 1),
+        ("torchft.timeout_s", 1),
+        ("torchft.quorum_timeout_s", 2),
+        ("torchft.connect_timeout_s", 1),
+        ("torchft.quorum_retries", 1),
+        ("restart.max_per_group", 0),
+        ("restart.window_s", 1),
+        ("restart.backoff_s", 0),
+        ("restart.backoff_max_s", 0),
+        ("health.heartbeat_s", 0.1),
+        ("health.orphan_after_s", 4),
+        ("health.start_timeout_s", 1),
+        ("job.total_steps", 1),
+        ("checkpoint.every", 0),
+        ("stop.grace_s", 0),
+    ],
+)
+def test_a_number_may_be_as_small_as_makes_sense_and_no_smaller(key: str, least: float) -> None:
+    setting = key.replace(".", "__")
+    check(config(**{setting: least}))
+    for value in (least - 1, float("nan")):
+        assert key in refusal(**{setting: value})
+
+
+def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
+    for section in dataclasses.fields(Config):
+        value = getattr(Config(), section.name)
+        for field in dataclasses.fields(value) if dataclasses.is_dataclass(value) else ():
+            if str(field.type).split(" ")[0] in ("int", "float"):
+                assert f"{section.name}.{field.name}=-1" in refusal(**{f"{section.name}__{field.name}": -1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        # groups
+        ({"groups__min": 3}, ["groups.min=3", "groups.count=2"]),
+        ({"groups__per_node": 3}, ["groups.per_node=3", "groups.count=2"]),
+        ({"groups__mem": "64GB"}, ["groups.mem=64GB", "64G"]),
+        ({"groups__mem": "a lot"}, ["groups.mem"]),
+        # job
+        ({"job__name": "my job"}, ["job.name='my job'"]),
+        ({"job__name": ""}, ["job.name=''"]),
+        ({"run__name": "../up"}, ["run.name='../up'"]),
+        ({"run__name": "-x"}, ["run.name='-x'"]),
+        ({"run__name": "x" * 65}, ["run.name"]),
+        ({"run__name": "x\n"}, ["run.name"]),
+        ({"job__module": "pkg.train"}, ["job.script", "job.module", "both are set"]),
+        ({"job__script": None}, ["job.script", "job.module", "neither is set"]),
+        ({"job__script": "no/such.py"}, ["job.script=no/such.py", "no such file", os.getcwd()]),
+        ({"job__script": os.path.dirname(__file__)}, ["job.script", "no such file"]),
+        ({"job__args": "--lr 0.1"}, ["job.args='--lr 0.1'", "list"]),
+        ({"job__args": 7}, ["job.args=7"]),
+        ({"job__python": ""}, ["job.python"]),
+        ({"job__python": []}, ["job.python"]),
+        ({"job__python": 3.11}, ["job.python=3.11"]),
+        ({"job__env": {"NO=PE": "1"}}, ["job.env.NO=PE"]),
+        ({"job__env": {"1ST": "1"}}, ["job.env.1ST"]),
+        ({"job__env": {"": "1"}}, ["job.env."]),
+        # cluster
+        ({"cluster__time": "tomorrow"}, ["cluster.time=tomorrow", "1-12:00:00"]),
+        ({"cluster__time": "1h"}, ["cluster.time=1h"]),
+        ({"cluster__time": "1:2:3:4"}, ["cluster.time"]),
+        ({"cluster__setup": ["module load a\nmodule load b"]}, ["cluster.setup"]),
+        # time-outs that contradict one another
+        ({"health__orphan_after_s": 3.0}, ["health.orphan_after_s=3.0", "health.heartbeat_s=2.0"]),
+        ({"lighthouse__heartbeat_timeout_ms": 60_000}, ["lighthouse.heartbeat_timeout_ms", "torchft.quorum_timeout_s"]),
+        # drills
+        ({"faults__kill": [KillFault(group=2, at=5)]}, ["faults.kill", "groups.count=2"]),
+        ({"faults__kill": [KillFault(group=-1, at=5)]}, ["faults.kill"]),
+        ({"faults__kill": [KillFault(group=0, at=5, rank=1)]}, ["faults.kill", "rank"]),
+        ({"faults__kill": [KillFault(group=0, at=0)]}, ["faults.kill", "job.total_steps"]),
+        ({"faults__kill": [KillFault(group=0, at=0.5)]}, ["faults.kill", "job.total_steps"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_what_makes_no_sense_is_refused_by_name(settings: dict[str, Any], names: list[str]) -> None:
+    message = refusal(**settings)
+    assert [name for name in names if name not in message] == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"groups__min": 2},
+        {"groups__per_node": 2},
+        {"groups__mem": "64G"},
+        {"groups__mem": "500m"},
+        {"groups__mem": "64000"},
+        {"job__script": None, "job__module": "pkg.train"},
+        {"job__args": ["--lr", 0.1]},
+        {"job__args": {"lr": 0.1}},
+        {"job__python": ["apptainer", "exec", "img.sif", "python"]},
+        {"job__env": {"_A1": "", "wandb_mode": "offline"}},
+        {"run__name": "x" * 64},
+        {"run__name": "1.2_three-four"},
+        *({"cluster__time": time} for time in ("30", "30:00", "1:30:00", "1-12", "1-12:00", "1-12:00:00", "UNLIMITED")),
+        {"cluster__setup": ["module load cuda", "export X='a b'"]},
+        {"faults__kill": [KillFault(group=1, at=1)]},
+        {"faults__kill": [KillFault(group=1, at=0.5)], "job__total_steps": 100},
+        {"faults__kill": [KillFault(group=1, at=5, rank=3)], "groups__nodes": 2, "groups__workers": 2},
+    ],
+    ids=lambda value: "-".join(value),
+)
+def test_what_makes_sense_passes(settings: dict[str, Any]) -> None:
+    check(config(**settings))
+
+
+def test_a_dotted_key_finds_its_value() -> None:
+    assert get(config(groups__count=7), "groups.count") == 7
+
+
+def test_a_script_may_lie_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    check(config(job__script="~/train.py"))

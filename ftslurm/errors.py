@@ -17,9 +17,5 @@ class EnvironmentProblem(FtslurmError):
     """This machine or cluster cannot do what was asked: no Slurm, no such partition, too few nodes, sbatch refused."""
 
 
-class PlacementError(FtslurmError):
-    """The groups cannot fit on the nodes of the allocation, whatever happens."""
-
-
 class RunNotFound(FtslurmError):
     """The run named on the command line is not there."""

@@ -37,10 +37,11 @@ def take(inbox: Path) -> list[dict[str, Any]]:
         path = inbox / name
         try:
             ours = path.stat(follow_symlinks=False).st_uid == os.getuid()
-            command = json.loads(path.read_text()) if ours else None
+            text = path.read_text() if ours else ""
             path.unlink()
-        except (OSError, ValueError):
-            continue
+            command = json.loads(text)
+        except (OSError, ValueError, RecursionError):
+            continue  # no command; not looked at again
         if isinstance(command, dict) and isinstance(command.get("what"), str):
             commands.append(command)
     return commands

@@ -33,7 +33,6 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
         rank=best.task,
         error=best.error or _said(unit.evidence),
         step=unit.step,
-        was_ready=len(unit.ready) == tasks,
     )
 
 
@@ -41,13 +40,11 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
     if unit.intent is not None:
         return unit.intent  # also if it exits with 0 when it is told to stop: that is no success
     if best is None:
-        if len(unit.done) == tasks or (ended.code == 0 and ended.signal is None):
+        if len(unit.done) == tasks or (ended.code == 0 and unit.assigned):
             return Cause.OK
-        if ended.launcher_failed:
-            return Cause.START_FAILED
-        if ended.signal is not None:
-            return Cause.KILLED
-        return Cause.UNKNOWN
+        if ended.launcher_failed or ended.code == 0:
+            return Cause.START_FAILED  # whatever ended well, the script it was not
+        return Cause.UNKNOWN if ended.signal is None else Cause.KILLED
     if best.node_lost:
         return Cause.NODE_LOST
     if best.out_of_memory:

@@ -97,7 +97,20 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
             f"{config.restart.policy})"
         )
         return replace(state, ending=Ending("failed", reason)), []
+    waiting = [u for u in state.groups if u.phase is Phase.PENDING and _has_no_place(state, u, now, config)]
+    if waiting and len(state.groups) - len(failed) - len(waiting) < config.groups.min:
+        nodes = ", ".join(sorted(state.avoid))
+        reason = (
+            f"{len(waiting)} groups have no node to run on since {nodes} were lost, fewer than groups.min="
+            f"{config.groups.min} can step: ask for spare nodes with cluster.spare_nodes"
+        )
+        return replace(state, ending=Ending("failed", reason)), []
     return state, []
+
+
+def _has_no_place(state: RunState, unit: Unit, now: float, config: Config) -> bool:
+    """Whether it waits for a node; in one allocation none ever comes, except from a group that is given up."""
+    return state.allocation is not None and now >= unit.due and _place(state, unit, config) is None
 
 
 def _last_words(unit: Unit) -> str:
@@ -166,8 +179,10 @@ def _launch(state: RunState, now: float, config: Config) -> Outcome:
     if state.ending is not None or state.allocation is None:
         return state, actions
     for unit in state.units:
-        if unit.phase is not Phase.PENDING or now < unit.due or (unit.group is not None and state.lost is not None):
+        if unit.phase is not Phase.PENDING or now < unit.due:
             continue
+        if unit.group is not None and (state.lost is not None or _over_from(state) is not None):
+            continue  # there is nobody to heal from
         spot = _place(state, unit, config)
         if spot is None:
             continue  # it waits; the other groups go on
@@ -240,13 +255,7 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
                 state = swap(state, unit)
                 if polite:
                     actions.append(Stop(unit.id))
-        lighthouse = state.lighthouse
-        if lighthouse.phase is Phase.PENDING:
-            state = swap(state, replace(lighthouse, phase=Phase.FAILED))
-        elif lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not any(u.phase in LIVE for u in state.groups):
-            state = swap(
-                state, replace(lighthouse, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, down_since=now)
-            )
+        state = _bring_down_lighthouse(state, now)
     for unit in state.units:
         if unit.phase is Phase.STOPPING and now >= unit.due:
             actions.append(Kill(unit.id))

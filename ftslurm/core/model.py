@@ -102,7 +102,6 @@ class Exit:
     rank: int | None = None
     error: str | None = None
     step: int | None = None  # the last step it had committed
-    was_ready: bool = True  # whether all its tasks had become ready
 
 
 @dataclass(frozen=True)

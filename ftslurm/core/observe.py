@@ -17,6 +17,7 @@ from ftslurm.core.model import (
     Ended,
     Ending,
     Event,
+    Evidence,
     Exit,
     Granted,
     Hello,
@@ -118,11 +119,9 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
     actions: list[Action] = []
     joins = unit.step is None and event.committed > 0
-    if joins and event.step < state.step and any(u.phase is Phase.SUCCEEDED for u in state.groups):
-        # Nobody is left to heal from, and it steps: that is a new history. decide.py brings it down.
-        return swap(
-            state, replace(unit, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, down_since=now)
-        ), actions
+    if joins and _is_new_history(event, unit, state):
+        error = f"it began a new history: it has reached step {event.step}, the run had reached step {state.step}"
+        return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
         seconds = round(now - unit.launched, 3)
         back = None if unit.down_since is None else round(now - unit.down_since, 3)
@@ -136,9 +135,19 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     return _drills(state, unit, config, actions)
 
 
+def _is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
+    """Whether a group that comes late trains from step 0, because it found nobody to heal from.
+
+    It has committed every step itself, and they are fewer than the run's. (At the first start this may be a group
+    whose first report was overtaken by another's second.)
+    """
+    comes_late = unit.attempt > 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups)
+    return comes_late and event.step <= event.committed and event.step < state.step
+
+
 def _drills(state: RunState, unit: Unit, config: Config, actions: list[Action]) -> Outcome:
     """The faults of the schedule whose step has come."""
-    for i, fault in enumerate(config.faults.kill):
+    for i, fault in enumerate(config.faults.kill if unit.phase is Phase.RUNNING else ()):
         at = fault.at if fault.at >= 1 else fault.at * (config.job.total_steps or 0)
         if i in state.injected or fault.group != unit.group or unit.step is None or unit.step < at:
             continue
@@ -187,12 +196,13 @@ def _lighthouse_ended(state: RunState, unit: Unit, verdict: Exit, now: float, ac
     """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
     if state.ending is not None:
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    duds = len(unit.exits) - max((i + 1 for i, e in enumerate(unit.exits) if e.was_ready), default=0)
-    if duds >= DUD_STARTS:
+    if unit.ready:
+        unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
+    if len(unit.exits) >= DUD_STARTS:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
         state = replace(state, ending=Ending("failed", reason))
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    due = now if duds == 0 else now + 1.0
+    due = now + 1.0 if unit.exits else now
     unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
     return swap(state, unit), actions
 

@@ -18,8 +18,8 @@ import yaml
 from harness import all_processes
 
 from ftslurm import __version__
-from ftslurm.compose import keys
 from ftslurm.checks import get
+from ftslurm.compose import keys
 from ftslurm.config import Config
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed

@@ -12,7 +12,7 @@ STEP = StepId("group-0001", 2)
 
 def unit(*evidence: Evidence, **fields: object) -> Unit:
     known = {"phase": Phase.STOPPING if evidence else Phase.RUNNING, "attempt": 2, "place": Place(("n1", "n2"))}
-    return Unit("group-0001", 1, evidence=evidence, **{**known, **fields})  # type: ignore[arg-type]
+    return Unit("group-0001", 1, evidence=evidence, **{"assigned": True, **known, **fields})  # type: ignore[arg-type]
 
 
 def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> Ended:
@@ -126,3 +126,7 @@ def test_the_verdict_in_a_few_words(fields: dict[str, object], words: str) -> No
 
 def test_signals_have_their_names() -> None:
     assert [signal_name(n) for n in (9, 11, 15, 63)] == ["SIGKILL", "SIGSEGV", "SIGTERM", "signal 63"]
+
+
+def test_what_ends_with_0_before_it_was_told_who_it_is_was_not_the_script() -> None:
+    assert classify(unit(assigned=False), ended(0), 4, 50.0).cause is Cause.START_FAILED

@@ -474,7 +474,7 @@ RESUME = config(restart={"on_state_loss": "checkpoint"})
     [
         pytest.param(config(), False, "restart.on_state_loss=fail", id="fail"),
         pytest.param(config(), True, "restart.on_state_loss=fail", id="fail, though there is a checkpoint"),
-        pytest.param(RESUME, False, "checkpoint.dir holds no checkpoint", id="checkpoint, but there is none"),
+        pytest.param(RESUME, False, "checkpoint.dir is empty", id="checkpoint, but there is none"),
     ],
 )
 def test_all_groups_down_at_once_fails_the_run_and_names_the_setting(settings, checkpoint, names) -> None:
@@ -551,10 +551,11 @@ def test_nor_while_the_last_live_group_is_still_being_brought_down(settings) -> 
         (32, store(B1)),
         (33, TaskFailed(A0, Evidence(None, "n1", node_lost=True))),
         (35, stepped(B1, 1)),
-        (39, Ended(A0, code=137)),
+        (39, Ended(A0, code=137), Ended(B1, code=137)),
         config=settings,
     )
     assert story.outcome() == "failed"
+    assert story.ids(Launch, since=33) == []
     assert "restart.on_state_loss" in story.reason()
 
 
@@ -904,3 +905,30 @@ def test_decisions_never_change_the_state_they_were_given() -> None:
     copy = replace(story.state)
     play(*RUNNING, (30, killed(B0)))
     assert story.state == copy
+
+
+# --- a full restart, and nowhere to go ---------------------------------------------------------------------------------
+
+
+def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() -> None:
+    early = (30, killed(B0))
+    last = ((31, ready(B1)), (32, store(B1)), (33, TaskFailed(A0, Evidence(0, None, signal=9))))
+    ends = ((34, Ended(B1, 137, checkpoint=True)), (39, Ended(A0, 137, checkpoint=True)), (40,))
+    story = play(*RUNNING, early, *last, *ends, config=RESUME)
+    assert story.times(Kill, B1) == [33]  # it had not healed: what it would train from is nobody's state
+    assert story.records("full_restart")[0]["step"] > 0
+    assert story.ids(Launch, since=33) == [A1, B2]
+    assert min(story.times(Launch, B2)) >= 39
+    assert story.outcome() is None
+
+
+def test_when_too_few_groups_have_a_node_left_the_run_fails_and_names_the_spare_nodes() -> None:
+    def lose_nodes(minimum: int) -> Story:
+        first = (30, TaskFailed(B0, Evidence(None, "n2", node_lost=True)), Ended(B0, 137))
+        spare = (40, TaskFailed(B1, Evidence(None, "n3", node_lost=True)), Ended(B1, 137))
+        return play(*RUNNING, first, spare, (50,), config=config(groups={"min": minimum}))
+
+    story = lose_nodes(2)
+    assert story.state.ending is not None
+    assert "cluster.spare_nodes" in story.state.ending.reason
+    assert lose_nodes(1).state.ending is None  # the other group goes on

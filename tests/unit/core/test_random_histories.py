@@ -188,7 +188,9 @@ def check_action(story: Story, world: World, action: Action) -> None:
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
             over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
-            assert state.ending or story.unit(action.id).evidence or late or over, f"killed for nothing: {action}"
+            lost = state.lost is not None and action.id.unit != "lighthouse"
+            why = state.ending or story.unit(action.id).evidence or late or over or lost
+            assert why, f"killed for nothing: {action}"
         case Finish():
             assert not world.live
 

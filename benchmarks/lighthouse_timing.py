@@ -2,14 +2,15 @@
 
     python benchmarks/lighthouse_timing.py
 
-For each heartbeat time-out: how long survivors of a `kill -9` stall, and how often the quorum changes without cause while
-every core is busy with as many other processes as the machine has cores, twice over (a healthy group that misses its
-heartbeats is dropped and comes back: two changes). 4 groups on one machine, torchft's own Lighthouse.
+For each heartbeat time-out: how long survivors of a `kill -9` stall, and how often the quorum changes without cause
+while twice as many busy loops as there are cores run beside the training (a healthy group that misses its heartbeats
+is dropped and comes back: two changes). 4 groups on one machine, torchft's own Lighthouse.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import statistics
@@ -34,7 +35,7 @@ def stall(backend: Backend, timing: list[str]) -> float:
     gaps = []
     for group in (0, 2, 3):
         times = [s["time"] for s in run.steps(group)]
-        gaps.append(max(b - a for a, b in zip(times, times[1:], strict=False) if b > at))
+        gaps.append(max(b - a for a, b in itertools.pairwise(times) if b > at))
     return max(gaps)
 
 

@@ -1,16 +1,17 @@
 """How long does a killed group take to come back, and how long do the others wait?
 
     python benchmarks/recovery.py                     on this machine, medians of 5
-    python benchmarks/recovery.py --cluster slurm     through a throwaway 4-node Slurm started for it (or --here: yours)
+    python benchmarks/recovery.py --cluster slurm     on a throwaway 4-node Slurm started for it (or --here: yours)
 
-Three groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step; `kill -9` hits group 1. Beside it run two
-baselines: the same with torchft's default Lighthouse timing (5 s of silence until a group counts as dead), and the
+Three groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step; `kill -9` hits group 1. Beside it run
+two baselines: the same with torchft's default Lighthouse timing (5 s of silence until a group counts as dead), and the
 bare script started by hand, from `python toy.py` to its first committed step. What is claimed is the ratio.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import subprocess
@@ -63,7 +64,7 @@ def one_kill(backend: Backend, *overrides: str) -> dict[str, float]:
 
 def _longest_gap(run: Run, group: int, at: float) -> float:
     times = [s["time"] for s in run.steps(group)]
-    return max(b - a for a, b in zip(times, times[1:], strict=False) if b > at)
+    return max(b - a for a, b in itertools.pairwise(times) if b > at)
 
 
 def bare_start(folder: Path) -> float:

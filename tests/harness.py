@@ -1,7 +1,8 @@
-"""Real runs for tests: started as a user starts them, watched through what users see, checked for what must always hold."""
+"""Real runs for tests: started as users start them, watched as users see them, checked for what must always hold."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -156,7 +157,7 @@ class Run:
             committed = self.steps(group)
             numbers = [int(s["step"]) for s in committed]
             assert numbers == list(range(numbers[0], steps + 1)), f"group {group} committed {numbers}"
-            gaps = [b["time"] - a["time"] for a, b in zip(committed, committed[1:], strict=False)]
+            gaps = [b["time"] - a["time"] for a, b in itertools.pairwise(committed)]
             assert max(gaps) < STALL_S, f"group {group} stalled for {max(gaps):.1f} s"
         everybody = {int(s["step"]) for g in survivors | returned for s in self.steps(g)}
         assert everybody == set(range(1, steps + 1)), f"steps lost: {set(range(1, steps + 1)) - everybody}"
@@ -205,7 +206,7 @@ class Backend:
         return self.launch(*words, steps_file=steps_file)
 
     def launch(self, *words: str, steps_file: Path | None = None) -> Run:
-        """Start ftslurm with any arguments. The run root must be runsN in the test's folder, N the number of the run."""
+        """Start ftslurm with any arguments. run.root must be runsN in the test's folder, N the number of the run."""
         number = len(self.runs)
         out = self.tmp_path / f"out{number}.txt"
         with out.open("w") as sink:

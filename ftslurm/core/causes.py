@@ -31,7 +31,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
         signal=best.signal,
         node=best.node,
         rank=best.task,
-        error=best.error or _said(unit.evidence),
+        error=best.error or _said(unit.evidence) or (ended.error if cause is Cause.START_FAILED else None),
         step=unit.step,
     )
 
@@ -42,16 +42,18 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
     if best is None:
         if len(unit.done) == tasks or (ended.code == 0 and unit.assigned):
             return Cause.OK
-        if ended.launcher_failed or ended.code == 0:
-            return Cause.START_FAILED  # whatever ended well, the script it was not
-        return Cause.UNKNOWN if ended.signal is None else Cause.KILLED
+        if ended.signal is not None:
+            return Cause.KILLED
+        if ended.launcher_failed or not unit.assigned:
+            return Cause.START_FAILED  # whatever ended, the script it was not
+        return Cause.UNKNOWN
     if best.node_lost:
         return Cause.NODE_LOST
     if best.out_of_memory:
         return Cause.OUT_OF_MEMORY
-    if not best.started:
-        return Cause.START_FAILED
-    return Cause.KILLED if best.signal is not None else Cause.USER_ERROR
+    if best.signal is not None:
+        return Cause.KILLED
+    return Cause.USER_ERROR if best.started and unit.assigned else Cause.START_FAILED
 
 
 def _strength(evidence: Evidence) -> int:

@@ -2,7 +2,8 @@
 
 import sys
 
-sys.path.pop(0)  # see ftslurm/worker/__main__.py
+if not getattr(sys.flags, "safe_path", False):
+    sys.path.pop(0)  # see ftslurm/worker/__main__.py
 
 from ftslurm.worker import guard
 

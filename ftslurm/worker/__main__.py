@@ -2,7 +2,8 @@
 
 import sys
 
-sys.path.pop(0)  # the working directory: a logging.py of the user's must not stand in for Python's while we import
+if not getattr(sys.flags, "safe_path", False):
+    sys.path.pop(0)  # the working directory: a logging.py of the user's must not stand in for Python's while we import
 
 from ftslurm.worker import guard
 

@@ -101,7 +101,13 @@ def _take_stdio() -> int:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)  # until the rank log is open, what is printed belongs into step.log
-    os.register_at_fork(after_in_child=lambda: os.close(reports))
+    ours = [reports]
+
+    def let_go() -> None:  # in the script's forked children; once, for theirs may have reused the number
+        while ours:
+            os.close(ours.pop())
+
+    os.register_at_fork(after_in_child=let_go)
     return reports
 
 

@@ -907,7 +907,7 @@ def test_decisions_never_change_the_state_they_were_given() -> None:
     assert story.state == copy
 
 
-# --- a full restart, and nowhere to go ---------------------------------------------------------------------------------
+# --- a full restart, and nowhere to go -------------------------------------------------------------------------------
 
 
 def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() -> None:
@@ -923,7 +923,7 @@ def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() 
 
 
 def test_when_too_few_groups_have_a_node_left_the_run_fails_and_names_the_spare_nodes() -> None:
-    def lose_nodes(minimum: int) -> Story:
+    def lose_nodes(minimum: int):
         first = (30, TaskFailed(B0, Evidence(None, "n2", node_lost=True)), Ended(B0, 137))
         spare = (40, TaskFailed(B1, Evidence(None, "n3", node_lost=True)), Ended(B1, 137))
         return play(*RUNNING, first, spare, (50,), config=config(groups={"min": minimum}))

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     ((*LOCAL, "groups.min=3"), ["groups.min=3 is above groups.count=2"]),
     ((*LOCAL, "groups.gpus=999"), ["groups.gpus=999", "this machine"]),
     ((*LOCAL, "-m", "groups.min=1,2,3"), ["groups.min=3 is above groups.count=2"]),
-    ((*LOCAL, "job=frobnicate"), ["job=frobnicate", "no such preset", "ddp, script", "--config-dir"]),
+    ((*LOCAL, "job=frobnicate"), ["job=frobnicate", "no such preset", "ddp", "script", "--config-dir"]),
     ((*LOCAL, "job=3"), ["job=3"]),
     ((*LOCAL, "=3"), ["=3"]),
     ((*LOCAL, "groups.count"), ["'groups.count'", "key=value"]),
@@ -128,7 +129,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (("run", "--config", "conf/job/mine.yaml"), ["conf/job/mine.yaml", "name"]),
     (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
-    (("frobnicate",), ["no verb 'frobnicate'", "run, plan, status, logs, stop", "--help"]),
+    (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "--help"]),
     (("status",), ["no run under", "/runs"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("logs", "gone"), ["no run 'gone'", "/runs/gone"]),
@@ -176,27 +177,27 @@ def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) 
 # --- what only answers ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--help"], ["ftslurm job=ddp", "plan", "status", "logs", "stop", "RUN is a run directory"]),
-        (["-h"], ["ftslurm job=ddp"]),
-        (["--version"], [f"ftslurm {__version__}\n"]),
-        (["run", "--help"], ["job: ddp, script", "cluster: auto, local, slurm", "max_per_group: 5", "--config-dir"]),
-        (["status", "--help"], ["--json", "--once", "RUN"]),
-        (["logs", "--help"], ["--group", "--rank", "--follow"]),
-        (["job=ddp", "--cfg", "job"], ["name: ddp", "count: 2"]),
-        (["run", "job=ddp", "groups.count=7", "--cfg", "job"], ["count: 7"]),
-        (["job=ddp", "--info", "searchpath"], ["conf"]),
-        (["plan", *LOCAL], ["train.py", "local0, local1", "if local0 died"]),
-        (["plan", *LOCAL, "-m", "groups.count=3,4"], ["local0, local1, local2\n", "local0, local1, local2, local3\n"]),
-        (["plan", "--config-dir", "conf", "job=mine", "cluster=local"], ["train.py --lr 0.1"]),
-        (["plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"], ["train.py --lr 7"]),
-        (["plan", "cluster=local", "job=ddp", "job.args.lr=7"], ["train_ddp.py --steps 120 --lr 7"]),
-        (["plan", *LOCAL, "job.args={lr: 7, note: 'a b'}", "job.env={A: 1}"], ["train.py --lr 7 --note 'a b'"]),
-    ],
-)
-def test_questions_are_answered_and_leave_no_trace(words: list[str], says: list[str], home: Path) -> None:
+ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
+    (("--help",), ["ftslurm job=ddp", "plan", "status", "logs", "stop", "RUN is a run directory"]),
+    (("-h",), ["ftslurm job=ddp"]),
+    (("--version",), [f"ftslurm {__version__}\n"]),
+    (("run", "--help"), ["job: ddp, ", "cluster: auto, ", "max_per_group: 5", "--config-dir"]),
+    (("status", "--help"), ["--json", "--once", "RUN"]),
+    (("logs", "--help"), ["--group", "--rank", "--follow"]),
+    (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
+    (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
+    (("job=ddp", "--info", "searchpath"), ["conf"]),
+    (("plan", *LOCAL), ["train.py", "local0, local1", "if local0 died"]),
+    (("plan", *LOCAL, "-m", "groups.count=3,4"), ["local0, local1, local2\n", "local0, local1, local2, local3\n"]),
+    (("plan", "--config-dir", "conf", "job=mine", "cluster=local"), ["train.py --lr 0.1"]),
+    (("plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"), ["train.py --lr 7"]),
+    (("plan", "cluster=local", "job=ddp", "job.args.lr=7"), ["train_ddp.py --steps 120 --lr 7"]),
+    (("plan", *LOCAL, "job.args={lr: 7, note: 'a b'}", "job.env={A: 1}"), ["train.py --lr 7 --note 'a b'"]),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), ANSWERED, ids=[" ".join(words) for words, _ in ANSWERED])
+def test_questions_are_answered_and_leave_no_trace(words: tuple[str, ...], says: list[str], home: Path) -> None:
     before = tree(home)
     done = ftslurm(*words, cwd=home)
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -377,8 +378,15 @@ def started(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in processes:
         process.kill()
         process.wait()
-    for pid in left_behind(home):
-        os.kill(pid, signal.SIGKILL)
+    for run in (path.parent for path in home.glob("runs/*/events.jsonl")):
+        kill(*(int(str(e["pid"])) for e in events(run, "run_started") if not events(run, "run_finished")))
+        kill(*left_behind(home))
+
+
+def kill(*pids: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def left_behind(home: Path) -> list[int]:

@@ -121,6 +121,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     joins = unit.step is None and event.committed > 0
     if joins and _is_new_history(event, unit, state):
         error = f"it began a new history: it has reached step {event.step}, the run had reached step {state.step}"
+        state = swap(state, replace(unit, intent=Cause.UNKNOWN))
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
         seconds = round(now - unit.launched, 3)

@@ -48,6 +48,14 @@ _AT_LEAST: Mapping[str, float] = {
     "checkpoint.every": 0,
     "stop.grace_s": 0,
 }
+_AT_MOST: Mapping[str, float] = {
+    "groups.count": 10_000,
+    "groups.nodes": 10_000,
+    "groups.workers": 1_000,
+    "groups.per_node": 1_000,
+    "cluster.spare_nodes": 10_000,
+    "lighthouse.port": 65_535,
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -75,6 +83,9 @@ def check(config: Config) -> None:
         value = get(config, key)
         if value is not None and not value >= least:
             raise ConfigError(f"{key}={value}: must be at least {least}")
+    for key, most in _AT_MOST.items():
+        if get(config, key) > most:
+            raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
     for rule in (_check_groups, _check_job, _check_notation, _check_times, _check_faults):
         rule(config)
 

@@ -125,7 +125,10 @@ def start(config: Config, sweep: bool) -> int:
 
 def here(config: Config) -> int:
     """Run the controller in this process, in the allocation it runs in."""
-    from ftslurm import submit
+    from rich.console import Console
+
+    from ftslurm import status, submit, view
+    from ftslurm.journal import JournalReader
     from ftslurm.launchers import srun
 
     if config.cluster.kind == "slurm":
@@ -139,7 +142,12 @@ def here(config: Config) -> int:
             )
     run = submit.create(config)
     print(f"run {run.root}", flush=True)
-    return submit.control(config, run)
+    code = submit.control(config, run)
+    now = status.RunStatus(run_id=run.root.name)
+    for event in JournalReader(run.events).read_new():
+        now = status.fold(now, event)
+    Console().print(view.summary(now, run))
+    return code
 
 
 def _nodes_for_groups(config: Config) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
@@ -31,7 +31,9 @@ def resolve(config: Config) -> str:
             note = "cluster=auto: " + ("Slurm answers, submitting to it" if partitions else f"{why_not}: running here")
         elif not partitions:
             raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
-    if config.cluster.kind == "slurm":
+    if config.cluster.kind == "slurm" and config.cluster.controller == "here":
+        _share_gpus_of_allocation(config, os.environ)
+    elif config.cluster.kind == "slurm":
         _fit(config, partitions)
     else:
         note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
@@ -92,6 +94,20 @@ def _fit(config: Config, rows: Sequence[Partition]) -> None:
             f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
             f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer, or choose another "
             f"partition"
+        )
+
+
+def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> None:
+    """Settle groups.gpus in the allocation that this process runs in, which may be of any partition."""
+    groups = config.groups
+    said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
+    have = 0 if said is None else int(said.split(":")[-1])
+    if groups.gpus is None:
+        groups.gpus = groups.workers if have >= groups.workers * groups.per_node else 0
+    if said is not None and gpus_per_node(config) > have:
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
+            f"node, the allocation has {have}: ask for more (sbatch --gpus-per-node), or lower one of them"
         )
 
 

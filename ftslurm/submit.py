@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,10 @@ def submit(config: Config, run: RunDir) -> Any:
             # exec: the batch process must be Python itself, or Slurm's warning signal only kills the shell before it.
             executor = submitit.SlurmExecutor(run.submitit, python=f"exec {shlex.quote(sys.executable)}")
             executor.update_parameters(**sbatch_parameters(config, run))
-            job = executor.submit(main, str(run.root))
+            with redirect_stderr(StringIO()):  # submitit prints what sbatch says when it refuses; so do we, once
+                job = executor.submit(main, str(run.root))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        shutil.rmtree(run.root)  # nothing was submitted: nothing that looks like a run stays behind
+        shutil.rmtree(run.root, ignore_errors=True)  # nothing was submitted: nothing that looks like a run stays behind
         raise EnvironmentProblem(f"sbatch refused the job: {_refusal(error)}") from error
     replace_text(run.submitit / "job_id", str(job.job_id))
     token.unlink()
@@ -115,7 +117,7 @@ def sbatch_parameters(config: Config, run: RunDir) -> dict[str, Any]:
         "job_name": config.run.name,
         "time": None,  # submitit's default would be five minutes
         "wckey": None,
-        "setup": list(cluster.setup),
+        "setup": ["set -e", *cluster.setup, "set +e"] if cluster.setup else [],  # a line that fails ends the job
         "stderr_to_stdout": True,
         "additional_parameters": options,
     }
@@ -132,8 +134,8 @@ def sbatch_script(config: Config, run: RunDir) -> str:
 def _refusal(error: Exception) -> str:
     """What sbatch said, without what submitit says about it."""
     text = str(getattr(error, "stderr", None) or error)
-    lines = [line for line in text.splitlines() if "sbatch: error:" in line]
-    return " ".join(line.split("sbatch: error:")[1].strip() for line in lines) or last_line(text)
+    lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
+    return "; ".join(line.removeprefix("error: ").strip() for line in lines) or last_line(text)
 
 
 @contextmanager

@@ -112,6 +112,9 @@ class Children:
             except OSError as error:
                 entry.log.write(f"cannot start {command.argv[0]}: {error}\n".encode())
                 self.kill(step, None)
+                if not entry.children:  # nobody whose end could be waited for
+                    entry.log.close()
+                    del self.steps[step]
                 return f"cannot start {command.argv[0]}: {error}"
             child = _Child(step, process)
             for pipe in (process.stdin, process.stdout, process.stderr):

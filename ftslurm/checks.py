@@ -115,7 +115,8 @@ def _check_job(config: Config) -> None:
             f"or choose a ready job such as `job=ddp`"
         )
     if job.script is not None and not Path(job.script).expanduser().is_file():
-        raise ConfigError(f"job.script={job.script}: no such file, seen from {Path.cwd()}")
+        what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
+        raise ConfigError(f"job.script={job.script}: {what}")
     if not isinstance(job.args, (list, dict, type(None))):
         raise ConfigError(f"job.args={job.args!r}: must be a list, or a mapping that becomes --key value")
     if not isinstance(job.python, (str, list, type(None))) or job.python in ("", []):
@@ -177,10 +178,14 @@ def time_limit_s(text: str) -> float:
 def _check_faults(config: Config) -> None:
     size = config.groups.nodes * config.groups.workers
     for fault in config.faults.kill:
+        what = f"faults.kill: {{group: {fault.group}, at: {fault.at:g}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:
-            raise ConfigError(f"faults.kill={fault}: no such group or rank (groups.count={config.groups.count})")
+            raise ConfigError(
+                f"{what}: there is no rank {fault.rank} of group {fault.group}; groups are numbered from 0 "
+                f"(groups.count={config.groups.count}), ranks too ({size} in each group)"
+            )
         if fault.at <= 0 or (fault.at < 1 and config.job.total_steps is None):
             raise ConfigError(
-                f"faults.kill={fault}: `at` is a step (1 or more), or a fraction of job.total_steps, "
-                f"which must be set then"
+                f"{what}: below 1, `at` is a fraction of job.total_steps, which is not set: add job.total_steps=N, or "
+                f"name a step, as in 'faults.kill=[{{group: {fault.group}, at: 50}}]'"
             )

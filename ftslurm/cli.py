@@ -38,6 +38,9 @@ RUN is a run directory or a run id; without it, the newest run under runs/ is me
 """
 
 
+QUEUE_S = 15.0  # how often Slurm is asked about a job that waits; not at all once it runs
+
+
 class Terminated(Exception):
     """SIGTERM or SIGHUP has reached the command line."""
 
@@ -125,10 +128,7 @@ def start(config: Config, sweep: bool) -> int:
 
 def here(config: Config) -> int:
     """Run the controller in this process, in the allocation it runs in."""
-    from rich.console import Console
-
-    from ftslurm import status, submit, view
-    from ftslurm.journal import JournalReader
+    from ftslurm import submit, view
     from ftslurm.launchers import srun
 
     if config.cluster.kind == "slurm":
@@ -141,12 +141,11 @@ def here(config: Config) -> int:
                 f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), or change groups.count"
             )
     run = submit.create(config)
-    print(f"run {run.root}", flush=True)
-    code = submit.control(config, run)
-    now = status.RunStatus(run_id=run.root.name)
-    for event in JournalReader(run.events).read_new():
-        now = status.fold(now, event)
-    Console().print(view.summary(now, run))
+    console = view.console()
+    console.print(f"run {run.root}")
+    lines = view.Lines(console)
+    code = submit.control(config, run, lines.tell)
+    console.print(view.summary(lines.status, run))
     return code
 
 
@@ -162,7 +161,7 @@ def plan_verb(words: list[str]) -> int:
     def show(config: Config) -> int:
         from ftslurm import cluster, plan
 
-        note = cluster.resolve(config)
+        note = cluster.resolve(config, preview=True)
         if note:
             print(f"ftslurm: {note}", file=sys.stderr)
         for line in plan.plan(config):
@@ -177,25 +176,26 @@ def plan_verb(words: list[str]) -> int:
 
 def follow_run(config: Config, run: RunDir) -> int:
     """Show the run to its end. Ctrl-C stops a local run, and leaves one on Slurm alone."""
-    from rich.console import Console
-
     from ftslurm import inbox, submit, view
 
-    console = Console()
+    console = view.console()
     there = submit.still_there(config, run)
-    poll_s = 0.2 if config.cluster.kind == "local" else 0.5
+    local = config.cluster.kind == "local"
+    poll_s = 0.2 if local else 0.5
     _raise_on(signal.SIGTERM, signal.SIGHUP)
     try:
+        if not local:
+            _wait_for_start(run, there)
         status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
     except (KeyboardInterrupt, Terminated):
-        if config.cluster.kind == "slurm":
-            console.print(
-                f"\nThe run goes on. Come back with: ftslurm status {run.root}\nEnd it with: ftslurm stop {run.root}"
-            )
+        if not local:
+            console.print(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
+            console.print(f"End it with: ftslurm stop {run.root}")
             return 130
         inbox.put(run.inbox, "stop")
         console.print(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
-        view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
+        console.print(view.summary(status, run))
         return 130
     if status.outcome == "running":
         print(
@@ -204,10 +204,25 @@ def follow_run(config: Config, run: RunDir) -> int:
             file=sys.stderr,
         )
         return 1
-    if config.cluster.kind == "local":
+    if local:
         _wait_for_end(there)
     console.print(view.summary(status, run))
     return 0 if status.outcome == "succeeded" else 1
+
+
+def _wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
+    """Say what the job waits for until its controller has written its first word."""
+    from ftslurm import submit
+
+    told, asked = None, 0.0
+    while not run.events.exists() and there():
+        if time.monotonic() - asked >= QUEUE_S:
+            asked = time.monotonic()
+            line = submit.in_queue(run)
+            if line != told and not run.events.exists():
+                told = line
+                print(line, flush=True)
+        time.sleep(0.2)
 
 
 def _raise_on(*numbers: int) -> None:
@@ -249,31 +264,38 @@ def status_verb(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = _find(args)
 
-    from rich.console import Console
-
     from ftslurm import compose, status, submit, view
     from ftslurm.journal import JournalReader
 
+    config = compose.load(run.config)
+    waiting = None
+    if config.cluster.kind == "slurm" and not run.events.exists():
+        waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
         now = status.RunStatus(run_id=run.root.name)
         for event in JournalReader(run.events).read_new():
             now = status.fold(now, event)
         if args.json:
-            print(json.dumps(status.to_json(now), indent=2))
+            print(json.dumps(status.to_json(now) | {"queue": waiting}, indent=2))
+        elif waiting:
+            print(f"{run.root.name}: {waiting}")
         else:
-            console = Console()
-            console.print(view.render(now, time.time(), width=console.width, height=10_000))
+            console = view.console()
+            console.print(view.render(now, time.time(), width=min(console.width, 120), height=10_000))
         return 0
-    there = submit.still_there(compose.load(run.config), run)
-    view.follow(run, console=Console(), until=lambda: not there(), history=10)
+    there = submit.still_there(config, run)
+    if config.cluster.kind == "slurm":
+        _wait_for_start(run, there)
+    console = view.console()
+    console.print(view.summary(view.follow(run, console=console, until=lambda: not there(), history=10), run))
     return 0
 
 
 def logs_verb(words: list[str]) -> int:
     parser = _parser("logs", "Print what the scripts printed, in time order. Without --group: rank 0 of every group.")
-    parser.add_argument("--group", type=int, metavar="N")
-    parser.add_argument("--rank", type=int, metavar="N")
-    parser.add_argument("--attempt", type=int, metavar="N")
+    parser.add_argument("--group", type=int, metavar="N", help="only this group, all its ranks")
+    parser.add_argument("--rank", type=int, metavar="N", help="only this rank of each group")
+    parser.add_argument("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)")
     parser.add_argument("--lighthouse", action="store_true", help="the Lighthouse's log")
     parser.add_argument("--controller", action="store_true", help="the controller's log")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
@@ -309,7 +331,11 @@ def stop_verb(words: list[str]) -> int:
     if now.started is None and job is not None and config.cluster.kind == "slurm":
         # No controller yet to read its inbox; --state leaves alone one that has started in the meantime.
         subprocess.run(["scancel", "--state=PENDING", job], check=False)
-        print(f"{run.root.name} had not started: Slurm job {job} is cancelled, or stops as soon as it starts")
+        if submit.job_state(job) == "CANCELLED" and not run.events.exists():
+            submit.end_before_start(run, f"stopped in the queue: Slurm job {job} was cancelled before it started")
+            print(f"{run.root.name} had not started: Slurm job {job} is cancelled")
+        else:
+            print(f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts")
         return 0
     print(f"{run.root.name} is stopping")
     return 0

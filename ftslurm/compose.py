@@ -152,6 +152,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         key = max(unknown[1] or "", unknown[2] or "", full[1] if full else "", key=len)
         names = list(keys())
         close = [n for n in names if n.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+        if close and close[0] == key.split("[")[0]:  # the key is right, something inside it is not
+            return f"{key}: {text}; what it may hold is in ftslurm/config.py"
         hint = f"did you mean {close[0]}?" if close else f"near it there are {key_like(key)}"
         return f"there is no setting {key}; {hint}"
     if missing := re.search(r"Could not find '([\w-]+)/([^']+)'", str(error)):
@@ -163,7 +165,7 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     if error.__cause__ is not None and str(error.__cause__):
         text += f": {_first_lines(error.__cause__)}"
     given = " ".join(" ".join(overrides).split())  # one line, whatever a value holds
-    return f"{text} (given: {given})"
+    return f"{text} (given: {given})".replace("++", "")
 
 
 def _first_lines(error: BaseException) -> str:

@@ -11,8 +11,10 @@ import os
 import platform
 import signal
 import time
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from ftslurm import channel, inbox
 from ftslurm.config import Config, script_arguments
@@ -58,8 +60,9 @@ log = logging.getLogger("ftslurm.controller")
 class Controller:
     """One run, from its allocation to its end."""
 
-    def __init__(self, config: Config, run: RunDir, allocation: Allocation) -> None:
+    def __init__(self, config: Config, run: RunDir, allocation: Allocation, tell: Callable[[Mapping[str, Any]], None]):
         self.config = config
+        self.tell = tell
         self.run_dir = run
         self.local = config.cluster.kind == "local"
         self.launcher: LocalLauncher | SrunLauncher = (LocalLauncher if self.local else SrunLauncher)(config, run)
@@ -91,7 +94,7 @@ class Controller:
     def _record_start(self, granted: Event) -> None:
         config, groups = self.config, self.config.groups
         assert isinstance(granted, Granted)
-        self.journal.append(
+        started = self.journal.append(
             "run_started",
             run_id=self.run_dir.root.name,
             name=config.run.name,
@@ -106,6 +109,7 @@ class Controller:
             host=platform.node(),
             pid=os.getpid(),
         )
+        self.started = [started]
 
     # --- what happened ---------------------------------------------------------------------------------------------
 
@@ -175,6 +179,7 @@ class Controller:
 
     def _carry_out(self, actions: list[Action]) -> None:
         records = [action for action in actions if isinstance(action, Record)]
+        told, self.started = self.started, []
         for record in records:
             fields = dict(record.fields)
             if record.event == "step_exited":
@@ -184,7 +189,10 @@ class Controller:
             written = self.journal.append(record.event, **fields)
             if record.event != "progress":
                 log.info("%s", written)
+            told.append(written)
         self.journal.flush(sync=any(r.event != "progress" for r in records))
+        for written in told:
+            self.tell(written)
         for action in actions:
             self._act(action)
 
@@ -278,7 +286,9 @@ def translate(step: StepId, message: channel.Message) -> Event | None:
         case "exited":
             code = None if message["code"] is None else _whole(message["code"])
             number = None if message["signal"] is None else _whole(message["signal"])
-            return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=bool(message["oom"])))
+            words = str(message.get("error") or "") or None
+            oom = bool(message["oom"])
+            return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=oom, error=words))
         case _:
             return None
 

@@ -21,6 +21,7 @@ from ftslurm import compose
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.journal import Event, Journal
 from ftslurm.launchers import local, srun
 from ftslurm.rundir import RunDir, replace_text
 
@@ -182,7 +183,23 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
 
 def job_state(job: str) -> str:
     """Slurm's word for the job's state; "" if Slurm does not know it, "UNKNOWN" if it does not answer."""
-    command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
+    return _ask_squeue(job, "%T")
+
+
+def in_queue(run: RunDir) -> str | None:
+    """A line about a Slurm job whose controller has not begun: what it waits for, or how it ended; None: no job."""
+    job = job_id(run)
+    if job is None:
+        return None
+    state, _, reason = _ask_squeue(job, "%T %r").partition(" ")
+    if state == "PENDING":
+        return f"Slurm job {job} is waiting in the queue ({reason})"
+    known = state not in ("", "UNKNOWN")
+    return f"Slurm job {job} is {state}" if known else f"Slurm does not know job {job} (any more)"
+
+
+def _ask_squeue(job: str, what: str) -> str:
+    command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={what}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -207,14 +224,23 @@ def _process_lives(pid: int) -> bool:
     return True
 
 
-def main(run_dir: str) -> int:
-    """What submitit runs: the controller, to its end. Returns the exit code of the run: 0 succeeded, else 1."""
+def main(run_dir: str) -> None:
+    """What submitit runs: the controller, to its end. If the run does not succeed, neither does the Slurm job."""
     run = RunDir(Path(run_dir))
-    return control(compose.load(run.config), run)
+    code = control(compose.load(run.config), run)
+    if code:
+        sys.exit(code)
 
 
-def control(config: Config, run: RunDir) -> int:
-    """Run the controller in this process."""
+def control(config: Config, run: RunDir, tell: Callable[[Event], None] = lambda _: None) -> int:
+    """Run the controller in this process.
+
+    Args:
+        tell: called with every event once it is in the journal.
+
+    Returns:
+        The exit code of the run: 0 it succeeded, 1 it did not.
+    """
     from ftslurm.controller import Controller
 
     handler = logging.FileHandler(run.controller_log)
@@ -225,8 +251,14 @@ def control(config: Config, run: RunDir) -> int:
     logger.propagate = False
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(os.environ)
-        outcome = Controller(config, run, allocation).run()
+        outcome = Controller(config, run, allocation, tell).run()
     except Exception:
         logger.exception("the controller failed; this is a bug in ftslurm")
         raise
     return 0 if outcome == "succeeded" else 1
+
+
+def end_before_start(run: RunDir, reason: str) -> None:
+    """Close the journal of a run whose job was cancelled in the queue, so that nobody goes on waiting for it."""
+    with Journal(run.events) as journal:
+        journal.append("run_finished", outcome="stopped", reason=reason, steps=0, restarts=0)

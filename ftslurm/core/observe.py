@@ -120,7 +120,10 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     actions: list[Action] = []
     joins = unit.step is None and event.committed > 0
     if joins and _is_new_history(event, unit, state):
-        error = f"it began a new history: it has reached step {event.step}, the run had reached step {state.step}"
+        error = (
+            f"ended by ftslurm: it came too late to heal and had begun a new history (step {event.step}, "
+            f"the run had reached {state.step})"
+        )
         state = swap(state, replace(unit, intent=Cause.UNKNOWN))
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
@@ -169,11 +172,13 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.hosts):
         evidence = replace(evidence, node=unit.hosts[evidence.task])
     unit = replace(unit, evidence=(*unit.evidence, evidence))
-    if evidence.node_lost and evidence.node is not None:
+    actions: list[Action] = []
+    if evidence.node_lost and evidence.node is not None and evidence.node not in state.avoid:
         state = replace(state, avoid=state.avoid | {evidence.node})
+        actions.append(Record("node_excluded", {"node": evidence.node, "reason": evidence.error or "lost"}))
     if unit.phase is not Phase.STOPPING:  # decide.py kills what is STOPPING and due
         unit = replace(unit, phase=Phase.STOPPING, due=now, down_since=now)
-    return swap(state, unit), []
+    return swap(state, unit), actions
 
 
 @_step_event.register

@@ -213,9 +213,9 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         self.mark_log()
         killed = code < 0
-        self.say(
-            "exited", code=None if killed else code, signal=-code if killed else None, oom=killed and _out_of_memory()
-        )
+        words = self.last_words() if code > 0 else ""
+        oom = killed and _out_of_memory()
+        self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
         if not killed:
             os._exit(code)
@@ -224,6 +224,18 @@ class Guard:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
         os._exit(128 - code)  # the signal does not end processes by default
+
+    def last_words(self) -> str:
+        """The last line the script printed: an argument it does not know, the message of a sys.exit."""
+        if self.log is None:
+            return ""
+        try:
+            with open(self.log[0], "rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - 4096))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
 
     def orphaned(self, why: str) -> NoReturn:
         with contextlib.suppress(OSError):

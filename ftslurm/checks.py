@@ -86,7 +86,7 @@ def check(config: Config) -> None:
     for key, most in _AT_MOST.items():
         if get(config, key) > most:
             raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
-    for rule in (_check_groups, _check_job, _check_notation, _check_times, _check_faults):
+    for rule in (_check_groups, _check_job, _check_notation, _check_places, _check_times, _check_faults):
         rule(config)
 
 
@@ -144,6 +144,18 @@ def _check_notation(config: Config) -> None:
     for line in config.cluster.setup:
         if "\n" in line:
             raise ConfigError(f"cluster.setup: one shell line per entry, {line!r} has several")
+
+
+def _check_places(config: Config) -> None:
+    for key in ("run.root", "run.dir"):
+        if any(sign in (get(config, key) or "") for sign in "%\\\n"):
+            raise ConfigError(
+                f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning"
+            )
+    taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
+    for word in config.cluster.srun:
+        if word.partition("=")[0] in taken:
+            raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
 
 
 def _check_times(config: Config) -> None:

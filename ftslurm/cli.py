@@ -187,6 +187,10 @@ def follow_run(config: Config, run: RunDir) -> int:
         if not local:
             _wait_for_start(run, there)
         status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
+    except BrokenPipeError:
+        # Whoever read our output has gone. The run has not, and its exit code is still wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
     except (KeyboardInterrupt, Terminated):
         if not local:
             console.print(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
@@ -275,8 +279,10 @@ def status_verb(words: list[str]) -> int:
         now = status.RunStatus(run_id=run.root.name)
         for event in JournalReader(run.events).read_new():
             now = status.fold(now, event)
+        if now.outcome == "running" and now.started is not None:
+            waiting = submit.abandoned(config, run)
         if args.json:
-            print(json.dumps(status.to_json(now) | {"queue": waiting}, indent=2))
+            print(json.dumps(status.to_json(now) | {"note": waiting}, indent=2))
         elif waiting:
             print(f"{run.root.name}: {waiting}")
         else:
@@ -324,8 +330,9 @@ def stop_verb(words: list[str]) -> int:
         print(f"{run.root.name} is over already: {now.outcome}")
         return 0
     config, job = compose.load(run.config), submit.job_id(run)
-    if config.cluster.kind == "local" and not submit.still_there(config, run)():
-        print(f"{run.root.name} has no controller any more; its workers have ended with it, or are about to")
+    why = submit.abandoned(config, run)
+    if why is not None and run.events.exists():
+        print(f"{run.root.name} cannot be stopped: {why}")
         return 0
     inbox.put(run.inbox, "stop")
     if now.started is None and job is not None and config.cluster.kind == "slurm":

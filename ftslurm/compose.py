@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,18 @@ def dump(config: Config) -> str:
     """The configuration as YAML, for config.yaml."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config))))
+
+
+def _escaped(value: Any) -> Any:
+    """The same with every ${ escaped: what has been resolved once must not be resolved again when it is read."""
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value)
+    return value
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:

@@ -25,6 +25,9 @@ from ftslurm.journal import Event, Journal
 from ftslurm.launchers import local, srun
 from ftslurm.rundir import RunDir, replace_text
 
+LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
+    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
+}  # fmt: skip
 YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 
 
@@ -175,7 +178,7 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
             return _process_lives(int(job))
         if time.monotonic() - asked >= 15.0:
             asked = time.monotonic()
-            answer = job_state(job) not in ("", "CANCELLED", "FAILED", "COMPLETED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
+            answer = job_state(job) in LIVE_STATES
         return answer
 
     return ask
@@ -184,6 +187,17 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
 def job_state(job: str) -> str:
     """Slurm's word for the job's state; "" if Slurm does not know it, "UNKNOWN" if it does not answer."""
     return _ask_squeue(job, "%T")
+
+
+def abandoned(config: Config, run: RunDir) -> str | None:
+    """Why nobody will write the end of this run's journal; None if somebody will, as far as can be told."""
+    job = job_id(run)
+    if job is None:
+        return None  # cluster.controller=here: the allocation it ran in is not ours to know
+    if config.cluster.kind == "local":
+        return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
+    state = job_state(job)
+    return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
 
 
 def in_queue(run: RunDir) -> str | None:

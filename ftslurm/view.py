@@ -47,8 +47,13 @@ _RESTARTS_SHOWN = 20
 
 def console() -> Console:
     """stdout. What is no terminal is as wide as its longest line: one line of ours stays one line there."""
-    here = Console()
-    return here if here.is_terminal else Console(width=1000)
+    here = _Console()
+    return here if here.is_terminal else _Console(width=1000)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the program with 1 and no word
 
 
 class Lines:

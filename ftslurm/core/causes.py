@@ -31,6 +31,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
         rank=best.task,
         error=best.error or _said(unit.evidence) or (ended.error if cause is Cause.START_FAILED else None),
         step=unit.step,
+        launched=not ended.launcher_failed,
     )
 
 

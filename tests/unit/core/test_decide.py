@@ -642,7 +642,7 @@ def test_a_step_that_runs_has_started_in_time() -> None:
 
 def test_a_step_that_cannot_even_be_launched_is_a_failed_start() -> None:
     error = "cannot start srun: No such file"
-    events = [TaskFailed(B0, Evidence(None, None, error=error, started=False)), Ended(B0, None, launcher_failed=True)]
+    events = [TaskFailed(B0, Evidence(None, None, error=error, started=False)), Ended(B0, None)]
     story = play((0, granted(3)), (0.1, events))
     assert story.records("step_exited")[0]["cause"] == "start_failed"
     assert story.ids(Launch, since=0.1) == [B1]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import Backend
+from harness import Backend, Run, all_processes
 
 pytestmark = pytest.mark.slurm
 IDLE = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
@@ -97,3 +97,52 @@ def test_a_job_that_never_starts_can_be_stopped(slurm: Backend, slurm_cluster: C
 
 def slurm_environ(backend: Backend) -> dict[str, str]:
     return os.environ | backend.environ
+
+
+@pytest.mark.parametrize("helper_too", [False, True], ids=["srun", "srun and its helper"])
+def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backend, helper_too: bool) -> None:
+    run = slurm.start("groups.count=2", args={"steps": 120, "step-time": 0.1})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+    old = run.pid(1)
+    sruns = sorted(
+        p for p, n, e in all_processes() if n == "srun" and b"FTSLURM_STEP=group-0001/0" in e and _of(run, e)
+    )
+    for pid in sruns if helper_too else sruns[:1]:  # the helper is srun's child, so its pid is the higher one
+        os.kill(pid, signal.SIGKILL)
+    run.wait_for("step_launched", group=1, attempt=1)
+    run.until(lambda: not _lives(old), "the old attempt's worker is gone", 5)
+    run.finish()
+    run.check_training(120, survivors={0}, returned={1})
+    times = {attempt: [s["time"] for s in run.steps(1) if s["attempt"] == attempt] for attempt in (0, 1)}
+    assert max(times[0]) < min(times[1])
+
+
+def test_launches_go_on_being_tried_while_slurmctld_is_away(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    run = backend.start("groups.count=2", "restart.max_per_group=1", args={"steps": 400, "step-time": 0.1})
+    try:
+        run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+        slurmctld = next(p for p, n, e in all_processes() if n == "slurmctld" and _conf(cluster) in e)
+        os.kill(slurmctld, signal.SIGSTOP)
+        run.kill(group=1)
+        run.until(lambda: len(run.named("step_launched", group=1)) >= 2, "a launch that cannot succeed")
+        os.kill(slurmctld, signal.SIGCONT)
+        run.finish()
+        run.check_training(400, survivors={0}, returned={1})
+    finally:
+        run.abandon()
+
+
+def _of(run: Run, environ: list[bytes]) -> bool:
+    return f"FTSLURM_RUN_DIR={run.dir}".encode() in environ
+
+
+def _conf(cluster: Cluster) -> bytes:
+    return f"SLURM_CONF={cluster.env['SLURM_CONF']}".encode()
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -122,7 +122,7 @@ def test_launches_go_on_being_tried_while_slurmctld_is_away(
 ) -> None:
     cluster = new_cluster(nodes=3)
     backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
-    run = backend.start("groups.count=2", "restart.max_per_group=1", args={"steps": 400, "step-time": 0.1})
+    run = backend.start("groups.count=2", "restart.max_per_group=1", args={"steps": 250, "step-time": 0.1})
     try:
         run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
         slurmctld = next(p for p, n, e in all_processes() if n == "slurmctld" and _conf(cluster) in e)
@@ -131,7 +131,7 @@ def test_launches_go_on_being_tried_while_slurmctld_is_away(
         run.until(lambda: len(run.named("step_launched", group=1)) >= 2, "a launch that cannot succeed")
         os.kill(slurmctld, signal.SIGCONT)
         run.finish()
-        run.check_training(400, survivors={0}, returned={1})
+        run.check_training(250, survivors={0}, returned={1})
     finally:
         run.abandon()
 

@@ -20,11 +20,13 @@ from ftslurm.core.decide import begin, deadline, decide
 from ftslurm.core.model import (
     Action,
     Allocation,
+    Announce,
     Assign,
     Begin,
     Cause,
     Ended,
     Event,
+    Evict,
     Evidence,
     Finish,
     Granted,
@@ -33,6 +35,7 @@ from ftslurm.core.model import (
     Kill,
     Launch,
     LighthouseUp,
+    NewHistory,
     Progressed,
     Ready,
     Record,
@@ -201,6 +204,12 @@ class Controller:
                 self.children.send(action.id, channel.encode("stop"))
             case Kill():
                 self.children.kill(action.id, self.launcher.kill_signal)
+            case Announce(step, group, attempt, store):
+                self.children.send(step, channel.encode("member", group=group, attempt=attempt, store=store))
+            case Evict(step, group, attempt, store):
+                self.children.send(step, channel.encode("evict", group=group, attempt=attempt, store=store))
+            case NewHistory(step, number):
+                self.children.send(step, channel.encode("new_history", step=number))
             case Inject():
                 self.children.send(action.id, channel.encode("inject", fault="kill", task=action.task))
             case Finish() | Record():

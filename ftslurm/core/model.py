@@ -163,6 +163,8 @@ class RunState:
     lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
     resuming: bool = False  # all groups start over from a checkpoint; until the first has committed a step again
     checkpoint: bool = False  # whether there was a checkpoint when a step last ended
+    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
+    allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
     ending: Ending | None = None
     finished: bool = False
 
@@ -322,6 +324,34 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Announce:
+    """Tell the Lighthouse (`id`) which store the living attempt of a group has: its managers are known by that."""
+
+    id: StepId
+    group: int
+    attempt: int
+    store: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """Tell the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
+
+    id: StepId
+    group: int
+    attempt: int
+    store: str | None = None
+
+
+@dataclass(frozen=True)
+class NewHistory:
+    """Tell the Lighthouse (`id`) that all groups start over: no lower step than this need be held by anybody."""
+
+    id: StepId
+    step: int
+
+
+@dataclass(frozen=True)
 class Inject:
     """A drill: kill -9 of one task's worker."""
 
@@ -335,4 +365,4 @@ class Finish:
     reason: str
 
 
-Action = Record | Launch | Assign | Begin | Stop | Kill | Inject | Finish
+Action = Record | Launch | Assign | Begin | Stop | Kill | Announce | Evict | NewHistory | Inject | Finish

@@ -289,7 +289,7 @@ def log(line: str) -> None:
 
 def main(task: Task, orders: int, reports: int) -> NoReturn:
     """Serve until killed. The options are LighthouseConfig's, and local, min_replicas and port (0: any)."""
-    options = json.loads(task.options.lighthouse)
+    options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     output = os.open(
         os.path.join(task.options.log_dir, "lighthouse.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
     )

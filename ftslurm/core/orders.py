@@ -17,17 +17,17 @@ def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     lighthouse = state.lighthouse
     if config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
         return state, []
-    actions: list[Action] = []
-    if state.resuming and state.allowed_by != lighthouse.id:
-        actions.append(NewHistory(lighthouse.id, 0))  # which step a checkpoint holds, only the script knows
-        state = replace(state, allowed_by=lighthouse.id)
     told = state.told or (None,) * len(state.groups)
     wanted = tuple(_order(unit, state) for unit in state.groups)
     new = [order for order, old in zip(wanted, told, strict=True) if order is not None and not _same(order, old)]
     if new:
         both = zip(wanted, told, strict=True)
         state = replace(state, told=tuple(old if order is None or _same(order, old) else order for order, old in both))
-    return state, actions + new
+    actions: list[Action] = [*new]  # the dead first: none of them may be in the new history
+    if state.resuming and state.allowed_by != lighthouse.id:
+        actions.append(NewHistory(lighthouse.id, 0))  # which step a checkpoint holds, only the script knows
+        state = replace(state, allowed_by=lighthouse.id)
+    return state, actions
 
 
 def _order(unit: Unit, state: RunState) -> Announce | Evict | None:

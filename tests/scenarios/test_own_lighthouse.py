@@ -1,4 +1,4 @@
-"""Failures with our own Lighthouse, on this machine and on a real Slurm: nobody waits, and its own death costs a pause."""
+"""Failures with our own Lighthouse, here and on a real Slurm: nobody waits, and its own death costs a pause."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ from ftslurm.core.model import (
     LighthouseUp,
     NewHistory,
     Progressed,
+    QuorumRefused,
     Ready,
     Record,
     StepId,
@@ -268,6 +269,8 @@ def translate(step: StepId, message: channel.Message) -> Event | None:
             return StoreUp(step, str(message["addr"]), _whole(message["port"]))
         case "address" if step.unit == LIGHTHOUSE:
             return LighthouseUp(step, str(message["url"]))
+        case "refused" if step.unit == LIGHTHOUSE:
+            return QuorumRefused(step, str(message["reason"]))
         case "progress":
             gap = message.get("gap_s")
             return Progressed(

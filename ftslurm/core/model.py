@@ -216,6 +216,14 @@ class LighthouseUp:
 
 
 @dataclass(frozen=True)
+class QuorumRefused:
+    """Our Lighthouse keeps groups waiting that would start a new history."""
+
+    id: StepId
+    reason: str
+
+
+@dataclass(frozen=True)
 class Progressed:
     """Rank 0 saw torchft commit (or abort); sampled."""
 
@@ -269,7 +277,7 @@ class StopAsked:
     cause: Cause = Cause.CANCELLED
 
 
-StepEvent = Hello | Ready | StoreUp | LighthouseUp | Progressed | TaskDone | TaskFailed | Ended
+StepEvent = Hello | Ready | StoreUp | LighthouseUp | QuorumRefused | Progressed | TaskDone | TaskFailed | Ended
 Event = Granted | StepEvent | StopAsked
 
 # --- what can be done ------------------------------------------------------------------------------------------------

@@ -196,8 +196,13 @@ class Book:
             self._forget(name)
 
     def new_history(self, step: int) -> None:
-        """All groups start over, from a checkpoint: the run's highest step is this one now."""
+        """All groups start over, from a checkpoint: the run's highest step is this one now, and no quorum was before.
+
+        So they wait for one another as they did at the first start.
+        """
         self.memory.highest = step
+        self.memory.last = None
+        self.missed.clear()
         self.holders.clear()
 
     def _forget(self, name: str) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import struct
+import threading
 import zlib
 from typing import Any
 
@@ -29,6 +30,7 @@ class Keep:
     def __init__(self, folder: str) -> None:
         self._state = os.path.join(folder, "lighthouse.json")
         self._boot = _boot_id()
+        self._writing = threading.Lock()
         self.reserved = 0  # quorum ids below this one may be issued
         self._quorum = os.open(os.path.join(folder, "lighthouse.quorum"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
@@ -82,6 +84,11 @@ class Keep:
         with contextlib.suppress(OSError):  # a full disk does not stop the training; ids are safe by their block
             os.pwrite(self._quorum, _HEAD.pack(self._boot, len(data), zlib.crc32(data)) + data, 0)
 
+    def forget_quorum(self) -> None:
+        """The last quorum belongs to a history that is over."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._quorum, 0)
+
     def snapshot(self, memory: Memory) -> str:
         """What lighthouse.json is to say, with the next block of quorum ids."""
         return json.dumps(
@@ -101,6 +108,11 @@ class Keep:
         Raises:
             OSError: it could not be written; the old one is still there.
         """
+        with self._writing:
+            self._replace(text)
+        self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
+
+    def _replace(self, text: str) -> None:
         part = self._state + ".part"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -115,7 +127,6 @@ class Keep:
         with contextlib.suppress(OSError):  # not every file system can
             os.fsync(folder)
         os.close(folder)
-        self.reserved = int(json.loads(text)["reserved"])
 
 
 def _boot_id() -> bytes:

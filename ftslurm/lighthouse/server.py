@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import socket
 import sys
 import time
@@ -235,6 +236,7 @@ class Server:
                 self._turn_away()
             case "new_history":
                 self.book.new_history(int(message["step"]))
+                self.keep.forget_quorum()
             case _:
                 return
         log(f"order: {json.dumps(message)}")
@@ -297,6 +299,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os.dup2(output, 2)
 
     def report(kind: str, **fields: object) -> None:
+        if kind == "quorum" and not select.select([], [reports], [], 0)[1]:
+            return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # nobody listens any more: the guard will end us
             os.write(reports, channel.encode_short(kind, task=task.index, **fields))
 
@@ -319,8 +323,8 @@ async def serve(options: dict[str, Any], orders: int | None, report: Report) -> 
     rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
     keep = Keep(options["folder"])
     memory = keep.load()
-    keep.write_state(keep.snapshot(memory))
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
+    server.save()
     port = await listen(server, local=options["local"], port=options["port"])
     await server.server.start()
     if orders is not None:

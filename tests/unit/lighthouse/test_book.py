@@ -126,6 +126,8 @@ def test_the_controller_may_allow_a_new_history() -> None:
     it.new_history(0)
     assert it.form(20.0) is not None
     assert it.memory.highest == 8
+    ids = it.memory.last.id if it.memory.last else 0
+    assert ids == 2
 
 
 def test_ids_only_rise() -> None:

@@ -303,6 +303,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
     names = [f"g{i}:{chance.randrange(100)}" for i in range(4)]
     living = set(range(4))
     waiting: dict[int, Future[Any]] = {}  # one who comes when the others have just gone on waits for the next round
+    members: set[int] = set()  # only who is in may ask for shrink_only: who is not shuts itself out with that for good
     over = threading.Event()
 
     def beat() -> None:
@@ -325,19 +326,21 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
                     names[back] = f"g{back}:{chance.randrange(100)}"
                     clients[back].heartbeat(names[back])
                     living.add(back)
+                    members.discard(back)
                 asking = sorted(living - waiting.keys())
                 chance.shuffle(asking)
                 shrink = 0 < turn < 7 and chance.random() < 0.2
                 for i in asking:
                     step = max(0, turn - (chance.random() < 0.2))
-                    fields = (f"a{i}", f"h:{i}", step, i + 1, shrink and not waiting)
+                    fields = (f"a{i}", f"h:{i}", step, i + 1, shrink and i in members)
                     waiting[i] = pool.submit(clients[i].quorum, names[i], timedelta(seconds=60), *fields)
                     time.sleep(0.02 if chance.random() < 0.7 else 0.15)
                 wait(waiting.values(), timeout=3.0)
                 for i in [i for i, future in sorted(waiting.items()) if future.done()]:
                     quorum = waiting.pop(i).result()
-                    members = tuple((p.replica_id, p.address, p.store_address, p.step) for p in quorum.participants)
-                    got.append((turn, i, quorum.quorum_id, members))
+                    members.add(i)
+                    seen = tuple((p.replica_id, p.address, p.store_address, p.step) for p in quorum.participants)
+                    got.append((turn, i, quorum.quorum_id, seen))
         finally:
             over.set()
             beats.join()

@@ -48,6 +48,14 @@ _AT_LEAST: Mapping[str, float] = {
     "checkpoint.every": 0,
     "stop.grace_s": 0,
 }
+_AT_MOST: Mapping[str, float] = {
+    "groups.count": 10_000,
+    "groups.nodes": 10_000,
+    "groups.workers": 1_000,
+    "groups.per_node": 1_000,
+    "cluster.spare_nodes": 10_000,
+    "lighthouse.port": 65_535,
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -75,7 +83,10 @@ def check(config: Config) -> None:
         value = get(config, key)
         if value is not None and not value >= least:
             raise ConfigError(f"{key}={value}: must be at least {least}")
-    for rule in (_check_groups, _check_job, _check_notation, _check_times, _check_faults):
+    for key, most in _AT_MOST.items():
+        if get(config, key) > most:
+            raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
+    for rule in (_check_groups, _check_job, _check_notation, _check_places, _check_times, _check_faults):
         rule(config)
 
 
@@ -104,7 +115,8 @@ def _check_job(config: Config) -> None:
             f"or choose a ready job such as `job=ddp`"
         )
     if job.script is not None and not Path(job.script).expanduser().is_file():
-        raise ConfigError(f"job.script={job.script}: no such file, seen from {Path.cwd()}")
+        what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
+        raise ConfigError(f"job.script={job.script}: {what}")
     if not isinstance(job.args, (list, dict, type(None))):
         raise ConfigError(f"job.args={job.args!r}: must be a list, or a mapping that becomes --key value")
     if not isinstance(job.python, (str, list, type(None))) or job.python in ("", []):
@@ -132,6 +144,18 @@ def _check_notation(config: Config) -> None:
     for line in config.cluster.setup:
         if "\n" in line:
             raise ConfigError(f"cluster.setup: one shell line per entry, {line!r} has several")
+
+
+def _check_places(config: Config) -> None:
+    for key in ("run.root", "run.dir"):
+        if any(sign in (get(config, key) or "") for sign in "%\\\n"):
+            raise ConfigError(
+                f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning"
+            )
+    taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
+    for word in config.cluster.srun:
+        if word.partition("=")[0] in taken:
+            raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
 
 
 def _check_times(config: Config) -> None:
@@ -166,10 +190,14 @@ def time_limit_s(text: str) -> float:
 def _check_faults(config: Config) -> None:
     size = config.groups.nodes * config.groups.workers
     for fault in config.faults.kill:
+        what = f"faults.kill: {{group: {fault.group}, at: {fault.at:g}}}"
         if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:
-            raise ConfigError(f"faults.kill={fault}: no such group or rank (groups.count={config.groups.count})")
+            raise ConfigError(
+                f"{what}: there is no rank {fault.rank} of group {fault.group}; groups are numbered from 0 "
+                f"(groups.count={config.groups.count}), ranks too ({size} in each group)"
+            )
         if fault.at <= 0 or (fault.at < 1 and config.job.total_steps is None):
             raise ConfigError(
-                f"faults.kill={fault}: `at` is a step (1 or more), or a fraction of job.total_steps, "
-                f"which must be set then"
+                f"{what}: below 1, `at` is a fraction of job.total_steps, which is not set: add job.total_steps=N, or "
+                f"name a step, as in 'faults.kill=[{{group: {fault.group}, at: 50}}]'"
             )

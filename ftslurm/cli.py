@@ -38,6 +38,9 @@ RUN is a run directory or a run id; without it, the newest run under runs/ is me
 """
 
 
+QUEUE_S = 15.0  # how often Slurm is asked about a job that waits; not at all once it runs
+
+
 class Terminated(Exception):
     """SIGTERM or SIGHUP has reached the command line."""
 
@@ -125,7 +128,7 @@ def start(config: Config, sweep: bool) -> int:
 
 def here(config: Config) -> int:
     """Run the controller in this process, in the allocation it runs in."""
-    from ftslurm import submit
+    from ftslurm import submit, view
     from ftslurm.launchers import srun
 
     if config.cluster.kind == "slurm":
@@ -138,8 +141,12 @@ def here(config: Config) -> int:
                 f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), or change groups.count"
             )
     run = submit.create(config)
-    print(f"run {run.root}", flush=True)
-    return submit.control(config, run)
+    console = view.console()
+    console.print(f"run {run.root}")
+    lines = view.Lines(console)
+    code = submit.control(config, run, lines.tell)
+    console.print(view.summary(lines.status, run))
+    return code
 
 
 def _nodes_for_groups(config: Config) -> int:
@@ -154,7 +161,7 @@ def plan_verb(words: list[str]) -> int:
     def show(config: Config) -> int:
         from ftslurm import cluster, plan
 
-        note = cluster.resolve(config)
+        note = cluster.resolve(config, preview=True)
         if note:
             print(f"ftslurm: {note}", file=sys.stderr)
         for line in plan.plan(config):
@@ -169,25 +176,30 @@ def plan_verb(words: list[str]) -> int:
 
 def follow_run(config: Config, run: RunDir) -> int:
     """Show the run to its end. Ctrl-C stops a local run, and leaves one on Slurm alone."""
-    from rich.console import Console
-
     from ftslurm import inbox, submit, view
 
-    console = Console()
+    console = view.console()
     there = submit.still_there(config, run)
-    poll_s = 0.2 if config.cluster.kind == "local" else 0.5
+    local = config.cluster.kind == "local"
+    poll_s = 0.2 if local else 0.5
     _raise_on(signal.SIGTERM, signal.SIGHUP)
     try:
+        if not local:
+            _wait_for_start(run, there)
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
+    except BrokenPipeError:
+        # Whoever read our output has gone. The run has not, and its exit code is still wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
     except (KeyboardInterrupt, Terminated):
-        if config.cluster.kind == "slurm":
-            console.print(
-                f"\nThe run goes on. Come back with: ftslurm status {run.root}\nEnd it with: ftslurm stop {run.root}"
-            )
+        if not local:
+            console.print(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
+            console.print(f"End it with: ftslurm stop {run.root}")
             return 130
         inbox.put(run.inbox, "stop")
         console.print(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
-        view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
+        console.print(view.summary(status, run))
         return 130
     if status.outcome == "running":
         print(
@@ -196,10 +208,25 @@ def follow_run(config: Config, run: RunDir) -> int:
             file=sys.stderr,
         )
         return 1
-    if config.cluster.kind == "local":
+    if local:
         _wait_for_end(there)
     console.print(view.summary(status, run))
     return 0 if status.outcome == "succeeded" else 1
+
+
+def _wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
+    """Say what the job waits for until its controller has written its first word."""
+    from ftslurm import submit
+
+    told, asked = None, 0.0
+    while not run.events.exists() and there():
+        if time.monotonic() - asked >= QUEUE_S:
+            asked = time.monotonic()
+            line = submit.in_queue(run)
+            if line != told and not run.events.exists():
+                told = line
+                print(line, flush=True)
+        time.sleep(0.2)
 
 
 def _raise_on(*numbers: int) -> None:
@@ -241,31 +268,40 @@ def status_verb(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = _find(args)
 
-    from rich.console import Console
-
     from ftslurm import compose, status, submit, view
     from ftslurm.journal import JournalReader
 
+    config = compose.load(run.config)
+    waiting = None
+    if config.cluster.kind == "slurm" and not run.events.exists():
+        waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
         now = status.RunStatus(run_id=run.root.name)
         for event in JournalReader(run.events).read_new():
             now = status.fold(now, event)
+        if now.outcome == "running" and now.started is not None:
+            waiting = submit.abandoned(config, run)
         if args.json:
-            print(json.dumps(status.to_json(now), indent=2))
+            print(json.dumps(status.to_json(now) | {"note": waiting}, indent=2))
+        elif waiting:
+            print(f"{run.root.name}: {waiting}")
         else:
-            console = Console()
-            console.print(view.render(now, time.time(), width=console.width, height=10_000))
+            console = view.console()
+            console.print(view.render(now, time.time(), width=min(console.width, 120), height=10_000))
         return 0
-    there = submit.still_there(compose.load(run.config), run)
-    view.follow(run, console=Console(), until=lambda: not there(), history=10)
+    there = submit.still_there(config, run)
+    if config.cluster.kind == "slurm":
+        _wait_for_start(run, there)
+    console = view.console()
+    console.print(view.summary(view.follow(run, console=console, until=lambda: not there(), history=10), run))
     return 0
 
 
 def logs_verb(words: list[str]) -> int:
     parser = _parser("logs", "Print what the scripts printed, in time order. Without --group: rank 0 of every group.")
-    parser.add_argument("--group", type=int, metavar="N")
-    parser.add_argument("--rank", type=int, metavar="N")
-    parser.add_argument("--attempt", type=int, metavar="N")
+    parser.add_argument("--group", type=int, metavar="N", help="only this group, all its ranks")
+    parser.add_argument("--rank", type=int, metavar="N", help="only this rank of each group")
+    parser.add_argument("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)")
     parser.add_argument("--lighthouse", action="store_true", help="the Lighthouse's log")
     parser.add_argument("--controller", action="store_true", help="the controller's log")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
@@ -294,14 +330,19 @@ def stop_verb(words: list[str]) -> int:
         print(f"{run.root.name} is over already: {now.outcome}")
         return 0
     config, job = compose.load(run.config), submit.job_id(run)
-    if config.cluster.kind == "local" and not submit.still_there(config, run)():
-        print(f"{run.root.name} has no controller any more; its workers have ended with it, or are about to")
+    why = submit.abandoned(config, run)
+    if why is not None and run.events.exists():
+        print(f"{run.root.name} cannot be stopped: {why}")
         return 0
     inbox.put(run.inbox, "stop")
     if now.started is None and job is not None and config.cluster.kind == "slurm":
         # No controller yet to read its inbox; --state leaves alone one that has started in the meantime.
         subprocess.run(["scancel", "--state=PENDING", job], check=False)
-        print(f"{run.root.name} had not started: Slurm job {job} is cancelled, or stops as soon as it starts")
+        if submit.job_state(job) == "CANCELLED" and not run.events.exists():
+            submit.end_before_start(run, f"stopped in the queue: Slurm job {job} was cancelled before it started")
+            print(f"{run.root.name} had not started: Slurm job {job} is cancelled")
+        else:
+            print(f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts")
         return 0
     print(f"{run.root.name} is stopping")
     return 0

@@ -5,34 +5,56 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers.local import visible_gpus
 from ftslurm.slurm import SINFO, Partition, partition_names, read_sinfo
 
+SLURM_ONLY = (
+    "partition",
+    "account",
+    "qos",
+    "time",
+    "constraint",
+    "exclude",
+    "nodelist",
+    "reservation",
+    "sbatch",
+    "srun",
+)
 ANSWER_S = 20.0  # a busy slurmctld takes its time; one that is down makes sinfo try for about ten seconds
 
 
-def resolve(config: Config) -> str:
+def resolve(config: Config, preview: bool = False) -> str:
     """Decide what the configuration leaves open (cluster.kind, groups.gpus), in place; returns a line that says so.
+
+    Args:
+        preview: nothing will be submitted; cluster=slurm need not find a Slurm.
 
     Raises:
         EnvironmentProblem: cluster=slurm without Slurm, or more than the partition has.
     """
-    note = ""
-    if config.cluster.kind == "local":
-        partitions: list[Partition] = []
-    else:
-        partitions, why_not = ask_slurm()
-        if config.cluster.kind == "auto":
-            config.cluster.kind = "slurm" if partitions else "local"
-            note = "cluster=auto: " + ("Slurm answers, submitting to it" if partitions else f"{why_not}: running here")
-        elif not partitions:
-            raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
-    if config.cluster.kind == "slurm":
+    note, cluster = "", config.cluster
+    partitions, why_not = ([], "") if cluster.kind == "local" else ask_slurm()
+    if cluster.kind == "auto":
+        asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
+        if not partitions and asked:
+            raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
+        cluster.kind = "slurm" if partitions else "local"
+        note = (
+            "Slurm answers: submitting to it" if partitions else f"{why_not}: running on this machine (cluster=local)"
+        )
+    elif cluster.kind == "slurm" and not partitions and not preview:
+        raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
+    if cluster.kind == "slurm" and cluster.controller == "here":
+        _share_gpus_of_allocation(config, os.environ)
+    elif cluster.kind == "slurm" and partitions:
         _fit(config, partitions)
+    elif cluster.kind == "slurm":
+        note = f"{why_not}: nobody was asked whether the cluster has what this needs, nor how many GPUs"
+        config.groups.gpus = config.groups.gpus or 0
     else:
         note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
     return note
@@ -48,7 +70,7 @@ def ask_slurm() -> tuple[list[Partition], str]:
     except subprocess.TimeoutExpired:
         return [], f"Slurm's controller has not answered within {ANSWER_S:g} s (sinfo)"
     except subprocess.CalledProcessError as error:
-        return [], f"sinfo fails: {last_line(error.stderr)}"
+        return [], f"no Slurm answers ({last_line(error.stderr).removeprefix('sinfo: ')})"
     rows = read_sinfo(answer.stdout)
     return rows, "" if rows else "sinfo shows no partition"
 
@@ -92,6 +114,20 @@ def _fit(config: Config, rows: Sequence[Partition]) -> None:
             f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
             f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer, or choose another "
             f"partition"
+        )
+
+
+def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> None:
+    """Settle groups.gpus in the allocation that this process runs in, which may be of any partition."""
+    groups = config.groups
+    said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
+    have = 0 if said is None else int(said.split(":")[-1])
+    if groups.gpus is None:
+        groups.gpus = groups.workers if have >= groups.workers * groups.per_node else 0
+    if said is not None and gpus_per_node(config) > have:
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
+            f"node, the allocation has {have}: ask for more (sbatch --gpus-per-node), or lower one of them"
         )
 
 

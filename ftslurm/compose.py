@@ -6,15 +6,16 @@ import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from ftslurm.checks import check
 from ftslurm.config import Config, absolute, shipped
-from ftslurm.errors import ConfigError, FtslurmError
+from ftslurm.errors import ConfigError
 
-FREE = ("job.args.", "job.env.", "cluster.sbatch.")  # mappings whose keys are the user's own
+# Mappings whose keys are the user's own, one by one or all at once.
+FREE = tuple(name + mark for name in ("job.args", "job.env", "cluster.sbatch") for mark in (".", "="))
 
 
 def load(path: Path) -> Config:
@@ -25,11 +26,12 @@ def load(path: Path) -> Config:
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     try:
         merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path))
         config = OmegaConf.to_object(merged)
-    except (OSError, OmegaConfBaseException, ValueError) as error:
+    except (OSError, OmegaConfBaseException, ValueError, YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {_first_lines(error)}") from error
     assert isinstance(config, Config)
     return config
@@ -39,7 +41,18 @@ def dump(config: Config) -> str:
     """The configuration as YAML, for config.yaml."""
     from omegaconf import OmegaConf
 
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config))))
+
+
+def _escaped(value: Any) -> Any:
+    """The same with every ${ escaped: what has been resolved once must not be resolved again when it is read."""
+    if isinstance(value, dict):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value)
+    return value
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
@@ -48,52 +61,70 @@ def free_keys(overrides: Sequence[str]) -> list[str]:
 
 
 def run_hydra(argv: Sequence[str], task: Callable[[Config], int]) -> int:
-    """Run `task` on the configuration that Hydra makes of `argv`; with -m once for each combination.
+    """Run `task` on the configuration that Hydra makes of `argv`; with -m on each of them, in turn.
 
-    --help, --cfg job, --info, --config-dir, -m and the rest are Hydra's and work as in every Hydra application.
+    --help, --cfg job, --info, --config-dir, -m and the rest are Hydra's and work as in every Hydra application. All
+    combinations are composed and checked before the first task runs.
 
     Returns:
-        The highest of the tasks' return values; 0 if Hydra only printed something.
+        The highest of the tasks' return values; 0 if Hydra only printed something. After a Ctrl-C (130) no more run.
 
     Raises:
         ConfigError: unknown key or preset, wrong type, a value that contradicts another.
         FtslurmError: what the task raised; no further combination of a sweep is run then.
     """
+    codes = [0]
+    for config in [to_config(raw) for raw in _compose(argv)]:
+        codes.append(task(config))
+        if codes[-1] == 130:
+            break
+    return max(codes)
+
+
+def _compose(argv: Sequence[str]) -> list[Any]:
+    """The configuration of every combination; none if Hydra only printed something."""
     import os
     import sys
+    import tempfile
 
     import hydra
     from hydra.core.config_store import ConfigStore
     from hydra.errors import HydraException
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     ConfigStore.instance().store(name="schema", node=Config)
-    codes = [0]
-    failed: list[FtslurmError] = []
-
-    def once(raw: DictConfig) -> None:
-        try:
-            if not failed:
-                codes.append(task(to_config(OmegaConf.to_object(raw))))
-        except FtslurmError as error:
-            failed.append(error)  # not through Hydra, which would print a headline of its own
-
+    composed: list[DictConfig] = []
     before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = ["ftslurm", *free_keys(argv)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise, instead of printing and leaving with 1
     try:
-        with _silent_deprecations():
-            hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")(once)()
-    except (HydraException, OmegaConfBaseException) as error:
+        with _silent_deprecations(), tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch:
+            # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
+            sys.argv = ["ftslurm", *options_last([f"hydra.sweep.dir='{scratch}'", *free_keys(argv)])]
+            hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")(composed.append)()
+        # Merged into the schema once more, because +key=value adds keys that are none of ours.
+        schema = OmegaConf.structured(Config)
+        return [OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.to_container(raw))) for raw in composed]
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
         raise ConfigError(explain(error, argv)) from error
     finally:
         sys.argv = before[0]
         if before[1] is None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
-    if failed:
-        raise failed[0]
-    return max(codes)
+
+
+def options_last(words: Sequence[str]) -> list[str]:
+    """The same words, Hydra's options after the overrides: its parser refuses overrides on both sides of an option."""
+    from hydra._internal.utils import get_args_parser  # the very parser that hydra.main will use
+
+    parser = get_args_parser()
+    parser.prog = "ftslurm"
+    known, others = parser.parse_known_args(words)
+    options, overrides = list(words), [*known.overrides, *others]
+    for word in overrides:
+        options.remove(word)
+    return [*overrides, *options]
 
 
 @contextmanager
@@ -119,13 +150,21 @@ def to_config(config: Any) -> Config:
 
 def explain(error: Exception, overrides: Sequence[str]) -> str:
     """Hydra's complaint as one paragraph that names the key and the nearest one that exists."""
-    text = _first_lines(error)
-    if unknown := re.search(
-        r"Key '([^']+)' (?:is not in struct|not in '\w+')|Could not override '([^']+)'", str(error)
-    ):
-        full = re.search(r"full_key: (\S+)", str(error))
-        key = unknown[2] or (full[1] if full else unknown[1])
-        close = difflib.get_close_matches(key, list(keys()), n=1, cutoff=0.5)
+    from hydra.errors import OverrideParseException
+
+    if isinstance(error, OverrideParseException):
+        return (
+            f"{error.override!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
+            f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
+        )
+    text, whole = _first_lines(error), f"{error}\n{error.__cause__}"
+    if unknown := re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')|Could not override '([^']+)'", whole):
+        full = re.search(r"full_key: (\S+)", whole)
+        key = max(unknown[1] or "", unknown[2] or "", full[1] if full else "", key=len)
+        names = list(keys())
+        close = [n for n in names if n.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+        if close and close[0] == key.split("[")[0]:  # the key is right, something inside it is not
+            return f"{key}: {text}; what it may hold is in ftslurm/config.py"
         hint = f"did you mean {close[0]}?" if close else f"near it there are {key_like(key)}"
         return f"there is no setting {key}; {hint}"
     if missing := re.search(r"Could not find '([\w-]+)/([^']+)'", str(error)):
@@ -136,7 +175,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         return "job.args is a mapping in this job: set its arguments one by one, as in job.args.lr=0.1"
     if error.__cause__ is not None and str(error.__cause__):
         text += f": {_first_lines(error.__cause__)}"
-    return f"{text} (given: {' '.join(overrides)})"
+    given = " ".join(" ".join(overrides).split())  # one line, whatever a value holds
+    return f"{text} (given: {given})".replace("++", "")
 
 
 def _first_lines(error: BaseException) -> str:

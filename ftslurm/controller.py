@@ -6,13 +6,17 @@ no Slurm call while the run goes on, and it never imports torch.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
+import re
 import signal
 import time
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from ftslurm import channel, inbox
 from ftslurm.config import Config, script_arguments
@@ -36,6 +40,7 @@ from ftslurm.core.model import (
     Launch,
     LighthouseUp,
     NewHistory,
+    NodesLeft,
     Progressed,
     QuorumRefused,
     Ready,
@@ -48,31 +53,35 @@ from ftslurm.core.model import (
     TaskFailed,
 )
 from ftslurm.journal import Journal
-from ftslurm.launchers.children import Children, Complained, Gone, Launcher, News, Said
+from ftslurm.launchers.children import Answered, Children, Complained, Gone, Launcher, News, Said
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.rundir import LIGHTHOUSE, RunDir
-from ftslurm.slurm import SRUN_FAILED, read_srun
+from ftslurm.slurm import SRUN_FAILED, expand_hosts, read_srun
 from ftslurm.wakeup import Wakeup
 
 LOOK_S = 0.25  # how often the inbox is looked at: one listing of a local folder
+NOT_OURS = "Requested node configuration is not available"  # what srun says of a node that the job has lost
+NODES = "nodes"
 log = logging.getLogger("ftslurm.controller")
 
 
 class Controller:
     """One run, from its allocation to its end."""
 
-    def __init__(self, config: Config, run: RunDir, allocation: Allocation) -> None:
+    def __init__(self, config: Config, run: RunDir, allocation: Allocation, tell: Callable[[Mapping[str, Any]], None]):
         self.config = config
+        self.tell = tell
         self.run_dir = run
         self.local = config.cluster.kind == "local"
+        self.job = allocation.name
         self.launcher: LocalLauncher | SrunLauncher = (LocalLauncher if self.local else SrunLauncher)(config, run)
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
         self.journal = Journal(run.events, clock=self.now)
         self.state = begin(config)
         self.events: list[Event] = [Granted(allocation)]
         self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2))
-        self.children = Children(run.root)
+        self.children = Children(run.root, self.local)
         self.children.selector.register(self.wakeup.fd, 1)
         self.next_ping = self.next_look = 0.0
         self.last_complaint: dict[StepId, str] = {}
@@ -89,13 +98,14 @@ class Controller:
             self._carry_out(actions)
             if not self.events and not self.state.finished:
                 self._gather()
-        self.journal.close()
+        with contextlib.suppress(OSError):
+            self.journal.close()
         return self.state.ending.outcome if self.state.ending else "failed"
 
     def _record_start(self, granted: Event) -> None:
         config, groups = self.config, self.config.groups
         assert isinstance(granted, Granted)
-        self.journal.append(
+        started = self.journal.append(
             "run_started",
             run_id=self.run_dir.root.name,
             name=config.run.name,
@@ -110,6 +120,7 @@ class Controller:
             host=platform.node(),
             pid=os.getpid(),
         )
+        self.started = [started]
 
     # --- what happened ---------------------------------------------------------------------------------------------
 
@@ -146,15 +157,23 @@ class Controller:
                 except (KeyError, TypeError) as error:
                     log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
                     return
+                if isinstance(event, Hello) and isinstance(news.message.get("slurm_step"), str):
+                    self.children.identify(news.id, news.message["slurm_step"])
                 if event is not None:
                     self.events.append(event)
             case Complained():
                 self.last_complaint[news.id] = news.line
+                if not self.local and (NOT_OURS in news.line or "Node failure on" in news.line):
+                    command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"]
+                    self.children.ask(NODES, command)  # which nodes are still the job's?
                 evidence = None if self.local else read_srun(news.line)
                 if evidence is not None and (evidence.node_lost or not self.children.killed(news.id)):
                     self.events.append(TaskFailed(news.id, evidence))  # after our own kill srun only echoes it
             case Gone():
                 self.events.append(self._ended(news))
+            case Answered(what=what, code=0, text=text) if what == NODES and text.strip():
+                with contextlib.suppress(ValueError):
+                    self.events.append(NodesLeft(tuple(expand_hosts(text.strip()))))
 
     def _ended(self, news: Gone) -> Ended:
         worst = next((code for code in news.codes if code), 0)
@@ -179,6 +198,7 @@ class Controller:
 
     def _carry_out(self, actions: list[Action]) -> None:
         records = [action for action in actions if isinstance(action, Record)]
+        told, self.started = self.started, []
         for record in records:
             fields = dict(record.fields)
             if record.event == "step_exited":
@@ -188,7 +208,13 @@ class Controller:
             written = self.journal.append(record.event, **fields)
             if record.event != "progress":
                 log.info("%s", written)
-        self.journal.flush(sync=any(r.event != "progress" for r in records))
+            told.append(written)
+        try:
+            self.journal.flush(sync=any(r.event != "progress" for r in records))
+        except OSError as error:  # what could not be written is kept, and written with the next lines
+            log.error("the journal cannot be written: %s", error)
+        for written in told:
+            self.tell(written)
         for action in actions:
             self._act(action)
 
@@ -221,7 +247,8 @@ class Controller:
             log_dir = self.run_dir.logs
         else:
             log_dir = self.run_dir.attempt(action.id.unit, action.id.attempt)
-            log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # the worker will say so, with the path
+                log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         launcher: Launcher = self.launcher
         commands = launcher.commands(action, log_dir)
         step_log = self.run_dir.step_log(action.id.unit, action.id.attempt)
@@ -229,7 +256,7 @@ class Controller:
         if problem is not None:
             self.events.append(TaskFailed(action.id, Evidence(None, None, error=problem, started=False)))
             if action.id not in self.children.steps:
-                self.events.append(Ended(action.id, code=None, error=problem, launcher_failed=True))
+                self.events.append(Ended(action.id, code=None, error=problem))
 
     def _assignment(self, action: Assign) -> bytes:
         job = self.config.job
@@ -283,16 +310,23 @@ def translate(step: StepId, message: channel.Message) -> Event | None:
                 gap_s=gap if isinstance(gap, float) else None,
             )
         case "failed":
-            error = str(message["error"])
+            error = _printable(str(message["error"]))
             return TaskFailed(step, Evidence(task, None, code=1, error=error, started=bool(message["started"])))
         case "exited" if message["code"] == 0:
             return TaskDone(step, task)
         case "exited":
             code = None if message["code"] is None else _whole(message["code"])
             number = None if message["signal"] is None else _whole(message["signal"])
-            return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=bool(message["oom"])))
+            words = _printable(str(message.get("error") or "")) or None
+            oom = bool(message["oom"])
+            return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=oom, error=words))
         case _:
             return None
+
+
+def _printable(text: str) -> str:
+    """Without the escape sequences that a script may put into its messages, which end up on people's terminals."""
+    return "".join(sign for sign in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text) if sign.isprintable())
 
 
 def _whole(value: object) -> int:
@@ -305,7 +339,7 @@ def _asked_by_signal(number: int, config: Config) -> StopAsked:
     if number == signal.SIGUSR2:
         reason = (
             f"the time limit of the Slurm job is {config.cluster.signal_s} s away (cluster.signal_s): stopped cleanly "
-            f"before Slurm does it; ask for more with cluster.time={config.cluster.time}"
+            f"before Slurm does it; ask for more with cluster.time (now {config.cluster.time or 'the default'})"
         )
         return StopAsked(reason, "slurm", Cause.TIME_LIMIT)
     name = signal.Signals(number).name

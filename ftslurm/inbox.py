@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 import uuid
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 
 from ftslurm.config import user_name
 from ftslurm.rundir import replace_text
+
+LONGEST = 65536  # bytes; a longer file is no command
 
 
 def put(inbox: Path, what: str, **fields: object) -> None:
@@ -36,10 +39,11 @@ def take(inbox: Path) -> list[dict[str, Any]]:
     for name in names:
         path = inbox / name
         try:
-            ours = path.stat(follow_symlinks=False).st_uid == os.getuid()
-            text = path.read_text() if ours else ""
+            what = path.stat(follow_symlinks=False)
+            sound = stat.S_ISREG(what.st_mode) and what.st_uid == os.getuid() and what.st_size < LONGEST
+            data = path.read_bytes() if sound else b""
             path.unlink()
-            command = json.loads(text)
+            command = json.loads(data)
         except (OSError, ValueError, RecursionError):
             continue  # no command; not looked at again
         if isinstance(command, dict) and isinstance(command.get("what"), str):

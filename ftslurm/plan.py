@@ -59,6 +59,8 @@ def plan(config: Config) -> Iterator[str]:
         yield f"  {launch.id.unit}: {shlex.join(_command(config, run, launch, here))}"
     if len(launches) > 3:
         yield f"  and {len(launches) - 3} more, alike"
+    if here:
+        return
     yield ""
     for node in dict.fromkeys(node for launch in launches if launch.group is not None for node in launch.place.nodes):
         yield f"if {node} died   {_if_lost(config, state, node)}"

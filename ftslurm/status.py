@@ -265,8 +265,15 @@ def _finished(status: RunStatus, event: Event) -> RunStatus:
         finished=number(event, "time"),
         step=status.step if steps is None else steps,
         restarts=status.restarts if restarts is None else restarts,
-        groups=tuple(replace(g, waiting_for=None, steps_per_s=None) for g in status.groups),
+        groups=tuple(_at_the_end(g) for g in status.groups),
+        lighthouse=replace(status.lighthouse, phase=Phase.SUCCEEDED),
     )
+
+
+def _at_the_end(group: GroupStatus) -> GroupStatus:
+    """A group of a run that is over: what waited for its next attempt has failed."""
+    failed = group.phase is Phase.PENDING and group.last_cause not in (None, "cancelled", "time_limit")
+    return replace(group, phase=Phase.FAILED if failed else group.phase, waiting_for=None, steps_per_s=None)
 
 
 def _group(status: RunStatus, event: Event) -> GroupStatus | None:
@@ -316,6 +323,8 @@ def verdict(event: Event) -> str:
         "unknown": f"ended for no known reason{sign}",
     }.get(cause, cause.replace("_", " "))
     error = text(event, "error")
+    if cause == "unknown" and error:
+        return error + (f" on {node}" if node else "")
     return said + (f" on {node}" if node else "") + (f": {error}" if error else "")
 
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,13 @@ from ftslurm import compose
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.journal import Event, Journal
 from ftslurm.launchers import local, srun
 from ftslurm.rundir import RunDir, replace_text
 
+LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
+    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
+}  # fmt: skip
 YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 
 
@@ -73,9 +78,10 @@ def submit(config: Config, run: RunDir) -> Any:
             # exec: the batch process must be Python itself, or Slurm's warning signal only kills the shell before it.
             executor = submitit.SlurmExecutor(run.submitit, python=f"exec {shlex.quote(sys.executable)}")
             executor.update_parameters(**sbatch_parameters(config, run))
-            job = executor.submit(main, str(run.root))
+            with redirect_stderr(StringIO()):  # submitit prints what sbatch says when it refuses; so do we, once
+                job = executor.submit(main, str(run.root))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        shutil.rmtree(run.root)  # nothing was submitted: nothing that looks like a run stays behind
+        shutil.rmtree(run.root, ignore_errors=True)  # nothing was submitted: nothing that looks like a run stays behind
         raise EnvironmentProblem(f"sbatch refused the job: {_refusal(error)}") from error
     replace_text(run.submitit / "job_id", str(job.job_id))
     token.unlink()
@@ -115,7 +121,7 @@ def sbatch_parameters(config: Config, run: RunDir) -> dict[str, Any]:
         "job_name": config.run.name,
         "time": None,  # submitit's default would be five minutes
         "wckey": None,
-        "setup": list(cluster.setup),
+        "setup": ["set -e", *cluster.setup, "set +e"] if cluster.setup else [],  # a line that fails ends the job
         "stderr_to_stdout": True,
         "additional_parameters": options,
     }
@@ -132,8 +138,8 @@ def sbatch_script(config: Config, run: RunDir) -> str:
 def _refusal(error: Exception) -> str:
     """What sbatch said, without what submitit says about it."""
     text = str(getattr(error, "stderr", None) or error)
-    lines = [line for line in text.splitlines() if "sbatch: error:" in line]
-    return " ".join(line.split("sbatch: error:")[1].strip() for line in lines) or last_line(text)
+    lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
+    return "; ".join(line.removeprefix("error: ").strip() for line in lines) or last_line(text)
 
 
 @contextmanager
@@ -172,7 +178,7 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
             return _process_lives(int(job))
         if time.monotonic() - asked >= 15.0:
             asked = time.monotonic()
-            answer = job_state(job) not in ("", "CANCELLED", "FAILED", "COMPLETED", "TIMEOUT", "NODE_FAIL", "BOOT_FAIL")
+            answer = job_state(job) in LIVE_STATES
         return answer
 
     return ask
@@ -180,7 +186,34 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
 
 def job_state(job: str) -> str:
     """Slurm's word for the job's state; "" if Slurm does not know it, "UNKNOWN" if it does not answer."""
-    command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"]
+    return _ask_squeue(job, "%T")
+
+
+def abandoned(config: Config, run: RunDir) -> str | None:
+    """Why nobody will write the end of this run's journal; None if somebody will, as far as can be told."""
+    job = job_id(run)
+    if job is None:
+        return None  # cluster.controller=here: the allocation it ran in is not ours to know
+    if config.cluster.kind == "local":
+        return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
+    state = job_state(job)
+    return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
+
+
+def in_queue(run: RunDir) -> str | None:
+    """A line about a Slurm job whose controller has not begun: what it waits for, or how it ended; None: no job."""
+    job = job_id(run)
+    if job is None:
+        return None
+    state, _, reason = _ask_squeue(job, "%T %r").partition(" ")
+    if state == "PENDING":
+        return f"Slurm job {job} is waiting in the queue ({reason})"
+    known = state not in ("", "UNKNOWN")
+    return f"Slurm job {job} is {state}" if known else f"Slurm does not know job {job} (any more)"
+
+
+def _ask_squeue(job: str, what: str) -> str:
+    command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={what}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -205,14 +238,23 @@ def _process_lives(pid: int) -> bool:
     return True
 
 
-def main(run_dir: str) -> int:
-    """What submitit runs: the controller, to its end. Returns the exit code of the run: 0 succeeded, else 1."""
+def main(run_dir: str) -> None:
+    """What submitit runs: the controller, to its end. If the run does not succeed, neither does the Slurm job."""
     run = RunDir(Path(run_dir))
-    return control(compose.load(run.config), run)
+    code = control(compose.load(run.config), run)
+    if code:
+        sys.exit(code)
 
 
-def control(config: Config, run: RunDir) -> int:
-    """Run the controller in this process."""
+def control(config: Config, run: RunDir, tell: Callable[[Event], None] = lambda _: None) -> int:
+    """Run the controller in this process.
+
+    Args:
+        tell: called with every event once it is in the journal.
+
+    Returns:
+        The exit code of the run: 0 it succeeded, 1 it did not.
+    """
     from ftslurm.controller import Controller
 
     handler = logging.FileHandler(run.controller_log)
@@ -223,8 +265,14 @@ def control(config: Config, run: RunDir) -> int:
     logger.propagate = False
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(os.environ)
-        outcome = Controller(config, run, allocation).run()
+        outcome = Controller(config, run, allocation, tell).run()
     except Exception:
         logger.exception("the controller failed; this is a bug in ftslurm")
         raise
     return 0 if outcome == "succeeded" else 1
+
+
+def end_before_start(run: RunDir, reason: str) -> None:
+    """Close the journal of a run whose job was cancelled in the queue, so that nobody goes on waiting for it."""
+    with Journal(run.events) as journal:
+        journal.append("run_finished", outcome="stopped", reason=reason, steps=0, restarts=0)

@@ -45,6 +45,32 @@ _FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line the c
 _RESTARTS_SHOWN = 20
 
 
+def console() -> Console:
+    """stdout. What is no terminal is as wide as its longest line: one line of ours stays one line there."""
+    here = _Console()
+    return here if here.is_terminal else _Console(width=1000)
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # rich would end the program with 1 and no word
+
+
+class Lines:
+    """Prints events as they happen, one line each: for the output file of a job."""
+
+    def __init__(self, out: Console) -> None:
+        self.status = RunStatus()
+        self._screen = _Lines(out, every_s=60.0)
+
+    def tell(self, event: Event) -> None:
+        """Show one event."""
+        self.status = fold(self.status, event)
+        line = self._screen.line(event, self.status)
+        if line is not None:
+            self._screen.show([(event, line)], self.status)
+
+
 def follow(
     run: RunDir,
     *,
@@ -161,8 +187,13 @@ class _Table(_Screen):
 def render(status: RunStatus, now: float, width: int = 80, height: int = 100) -> RenderableType:
     """The live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
     width = min(width, 120)
-    head, groups = (_title(status, now, width), _bar(status, width)), _groups(status, width, height)
-    return Group(*head, Text(), groups, Text(), _lighthouse(status))
+    parts: list[RenderableType] = [_title(status, now, width)]
+    if status.outcome != "running" and status.reason:
+        parts.append(Text(status.reason, _style(status)))
+    parts += [_bar(status, width), Text(), _groups(status, width, height)]
+    if status.outcome == "running":
+        parts += [Text(), _lighthouse(status)]
+    return Group(*parts)
 
 
 def _title(status: RunStatus, now: float, width: int) -> Text:
@@ -170,7 +201,9 @@ def _title(status: RunStatus, now: float, width: int) -> Text:
     if status.job_id is not None:
         left.append(f"  job {status.job_id}", "dim")
     facts = []
-    if status.groups:
+    if status.outcome != "running":
+        facts.append(wording.ended(status.outcome))
+    elif status.groups:
         facts.append(f"{status.stepping} of {wording.plural(len(status.groups), 'group')} stepping")
     if status.restarts:
         facts.append(wording.plural(status.restarts, "restart"))
@@ -297,7 +330,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("nodes not used", wording.few(status.excluded_nodes, 8))
     for g in status.groups:
         if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
-            log = f" - log: {g.last_log}" if g.last_log else ""
+            log = f" - log: {wording.short_log(g.last_log)}" if g.last_log else ""
             facts.add_row(f"group {g.group}", Text(f"{g.last_error or 'given up'}{log}", "red"))
     facts.add_row("logs", Text(str(run.logs)))
     parts: list[RenderableType] = [head, Text(), facts]

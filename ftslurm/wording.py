@@ -48,7 +48,7 @@ def describe(event: Event, status: RunStatus) -> str | None:
         case "quorum_refused":
             return f"the Lighthouse waits{_because(event)}"
         case "command":
-            return f"{event.get('what')} asked for by {event.get('by')}{_because(event)}"
+            return f"{event.get('what')}: {text(event, 'reason') or event.get('by')}"
         case "run_finished":
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
             return f"the run {ended(status.outcome)} ({counts}){_because(event)}"
@@ -92,7 +92,7 @@ def _joined(event: Event, status: RunStatus) -> str | None:
             took = f" {seconds(away)} after it died"
         else:
             took = f" {seconds(since_launch)} after its launch" if since_launch is not None else ""
-        return f"group {group} is back: first step {step} committed{took}{quorum}"
+        return f"group {group} is back: first step {step} committed{took}"
     if sum(g.joined or g.restarts > 0 for g in status.groups) == 1:
         since_launch = number(event, "seconds")
         after = f", {seconds(since_launch)} after the launch" if since_launch is not None else ""
@@ -113,7 +113,12 @@ def _exited(event: Event, status: RunStatus) -> str | None:
         return f"{what} {_ORDERLY[str(cause)]}{at and f' ({at.strip()})'}"
     log = text(event, "log")
     before = "" if at or not group else " before its first step"
-    return f"{what} attempt {attempt} died{at}{before}: {verdict(event)}" + (f" - log: {log}" if log else "")
+    return f"{what} attempt {attempt} died{at}{before}: {verdict(event)}" + (f" - log: {short_log(log)}" if log else "")
+
+
+def short_log(path: str) -> str:
+    """A log's path inside the run directory, whose own path has been told already."""
+    return "logs/" + path.rpartition("/logs/")[2]
 
 
 def _group(event: Event, status: RunStatus) -> GroupStatus | None:

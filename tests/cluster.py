@@ -294,4 +294,6 @@ def _free_ports(count: int) -> list[int]:
 if __name__ == "__main__":
     with scratch() as folder:
         command = sys.argv[1:] or [os.environ.get("SHELL", "/bin/sh")]
+        if not sys.argv[1:]:
+            print("a shell in a throwaway Slurm of 4 nodes (try sinfo); `exit` ends the shell and the cluster")
         sys.exit(subprocess.run(command, env=Cluster.start(folder / "c").environ()).returncode)

@@ -19,9 +19,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
     best = min(unit.evidence, key=_strength, default=None)
     cause = _cause(unit, ended, best, tasks)
     if best is None or cause in (Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
-        best = Evidence(
-            None, None, code=ended.code, signal=ended.signal, error=None if cause is Cause.OK else ended.error
-        )
+        best = Evidence(None, None, code=ended.code, signal=ended.signal)
     return Exit(
         attempt=unit.attempt,
         time=now,
@@ -33,6 +31,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
         rank=best.task,
         error=best.error or _said(unit.evidence) or (ended.error if cause is Cause.START_FAILED else None),
         step=unit.step,
+        launched=not ended.launcher_failed,
     )
 
 
@@ -63,7 +62,7 @@ def _strength(evidence: Evidence) -> int:
         return 1
     if evidence.signal is not None:
         return 2
-    return 3 if evidence.error is not None else 4
+    return 3 if evidence.error is not None else 4  # equal ones: the first that came
 
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:

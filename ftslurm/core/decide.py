@@ -89,7 +89,10 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         reason = "all groups finished"
         if failed:
             reason = f"{len(succeeded)} of {len(state.groups)} groups finished; group {failed[0].group} did not"
-        return replace(state, ending=Ending("succeeded", reason)), []
+        if state.step == 0:
+            reason += "; no step was ever committed: does the script use torchft's Manager?"
+        doubtful = failed and state.step == 0  # nothing shows that the others have done its share
+        return replace(state, ending=Ending("failed" if doubtful else "succeeded", reason)), []
     if len(state.groups) - len(failed) < config.groups.min:
         why = "; ".join(f"group {u.group}: {_last_words(u)}" for u in failed[:3])
         reason = (

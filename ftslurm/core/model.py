@@ -102,6 +102,7 @@ class Exit:
     rank: int | None = None
     error: str | None = None
     step: int | None = None  # the last step it had committed
+    launched: bool = True  # False: srun itself failed, no node was reached
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,13 @@ class Granted:
     """Slurm gave nodes."""
 
     allocation: Allocation
+
+
+@dataclass(frozen=True)
+class NodesLeft:
+    """Slurm says which nodes the allocation still has."""
+
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -278,7 +286,7 @@ class StopAsked:
 
 
 StepEvent = Hello | Ready | StoreUp | LighthouseUp | QuorumRefused | Progressed | TaskDone | TaskFailed | Ended
-Event = Granted | StepEvent | StopAsked
+Event = Granted | NodesLeft | StepEvent | StopAsked
 
 # --- what can be done ------------------------------------------------------------------------------------------------
 

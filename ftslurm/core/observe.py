@@ -23,6 +23,7 @@ from ftslurm.core.model import (
     Hello,
     Inject,
     LighthouseUp,
+    NodesLeft,
     Phase,
     Progressed,
     QuorumRefused,
@@ -40,6 +41,7 @@ from ftslurm.core.model import (
 
 Outcome = tuple[RunState, list[Action]]
 _AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
+PATIENT_STARTS = 3  # launches that reached no node, before the same words from all groups mean that none ever will
 DUD_STARTS = 3  # so many starts in a row without an address, and the Lighthouse is given up
 
 
@@ -60,6 +62,12 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, Granted):
         fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
         return replace(state, allocation=event.allocation), [Record("allocation_granted", fields)]
+    if isinstance(event, NodesLeft):
+        had = state.allocation.nodes if state.allocation is not None else ()
+        gone = [node for node in had if node not in event.nodes and node not in state.avoid]
+        why = "Slurm has taken it out of the job"
+        records: list[Action] = [Record("node_excluded", {"node": node, "reason": why}) for node in gone]
+        return replace(state, avoid=state.avoid | set(gone)), records
     if isinstance(event, StopAsked):
         record = Record("command", {"what": "stop", "by": event.by, "reason": event.reason})
         if state.ending is not None:
@@ -126,7 +134,11 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     actions: list[Action] = []
     joins = unit.step is None and event.committed > 0
     if joins and _is_new_history(event, unit, state):
-        error = f"it began a new history: it has reached step {event.step}, the run had reached step {state.step}"
+        error = (
+            f"ended by ftslurm: it came too late to heal and had begun a new history (step {event.step}, "
+            f"the run had reached {state.step})"
+        )
+        state = swap(state, replace(unit, intent=Cause.UNKNOWN))
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
         seconds = round(now - unit.launched, 3)
@@ -174,15 +186,19 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.hosts):
         evidence = replace(evidence, node=unit.hosts[evidence.task])
     unit = replace(unit, evidence=(*unit.evidence, evidence))
-    if evidence.node_lost and evidence.node is not None:
+    actions: list[Action] = []
+    if evidence.node_lost and evidence.node is not None and evidence.node not in state.avoid:
         state = replace(state, avoid=state.avoid | {evidence.node})
+        actions.append(Record("node_excluded", {"node": evidence.node, "reason": evidence.error or "lost"}))
     if unit.phase is not Phase.STOPPING:  # decide.py kills what is STOPPING and due
         unit = replace(unit, phase=Phase.STOPPING, due=now, down_since=now)
-    return swap(state, unit), []
+    return swap(state, unit), actions
 
 
 @_step_event.register
 def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    if unit.group is None and state.ending is not None:
+        unit = replace(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
     verdict = classify(unit, event, tasks_of(unit, config), now)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
     fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
@@ -225,7 +241,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
     hopeless = _same_start_error(state)
     if hopeless:
         return replace(state, ending=Ending("failed", hopeless)), actions
-    answer = restart.judge(unit.exits, config.restart)
+    answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
         state, more = (
             swap(state, replace(unit, phase=Phase.FAILED)),
@@ -245,6 +261,8 @@ def _same_start_error(state: RunState) -> str | None:
     ends = [u.exits[-1] for u in state.groups]
     if len(ends) == 1:
         ends = list(state.groups[0].exits[-2:])  # one failure of one group may be chance
+    if not all(e.launched for e in ends) and min(len(u.exits) for u in state.groups) < PATIENT_STARTS:
+        return None  # slurmctld may be away for a moment
     words = {e.error for e in ends}
     if len(ends) < 2 or len(words) > 1 or None in words or {e.cause for e in ends} - _AT_THE_START:
         return None

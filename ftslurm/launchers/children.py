@@ -64,7 +64,16 @@ class Gone:
     killed: bool  # by us
 
 
-News = Said | Complained | Gone
+@dataclass(frozen=True)
+class Answered:
+    """A command of Slurm's that ran aside has ended. text is what it printed on stdout."""
+
+    what: str
+    code: int
+    text: str
+
+
+News = Said | Complained | Gone | Answered
 
 
 @dataclass(eq=False)
@@ -82,21 +91,44 @@ class _Step:
     children: list[_Child]
     log: IO[bytes]
     kills: int = 0
+    slurm_id: str | None = None  # JOB.STEP, once a task has said it
+    over: bool = False  # every process we started for it has ended
+    cancelling: bool = False  # scancel was asked to make sure
 
 
 class Children:
     """Every step that runs."""
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, local: bool) -> None:
+        self.local = local
         _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
         self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
         self.selector = selectors.DefaultSelector()
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}
+        self.aside: dict[int, tuple[str, subprocess.Popen[str]]] = {}
+
+    def ask(self, what: str, argv: Sequence[str]) -> None:
+        """Run a command aside, because Slurm's may take their time; its Answered comes when it has ended."""
+        if what not in (name for name, _ in self.aside.values()):
+            with contextlib.suppress(OSError):
+                command = subprocess.Popen(
+                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+                )
+                self.aside[command.pid] = (what, command)
+
+    def identify(self, step: StepId, slurm_id: str) -> None:
+        """Remember what Slurm calls a step."""
+        if step in self.steps:
+            self.steps[step].slurm_id = slurm_id
 
     def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
         """Start a step's processes, each in a session of its own. Returns what went wrong, or None."""
-        self.steps[step] = entry = _Step([], log.open("ab", buffering=0))
+        try:
+            sink = log.open("ab", buffering=0)
+        except OSError:  # a full disk, a log folder that somebody deleted: no reason not to train
+            sink = open(os.devnull, "ab", buffering=0)  # noqa: SIM115, PTH123
+        self.steps[step] = entry = _Step([], sink)
         for command in commands:
             try:
                 process = subprocess.Popen(
@@ -110,8 +142,11 @@ class Children:
                     start_new_session=True,
                 )
             except OSError as error:
-                entry.log.write(f"cannot start {command.argv[0]}: {error}\n".encode())
+                _log(entry, f"cannot start {command.argv[0]}: {error}\n".encode())
                 self.kill(step, None)
+                if not entry.children:  # nobody whose end could be waited for
+                    entry.log.close()
+                    del self.steps[step]
                 return f"cannot start {command.argv[0]}: {error}"
             child = _Child(step, process)
             for pipe in (process.stdin, process.stdout, process.stderr):
@@ -164,6 +199,7 @@ class Children:
             if events & selectors.EVENT_WRITE:
                 self._write(child)
         yield from self._reap()
+        yield from self._settle()
 
     def _read(self, child: _Child, stream: str) -> Iterator[News]:
         pipe = child.process.stdout if stream == "out" else child.process.stderr
@@ -180,14 +216,14 @@ class Children:
                 return
             step = self.steps[child.id]
             if stream == "err":
-                step.log.write(data)
+                _log(step, data)
                 for line in child.err.feed(data):
                     yield Complained(child.id, line.decode(errors="replace"))
             else:
                 for line in child.out.feed(data):
                     message = channel.decode(line)
                     if message is None:
-                        step.log.write(line + b"\n")  # not ours, but somebody will want to read it
+                        _log(step, line + b"\n")  # not ours, but somebody will want to read it
                     else:
                         yield Said(child.id, message)
 
@@ -219,6 +255,12 @@ class Children:
                 return
             if pid == 0:
                 return
+            if pid in self.aside:
+                what, command = self.aside.pop(pid)
+                command.returncode = os.waitstatus_to_exitcode(status)
+                with command:
+                    yield Answered(what, command.returncode, command.stdout.read() if command.stdout else "")
+                continue
             child = self.by_pid.pop(pid, None)
             if child is None:
                 continue  # an orphan that we adopted
@@ -231,14 +273,32 @@ class Children:
                     with contextlib.suppress(KeyError, ValueError):
                         self.selector.unregister(pipe)
                     pipe.close()
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # its session's stragglers
-            self._sweep()
+            if self.local:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # its session's stragglers
+                self._sweep()
             step = self.steps[child.id]
-            if all(c.code is not None for c in step.children):
-                step.log.close()
-                del self.steps[child.id]
-                yield Gone(child.id, tuple(c.code or 0 for c in step.children), step.kills > 0)
+            step.over = all(c.code is not None for c in step.children)
+
+    def _settle(self) -> Iterator[News]:
+        """Tell of the steps that are over, once nothing of them can be left anywhere.
+
+        When srun itself is killed, its helper process kills the tasks (0.1 s), so that is waited for; when the helper
+        is killed too, nobody does, and the tasks would run on beside the next attempt: scancel ends them.
+        """
+        for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
+            if not self.local:
+                if any(_group_lives(child.process.pid) for child in step.children):
+                    continue
+                abnormal = step.kills > 1 or any((child.code or 0) < 0 for child in step.children)
+                if abnormal and step.slurm_id is not None and not step.cancelling:
+                    step.cancelling = True
+                    self.ask(step.slurm_id, ["scancel", step.slurm_id])
+                if any(what == step.slurm_id for what, _ in self.aside.values()):
+                    continue
+            step.log.close()
+            del self.steps[id_]
+            yield Gone(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
 
     def _sweep(self) -> None:
         """Kill orphans: processes of this run whose parent we have become without starting them."""
@@ -253,3 +313,18 @@ class Children:
             return self.mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
+
+
+def _group_lives(leader: int) -> bool:
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _log(step: _Step, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a full disk is no reason to stop training
+        step.log.write(data)

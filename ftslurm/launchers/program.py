@@ -52,7 +52,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     """
     torchft = config.torchft
     env = {
-        **base,
+        **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
         "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
         "TORCHFT_TIMEOUT_SEC": str(torchft.timeout_s),
         "TORCHFT_QUORUM_TIMEOUT_SEC": str(torchft.quorum_timeout_s),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,7 @@ class SrunLauncher:
         )
         argv += program.command(self.config, launch, log_dir, local=False, url=self.url)
         env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
+        argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
         return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})]
 
 

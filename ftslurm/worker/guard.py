@@ -24,6 +24,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -71,6 +72,7 @@ def main(worker: str) -> NoReturn:
         options=options(sys.argv[1:]),
     )
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    fence(env)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker has its own say
     orders_out, orders_in = os.pipe()
@@ -127,6 +129,7 @@ class Guard:
         self.log: tuple[str, str] | None = None  # the rank's log and the file of its time marks
         self.log_size = 0
         self.stdin_open = True
+        self.oom_kills = _oom_kills()  # earlier ones, of whoever was in this cgroup before
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended; then end as it did, with nothing of it left behind."""
@@ -135,7 +138,7 @@ class Guard:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.say("hello", host=self.task.node, pid=self.worker)
+        self.say("hello", host=self.task.node, pid=self.worker, slurm_step=_slurm_step())
         options = self.task.options
         next_alive = next_mark = 0.0
         while True:
@@ -213,9 +216,9 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         self.mark_log()
         killed = code < 0
-        self.say(
-            "exited", code=None if killed else code, signal=-code if killed else None, oom=killed and _out_of_memory()
-        )
+        words = self.last_words() if code > 0 else ""
+        oom = killed and _oom_kills() > self.oom_kills
+        self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
         if not killed:
             os._exit(code)
@@ -224,6 +227,18 @@ class Guard:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
         os._exit(128 - code)  # the signal does not end processes by default
+
+    def last_words(self) -> str:
+        """The last line the script printed: an argument it does not know, the message of a sys.exit."""
+        if self.log is None:
+            return ""
+        try:
+            with open(self.log[0], "rb") as log:
+                log.seek(max(0, os.fstat(log.fileno()).st_size - 4096))
+                lines = log.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
 
     def orphaned(self, why: str) -> NoReturn:
         with contextlib.suppress(OSError):
@@ -286,18 +301,46 @@ def descendants(root: int, depth: int = 1 << 20) -> list[int]:
     return found
 
 
-def _out_of_memory() -> bool:
-    """Whether the kernel has killed something in our memory cgroup for want of memory."""
+def fence(environ: Mapping[str, str]) -> None:
+    """Kill what earlier attempts of this group have left on this node: never two of one group.
+
+    Slurm and our controller have ended them; this is for what escaped both, as daemons do where Slurm tracks
+    processes by their parents. Only processes that carry this very run and group in their environment are touched.
+    """
+    run, (unit, _, attempt) = environ.get("FTSLURM_RUN_DIR", ""), environ.get("FTSLURM_STEP", "").partition("/")
+    if not run or not attempt:
+        return
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                theirs = file.read().split(b"\0")
+        except OSError:
+            continue  # no process, gone, or somebody else's
+        if f"FTSLURM_RUN_DIR={run}".encode() not in theirs:
+            continue
+        steps = [word.partition(b"=")[2].decode() for word in theirs if word.startswith(b"FTSLURM_STEP=")]
+        if steps and steps[0].partition("/")[0] == unit and steps[0] != f"{unit}/{attempt}":
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(int(entry), signal.SIGKILL)
+
+
+def _slurm_step() -> str | None:
+    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
+    return f"{job}.{step}" if job and step else None
+
+
+def _oom_kills() -> int:
+    """How often the kernel has killed something in our memory cgroup for want of memory."""
     try:
         with open("/proc/self/cgroup") as groups:
             lines = [line.strip().split(":", 2) for line in groups]
     except OSError:
-        return False
+        return 0
+    kills = 0
     for _, controllers, path in (line for line in lines if len(line) == 3):
         if controllers in ("", "memory"):
             base = "/sys/fs/cgroup" + ("" if controllers == "" else "/memory") + path
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError), open(f"{base}/{name}") as events:
-                    if any(line.startswith("oom_kill ") and int(line.split()[1]) > 0 for line in events):
-                        return True
-    return False
+                    kills += sum(int(line.split()[1]) for line in events if line.startswith("oom_kill "))
+    return kills

@@ -30,9 +30,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         reports: file descriptor that leads to the controller.
     """
 
+    ours = os.fstat(reports)
+
     def say(kind: str, **fields: object) -> None:
         with contextlib.suppress(OSError):  # the controller is gone; the guard will notice
-            os.write(reports, channel.encode_short(kind, task=task.index, **fields))
+            if os.path.samestat(os.fstat(reports), ours):  # a script that closes all it finds may reuse the number
+                os.write(reports, channel.encode_short(kind, task=task.index, **fields))
 
     try:
         choose_gpus(task.options.gpus)

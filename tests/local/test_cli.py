@@ -117,7 +117,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     ((*LOCAL, "job.module=a.b"), ["job.script and job.module", "both"]),
     (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
     (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
-    (("cluster=local", "job.script=conf"), ["job.script=", "conf", "no such file"]),
+    (("cluster=local", "job.script=conf"), ["job.script=", "conf", "is a folder"]),
     ((*LOCAL, "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
     ((*LOCAL, "run.root=file/runs", "-m", "groups.min=1,2"), ["file/runs", "run.root", "Not a directory"]),
     ((*LOCAL, "run.dir=conf"), ["run.dir=", "exists already"]),
@@ -187,7 +187,7 @@ ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
     (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
     (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
     (("job=ddp", "--info", "searchpath"), ["conf"]),
-    (("plan", *LOCAL), ["train.py", "local0, local1", "if local0 died"]),
+    (("plan", *LOCAL), ["train.py", "local0, local1"]),
     (("plan", *LOCAL, "-m", "groups.count=3,4"), ["local0, local1, local2\n", "local0, local1, local2, local3\n"]),
     (("plan", "--config-dir", "conf", "job=mine", "cluster=local"), ["train.py --lr 0.1"]),
     (("plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"), ["train.py --lr 7"]),
@@ -212,19 +212,23 @@ def test_cfg_job_is_the_whole_configuration_in_yaml(home: Path) -> None:
 
 def test_plan_shows_every_rank_and_what_the_loss_of_a_node_would_do(home: Path) -> None:
     shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2", "cluster.spare_nodes=1")
-    lines = ftslurm("plan", *LOCAL, *shape, cwd=home).stdout.splitlines()
+    # No Slurm is needed to see a plan for one.
+    done = ftslurm("plan", "cluster=slurm", "job.script=train.py", *shape, cwd=home, PATH=str(home / "no-slurm"))
+    assert "nobody was asked" in done.stderr
+    lines = done.stdout.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("group  rank"))
     table = [line.split() for line in lines[first + 1 : first + 9]]
     assert [row[:3] for row in table] == [[str(n // 4), str(n % 4), str(n)] for n in range(8)]
-    assert [row[3] for row in table] == [f"local{n // 2}" for n in range(8)]
+    assert [row[3] for row in table] == [f"node{n // 2 + 1}" for n in range(8)]
     assert [row[4:] for row in table] == [[str(n // 2 % 2), str(n % 2)] for n in range(8)]
-    assert lines[-4] == "if local0 died   group 0 moves to local1, local4"
+    assert any(line.strip().startswith("#SBATCH --nodes=5") for line in lines)
+    assert lines[-4] == "if node1 died   group 0 moves to node2, node5"
 
 
 def test_slurm_off_path_means_this_machine_for_auto_and_the_reason_is_told(home: Path) -> None:
     done = ftslurm("plan", "job.script=train.py", cwd=home, PATH=str(home / "no-slurm"))
     assert done.returncode == 0
-    assert done.stderr == "ftslurm: cluster=auto: sbatch is not on PATH: running here\n"
+    assert done.stderr == "ftslurm: sbatch is not on PATH: running on this machine (cluster=local)\n"
     assert "local0" in done.stdout
 
 

@@ -72,7 +72,10 @@ def test_the_wheel_holds_every_preset_example_and_sbatch_script(wheel: Path) -> 
 def test_the_wheel_is_what_runs_and_not_the_sources(python: Path, tmp_path: Path) -> None:
     found = Path(run(python, "-c", "import ftslurm; print(ftslurm.__file__)", cwd=tmp_path).strip())
     assert found.is_relative_to(python.parents[1])
-    assert str(SOURCES) not in run(python, "-c", "import sys; print(sys.path, sys.meta_path)", cwd=tmp_path)
+    code = "import sys; print(sys.path, sys.meta_path, sep='\\n')"
+    path, finders = run(python, "-c", code, cwd=tmp_path).splitlines()
+    assert repr(str(SOURCES)) not in path  # the tests' environment may lie in the sources, as .venv does
+    assert "ftslurm" not in finders  # nor does an editable install lead there
 
 
 def test_presets_and_examples_are_found_in_the_wheel(python: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import signal
 
 from harness import Backend
 
-TRAIN = {"steps": 60, "step-time": 0.05}
+TRAIN = {"steps": 120, "step-time": 0.05}  # long enough for a group that fails at 20 to be back before the end
 
 
 def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backend: Backend) -> None:
@@ -25,7 +25,7 @@ def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backe
 def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend) -> None:
     fails = {"fail-at": 20, "fail-group": 1, "fail-how": "exit3"}
     run = backend.start("groups.count=3", args=TRAIN | fails).finish()
-    run.check_training(60, survivors={0, 2}, returned={1})
+    run.check_training(120, survivors={0, 2}, returned={1})
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["code"], ended["signal"]) == ("user_error", 3, None)
     assert len(run.named("step_launched")) == 5  # nobody else was touched
@@ -34,28 +34,28 @@ def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend)
 def test_an_exception_is_in_the_journal_with_its_text(backend: Backend) -> None:
     fails = {"fail-at": 20, "fail-group": 0, "fail-how": "raise"}
     run = backend.start("groups.count=2", args=TRAIN | fails).finish()
-    run.check_training(60, survivors={1}, returned={0})
+    run.check_training(120, survivors={1}, returned={0})
     (ended,) = run.named("step_exited", group=0, attempt=0)
     assert (ended["cause"], ended["error"]) == ("user_error", "RuntimeError: told to fail at step 20")
     assert "Traceback" in run.rank_log(0)
-    assert "ftslurm" not in run.rank_log(0).split("Traceback")[1].split("RuntimeError")[0]  # the user's frames only
+    assert "ftslurm/worker" not in run.rank_log(0).split("Traceback")[1]  # the user's frames only
 
 
 def test_a_segmentation_fault_is_told_as_what_it_is(backend: Backend) -> None:
     fails = {"fail-at": 20, "fail-group": 1, "fail-how": "segv"}
     run = backend.start("groups.count=2", args=TRAIN | fails).finish()
-    run.check_training(60, survivors={0}, returned={1})
+    run.check_training(120, survivors={0}, returned={1})
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["signal"]) == ("killed", signal.SIGSEGV)
 
 
 def test_kill_9_of_one_rank_takes_its_two_node_group_down_and_only_that(backend: Backend) -> None:
     shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2")
-    run = backend.start(*shape, args={"steps": 80, "step-time": 0.1})
+    run = backend.start(*shape, args={"steps": 100, "step-time": 0.1})
     run.until(lambda: len(run.steps(0)) >= 15 and len(run.steps(1)) >= 15, "15 steps of both groups")
     at = run.kill(group=1, rank=3)
     run.finish()
-    run.check_training(80, survivors={0}, returned={1}, ranks=4)
+    run.check_training(100, survivors={0}, returned={1}, ranks=4)
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["signal"], ended["rank"]) == ("killed", signal.SIGKILL, 3)
     assert float(str(ended["noticed"])) - at < 2.0
@@ -83,7 +83,7 @@ def test_two_groups_killed_together_both_come_back(backend: Backend) -> None:
 
 def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took(backend: Backend) -> None:
     run = backend.start("groups.count=2", "faults=kill_one", "job.total_steps=60", args=TRAIN).finish()
-    run.check_training(60, survivors={0}, returned={1})
+    run.check_training(120, survivors={0}, returned={1})
     (drill,) = run.named("fault_injected")
     assert (drill["group"], drill["kind"]) == (1, "kill")
     assert int(str(drill["step"])) >= 30

@@ -109,7 +109,8 @@ def test_without_its_controller_slurm_is_not_used_and_the_reason_is_told(
 
     done = ftslurm(cluster, folder, "plan", "cluster=auto")
     assert done.returncode == 0, done
-    assert re.fullmatch(r"ftslurm: cluster=auto: [^\n]*(sinfo|Slurm)[^\n]*: running here\n", done.stderr), done.stderr
+    said = r"ftslurm: [^\n]*(sinfo|Slurm)[^\n]*: running on this machine \(cluster=local\)\n"
+    assert re.fullmatch(said, done.stderr), done.stderr
     assert "local0" in done.stdout
 
     done = ftslurm(cluster, folder, "run", "cluster=slurm")

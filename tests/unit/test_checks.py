@@ -116,7 +116,7 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"job__module": "pkg.train"}, ["job.script", "job.module", "both are set"]),
         ({"job__script": None}, ["job.script", "job.module", "neither is set"]),
         ({"job__script": "no/such.py"}, ["job.script=no/such.py", "no such file", os.getcwd()]),
-        ({"job__script": os.path.dirname(__file__)}, ["job.script", "no such file"]),
+        ({"job__script": os.path.dirname(__file__)}, ["job.script", "is a folder"]),
         ({"job__args": "--lr 0.1"}, ["job.args='--lr 0.1'", "list"]),
         ({"job__args": 7}, ["job.args=7"]),
         ({"job__python": ""}, ["job.python"]),

@@ -37,6 +37,7 @@ PURE = {
     "dataclasses",
     "enum",
     "functools",
+    "itertools",
     "signal",
     "typing",
 }  # signal: only for the names

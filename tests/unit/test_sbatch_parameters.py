@@ -94,9 +94,10 @@ def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> No
     assert options(cluster={"signal_s": 300})["signal"] == "B:USR2@300"
 
 
-def test_setup_lines_run_before_the_controller() -> None:
+def test_setup_lines_run_before_the_controller_and_one_that_fails_ends_the_job() -> None:
     lines = ["module load cuda", "export X='a b'"]
-    assert sbatch_parameters(config(cluster={"setup": lines}), RUN)["setup"] == lines
+    assert sbatch_parameters(config(cluster={"setup": lines}), RUN)["setup"] == ["set -e", *lines, "set +e"]
+    assert sbatch_parameters(config(), RUN)["setup"] == []
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_the_json_has_stable_keys() -> None:
 
 
 def test_a_kill_reads_like_a_story() -> None:
-    log = "/scratch/runs/ddp-0930-k3/logs/group-0001/attempt-000/rank-0.log"
+    log = "logs/group-0001/attempt-000/rank-0.log"
     assert told(ex.one_kill()) == [
         "run ddp-0930-k3 starts: 3 groups of 1 worker, on this machine",
         "allocation local: n1, n2, n3",
@@ -222,7 +222,7 @@ def test_a_kill_reads_like_a_story() -> None:
         "drill: kill injected into group 1 at step 61",
         f"group 1 attempt 0 died at step 61: killed (signal 9) on n2 - log: {log}",
         "group 1 relaunched as attempt 1 on n2, 0.1 s after attempt 0 failed",
-        "group 1 is back: first step 72 committed 2.1 s after it died (3 groups in the quorum)",
+        "group 1 is back: first step 72 committed 2.1 s after it died",
         "group 0 has finished",
         "group 1 has finished",
         "group 2 has finished",
@@ -252,7 +252,7 @@ def test_a_kill_reads_like_a_story() -> None:
             "node n2 is used no more: silent for 10 s",
         ),
         (ex.event(11, "allocation_lost", allocation="81", reason="time limit"), "allocation 81 is lost: time limit"),
-        (ex.event(11, "command", what="stop", by="ada", reason="enough"), "stop asked for by ada: enough"),
+        (ex.event(11, "command", what="stop", by="ada", reason="enough"), "stop: enough"),
         (
             ex.event(11, "step_exited", unit="lighthouse", attempt=0, cause="killed", signal=9, node="n1"),
             "the Lighthouse attempt 0 died: killed (signal 9) on n1",

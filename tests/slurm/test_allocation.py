@@ -1,0 +1,148 @@
+"""What Slurm does to a run: lost nodes, cancelled jobs, time limits that come near, jobs that never start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import Backend, Run, all_processes
+
+pytestmark = pytest.mark.slurm
+IDLE = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
+    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slurm_cluster: Cluster) -> None:
+    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"steps": 120, "step-time": 0.1})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+    (launched,) = run.named("step_launched", group=1)
+    (lost,) = launched["nodes"]  # type: ignore[misc]
+    slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])
+    run.finish()
+    run.check_training(120, survivors={0}, returned={1})
+    (ended,) = run.named("step_exited", group=1, attempt=0)
+    assert (ended["cause"], ended["node"]) == ("node_lost", lost)
+    assert lost not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
+
+
+def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backend, slurm_cluster: Cluster) -> None:
+    run = slurm.start("groups.count=2", args={"steps": 80, "step-time": 0.1})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+    (lost,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+    slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])
+    run.finish()
+    assert [int(s["step"]) for s in run.steps(0)][-1] == 80
+    assert len(run.named("step_launched", group=1)) == 1
+    assert "1 of 2 groups finished" in str(run.named("run_finished")[0]["reason"])
+
+
+def test_scancel_of_the_job_leaves_a_journal_that_says_so_and_no_process(slurm: Backend) -> None:
+    run = slurm.start("groups.count=2", script=slurm.script(IDLE))
+    run.pid(0), run.pid(1)
+    job = str(run.named("run_started")[0]["job_id"])
+    subprocess.run(["scancel", job], env=slurm_environ(slurm), check=True)
+    run.finish(1, outcome="stopped")
+    assert "SIGTERM" in str(run.named("run_finished")[0]["reason"])
+
+
+def test_slurms_warning_before_the_time_limit_reaches_the_controller_and_not_the_scripts(slurm: Backend) -> None:
+    text = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('USR2', flush=True))\n" + IDLE
+    run = slurm.start("groups.count=2", script=slurm.script(text))
+    run.pid(0), run.pid(1)
+    job = str(run.named("run_started")[0]["job_id"])
+    subprocess.run(["scancel", "--batch", "--signal=USR2", job], env=slurm_environ(slurm), check=True)
+    run.finish(1, outcome="stopped")
+    assert "cluster.time" in str(run.named("run_finished")[0]["reason"])
+    assert {e["cause"] for e in run.named("step_exited") if e["group"] is not None} == {"time_limit"}
+    assert "USR2" not in run.rank_log(0) + run.rank_log(1)
+
+
+def test_a_step_that_is_cancelled_by_hand_is_brought_back(slurm: Backend) -> None:
+    run = slurm.start("groups.count=2", args={"steps": 120, "step-time": 0.1})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+    listed = subprocess.run(
+        ["squeue", "--steps", "--noheader", "--format=%i %j"], env=slurm_environ(slurm), capture_output=True, text=True
+    )
+    (step,) = [line.split()[0] for line in listed.stdout.splitlines() if line.split()[1] == "group-0001"]
+    subprocess.run(["scancel", step], env=slurm_environ(slurm), check=True)
+    run.finish()
+    run.check_training(120, survivors={0}, returned={1})
+
+
+def test_a_job_that_never_starts_can_be_stopped(slurm: Backend, slurm_cluster: Cluster) -> None:
+    slurm_cluster.run(["salloc", "--nodes=4", "--exclusive", "--no-shell"])
+    run = slurm.start("groups.count=2", script=slurm.script(IDLE))
+    run.until(lambda: (run.dir / "submitit" / "job_id").exists(), "the job is submitted")
+    job = (run.dir / "submitit" / "job_id").read_text()
+    run.process.send_signal(signal.SIGINT)
+    assert run.process.wait(60) == 130
+    stop = slurm.launch("stop", str(run.dir))
+    assert stop.process.wait(60) == 0
+    assert "had not started" in stop.text
+    states = slurm_cluster.run(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"])
+    assert states.strip() == "CANCELLED"
+
+
+def slurm_environ(backend: Backend) -> dict[str, str]:
+    return os.environ | backend.environ
+
+
+@pytest.mark.parametrize("helper_too", [False, True], ids=["srun", "srun and its helper"])
+def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backend, helper_too: bool) -> None:
+    run = slurm.start("groups.count=2", args={"steps": 120, "step-time": 0.1})
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+    old = run.pid(1)
+    sruns = sorted(
+        p for p, n, e in all_processes() if n == "srun" and b"FTSLURM_STEP=group-0001/0" in e and _of(run, e)
+    )
+    for pid in sruns if helper_too else sruns[:1]:  # the helper is srun's child, so its pid is the higher one
+        os.kill(pid, signal.SIGKILL)
+    run.wait_for("step_launched", group=1, attempt=1)
+    run.until(lambda: not _lives(old), "the old attempt's worker is gone", 5)
+    run.finish()
+    run.check_training(120, survivors={0}, returned={1})
+    times = {attempt: [s["time"] for s in run.steps(1) if s["attempt"] == attempt] for attempt in (0, 1)}
+    assert max(times[0]) < min(times[1])
+
+
+def test_launches_go_on_being_tried_while_slurmctld_is_away(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    run = backend.start("groups.count=2", "restart.max_per_group=1", args={"steps": 400, "step-time": 0.1})
+    try:
+        run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+        slurmctld = next(p for p, n, e in all_processes() if n == "slurmctld" and _conf(cluster) in e)
+        os.kill(slurmctld, signal.SIGSTOP)
+        run.kill(group=1)
+        run.until(lambda: len(run.named("step_launched", group=1)) >= 2, "a launch that cannot succeed")
+        os.kill(slurmctld, signal.SIGCONT)
+        run.finish()
+        run.check_training(400, survivors={0}, returned={1})
+    finally:
+        run.abandon()
+
+
+def _of(run: Run, environ: list[bytes]) -> bool:
+    return f"FTSLURM_RUN_DIR={run.dir}".encode() in environ
+
+
+def _conf(cluster: Cluster) -> bytes:
+    return f"SLURM_CONF={cluster.env['SLURM_CONF']}".encode()
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -15,7 +15,7 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.kind": ("auto", "local", "slurm"),
     "cluster.mode": ("steps",),
     "cluster.controller": ("job", "here"),
-    "lighthouse.kind": ("torchft",),
+    "lighthouse.kind": ("torchft", "ftslurm"),
     "restart.policy": ("on_failure", "never"),
     "restart.on_state_loss": ("fail", "checkpoint"),
 }

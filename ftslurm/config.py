@@ -71,14 +71,14 @@ class ClusterConfig:
 
 @dataclass
 class LighthouseConfig:
-    """torchft's own Lighthouse. The defaults were chosen by measuring, see benchmarks/lighthouse_timing.py.
+    """The Lighthouse. The defaults were chosen by measuring, see benchmarks/lighthouse_timing.py.
 
     A survivor stalls for about heartbeat_timeout_ms when another group dies without a word, because the stock
     Lighthouse learns of a death only by silence (5 s with torchft's default). torchft's heartbeats come every 100 ms
-    from a Rust thread that needs no GIL.
+    from a Rust thread that needs no GIL. Our own (kind=ftslurm) is told by the controller, within milliseconds.
     """
 
-    kind: str = "torchft"  # torchft: the stock Lighthouse
+    kind: str = "torchft"  # torchft: the stock Lighthouse; ftslurm: our own, told of deaths by the controller
     port: int = 0  # 0: any free port
     join_timeout_ms: int = 10000  # how long a quorum waits for a healthy group that is not ready; short ones thrash
     heartbeat_timeout_ms: int = 1000  # silence after which a group counts as dead: what survivors wait for

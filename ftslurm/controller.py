@@ -24,11 +24,13 @@ from ftslurm.core.decide import begin, deadline, decide
 from ftslurm.core.model import (
     Action,
     Allocation,
+    Announce,
     Assign,
     Begin,
     Cause,
     Ended,
     Event,
+    Evict,
     Evidence,
     Finish,
     Granted,
@@ -37,8 +39,10 @@ from ftslurm.core.model import (
     Kill,
     Launch,
     LighthouseUp,
+    NewHistory,
     NodesLeft,
     Progressed,
+    QuorumRefused,
     Ready,
     Record,
     StepId,
@@ -227,6 +231,12 @@ class Controller:
                 self.children.send(action.id, channel.encode("stop"))
             case Kill():
                 self.children.kill(action.id, self.launcher.kill_signal)
+            case Announce(step, group, attempt, store):
+                self.children.send(step, channel.encode("member", group=group, attempt=attempt, store=store))
+            case Evict(step, group, attempt, store):
+                self.children.send(step, channel.encode("evict", group=group, attempt=attempt, store=store))
+            case NewHistory(step, number):
+                self.children.send(step, channel.encode("new_history", step=number))
             case Inject():
                 self.children.send(action.id, channel.encode("inject", fault="kill", task=action.task))
             case Finish() | Record():
@@ -286,6 +296,8 @@ def translate(step: StepId, message: channel.Message) -> Event | None:
             return StoreUp(step, str(message["addr"]), _whole(message["port"]))
         case "address" if step.unit == LIGHTHOUSE:
             return LighthouseUp(step, str(message["url"]))
+        case "refused" if step.unit == LIGHTHOUSE:
+            return QuorumRefused(step, str(message["reason"]))
         case "progress":
             gap = message.get("gap_s")
             return Progressed(

@@ -45,6 +45,8 @@ def describe(event: Event, status: RunStatus) -> str | None:
             step = integer(event, "step")
             at = f" at step {step}" if step is not None else ""
             return f"drill: {event.get('kind')} injected into group {event.get('group')}{at}"
+        case "quorum_refused":
+            return f"the Lighthouse waits{_because(event)}"
         case "command":
             return f"{event.get('what')}: {text(event, 'reason') or event.get('by')}"
         case "run_finished":

@@ -31,6 +31,7 @@ from ftslurm.core.model import (
     Unit,
 )
 from ftslurm.core.observe import Outcome, assignments, given_up, observe, rank_fields, swap, tasks_of
+from ftslurm.core.orders import orders
 from ftslurm.rundir import LIGHTHOUSE, group_unit
 
 FINISH_TOGETHER_S = 2.0  # groups finish in lockstep; one that has not even joined this long after the first never will
@@ -55,7 +56,7 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         actions += more
     if state.finished:
         return state, actions
-    for rule in (_expire, _guard_state, _end_if_over, _launch, _assign, _bring_down, _finish):
+    for rule in (_expire, _guard_state, _end_if_over, orders, _launch, _assign, _bring_down, _finish):
         state, more = rule(state, now, config)
         actions += more
     actions.sort(key=lambda action: not isinstance(action, Record))  # stable: records first, each in its order
@@ -173,7 +174,7 @@ def _guard_state(state: RunState, now: float, config: Config) -> Outcome:
         advice = "restart.on_state_loss=checkpoint, but checkpoint.dir is empty, and a run never restarts from step 0"
         return replace(state, ending=Ending("failed", f"{state.lost}: {advice}")), []
     fields: dict[str, object] = {"reason": state.lost, "step": state.step}
-    return replace(state, lost=None, resuming=True), [Record("full_restart", fields)]
+    return replace(state, lost=None, resuming=True, allowed_by=None), [Record("full_restart", fields)]
 
 
 def _launch(state: RunState, now: float, config: Config) -> Outcome:
@@ -224,8 +225,8 @@ def _begin_after(unit: Unit, config: Config) -> float:
     the dead attempt has not expired by then, the survivors' quorum goes on to wait for the newcomer, up to
     join_timeout_ms (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
     """
-    if unit.down_since is None or unit.group is None:
-        return 0.0
+    if unit.down_since is None or unit.group is None or config.lighthouse.kind == "ftslurm":
+        return 0.0  # ours is told at once, and does not let survivors wait for a newcomer
     lighthouse = config.lighthouse
     return unit.down_since + (lighthouse.heartbeat_timeout_ms + 2 * lighthouse.quorum_tick_ms) / 1000 + 0.05
 

@@ -164,6 +164,8 @@ class RunState:
     lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
     resuming: bool = False  # all groups start over from a checkpoint; until the first has committed a step again
     checkpoint: bool = False  # whether there was a checkpoint when a step last ended
+    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
+    allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
     ending: Ending | None = None
     finished: bool = False
 
@@ -222,6 +224,14 @@ class LighthouseUp:
 
 
 @dataclass(frozen=True)
+class QuorumRefused:
+    """Our Lighthouse keeps groups waiting that would start a new history."""
+
+    id: StepId
+    reason: str
+
+
+@dataclass(frozen=True)
 class Progressed:
     """Rank 0 saw torchft commit (or abort); sampled."""
 
@@ -275,7 +285,7 @@ class StopAsked:
     cause: Cause = Cause.CANCELLED
 
 
-StepEvent = Hello | Ready | StoreUp | LighthouseUp | Progressed | TaskDone | TaskFailed | Ended
+StepEvent = Hello | Ready | StoreUp | LighthouseUp | QuorumRefused | Progressed | TaskDone | TaskFailed | Ended
 Event = Granted | NodesLeft | StepEvent | StopAsked
 
 # --- what can be done ------------------------------------------------------------------------------------------------
@@ -330,6 +340,34 @@ class Kill:
 
 
 @dataclass(frozen=True)
+class Announce:
+    """Tell the Lighthouse (`id`) which store the living attempt of a group has: its managers are known by that."""
+
+    id: StepId
+    group: int
+    attempt: int
+    store: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """Tell the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
+
+    id: StepId
+    group: int
+    attempt: int
+    store: str | None = None
+
+
+@dataclass(frozen=True)
+class NewHistory:
+    """Tell the Lighthouse (`id`) that all groups start over: no lower step than this need be held by anybody."""
+
+    id: StepId
+    step: int
+
+
+@dataclass(frozen=True)
 class Inject:
     """A drill: kill -9 of one task's worker."""
 
@@ -343,4 +381,4 @@ class Finish:
     reason: str
 
 
-Action = Record | Launch | Assign | Begin | Stop | Kill | Inject | Finish
+Action = Record | Launch | Assign | Begin | Stop | Kill | Announce | Evict | NewHistory | Inject | Finish

@@ -26,6 +26,7 @@ from ftslurm.core.model import (
     NodesLeft,
     Phase,
     Progressed,
+    QuorumRefused,
     Rank,
     Ready,
     Record,
@@ -119,6 +120,11 @@ def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Conf
     up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
     state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [Record("step_ready", fields)]
+
+
+@_step_event.register
+def _(event: QuorumRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return state, [Record("quorum_refused", {"reason": event.reason})]
 
 
 @_step_event.register

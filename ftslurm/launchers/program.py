@@ -31,6 +31,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     if launch.group is None:
         lighthouse = config.lighthouse
         settings = {
+            "kind": lighthouse.kind,
             "local": local,
             "port": lighthouse.port if url is None else urlsplit(url).port,
             "min_replicas": config.groups.min,

@@ -5,7 +5,10 @@ import sys
 if not getattr(sys.flags, "safe_path", False):
     sys.path.pop(0)  # see ftslurm/worker/__main__.py
 
+import json
+
 from ftslurm.worker import guard
 
 if __name__ == "__main__":
-    guard.main("ftslurm.lighthouse.stock")
+    kind = json.loads(guard.options(sys.argv[1:]).lighthouse)["kind"]
+    guard.main({"ftslurm": "ftslurm.lighthouse.server", "torchft": "ftslurm.lighthouse.stock"}[kind])

@@ -42,7 +42,7 @@ def test_the_defaults_are_sound() -> None:
         ("cluster.kind", "pbs", "auto, local, slurm"),
         ("cluster.mode", "stepz", "steps"),
         ("cluster.controller", "there", "job, here"),
-        ("lighthouse.kind", "rust", "torchft"),
+        ("lighthouse.kind", "rust", "torchft, ftslurm"),
         ("restart.policy", "always", "on_failure, never"),
         ("restart.on_state_loss", "ignore", "fail, checkpoint"),
     ],

@@ -18,7 +18,7 @@ LAYERS = """
     config
     checks core.model
     core.placement core.ranks core.restart core.causes
-    core.observe
+    core.observe core.orders
     core.decide
     channel slurm journal inbox wakeup runs
     worker
@@ -91,7 +91,9 @@ def test_only_the_worker_imports_torch() -> None:
     assert {name.split(".")[1] for name in users} == {"worker"}
 
 
-@pytest.mark.parametrize("name", ["controller", "lighthouse.stock", "lighthouse.__main__", "worker.guard", "cli"])
+@pytest.mark.parametrize(
+    "name", ["controller", "lighthouse.stock", "lighthouse.server", "lighthouse.__main__", "worker.guard", "cli"]
+)
 def test_what_must_be_light_never_imports_torch(name: str) -> None:
     assert not closure(f"ftslurm.{name}") & {"torch", "torchft", "numpy"}
 

@@ -92,6 +92,7 @@ def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> 
         "port": 0,
         "min_replicas": 2,
         "join_timeout_ms": made.lighthouse.join_timeout_ms,
+        "kind": "torchft",
         "heartbeat_timeout_ms": made.lighthouse.heartbeat_timeout_ms,
         "quorum_tick_ms": made.lighthouse.quorum_tick_ms,
     }

@@ -21,10 +21,12 @@ from ftslurm.core.model import (
     LIVE,
     Action,
     Allocation,
+    Announce,
     Assign,
     Begin,
     Ended,
     Event,
+    Evict,
     Evidence,
     Finish,
     Granted,
@@ -62,6 +64,7 @@ class World:
         config.cluster.spare_nodes = dice.randint(0, 2)
         config.health.start_timeout_s = 8.0
         config.stop.grace_s = dice.choice([0.0, 2.0])
+        config.lighthouse.kind = dice.choice(["torchft", "ftslurm"])
         config.faults.kill = [KillFault(group=0, at=5.0)] * dice.randint(0, 1)
         self.misfortune = dice.choice([0.0, 0.2, 0.6])
         self.allocation = Allocation("7", tuple(f"n{i}" for i in range(max(1, nodes_needed(config)))))
@@ -191,6 +194,14 @@ def check_action(story: Story, world: World, action: Action) -> None:
             lost = state.lost is not None and action.id.unit != "lighthouse"
             why = state.ending or story.unit(action.id).evidence or late or over or lost
             assert why, f"killed for nothing: {action}"
+        case Announce():
+            assert StepId(f"group-{action.group:04d}", action.attempt) in world.live
+            assert action.id in world.live
+        case Evict():
+            assert config.lighthouse.kind == "ftslurm"
+            unit = state.groups[action.group]
+            over = unit.attempt > action.attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)
+            assert over, f"evicted alive: {action}"
         case Finish():
             assert not world.live
 

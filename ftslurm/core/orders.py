@@ -1,0 +1,51 @@
+"""What does the Lighthouse have to be told about the groups? Pure; only `lighthouse.kind=ftslurm` takes orders.
+
+Level, not edge: what it should know of each group is compared with what the present Lighthouse has been told. So a
+relaunched one, which has been told nothing, is told everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config import Config
+from ftslurm.core.model import LIVE, Action, Announce, Evict, NewHistory, Phase, RunState, Unit
+
+
+def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """The orders that the Lighthouse has not been given yet."""
+    lighthouse = state.lighthouse
+    if config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
+        return state, []
+    told = state.told or (None,) * len(state.groups)
+    wanted = tuple(_order(unit, state) for unit in state.groups)
+    new = [order for order, old in zip(wanted, told, strict=True) if order is not None and not _same(order, old)]
+    if new:
+        both = zip(wanted, told, strict=True)
+        state = replace(state, told=tuple(old if order is None or _same(order, old) else order for order, old in both))
+    actions: list[Action] = [*new]  # the dead first: none of them may be in the new history
+    if state.resuming and state.allowed_by != lighthouse.id:
+        actions.append(NewHistory(lighthouse.id, 0))  # which step a checkpoint holds, only the script knows
+        state = replace(state, allowed_by=lighthouse.id)
+    return state, actions
+
+
+def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
+    """What it should know of one group: the store of the attempt that lives, or up to which attempt all are over.
+
+    An attempt is over at the first sign of failure, before its step has ended: survivors wait until it is evicted.
+    When the whole run is being brought to its end, however, its groups may take their last steps together.
+    """
+    assert unit.group is not None
+    store = None if unit.store is None else f"{unit.store[0]}:{unit.store[1]}"
+    over = unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
+    if not over and store is not None:
+        return Announce(state.lighthouse.id, unit.group, unit.attempt, store)
+    last = unit.attempt if over else unit.attempt - 1
+    return Evict(state.lighthouse.id, unit.group, last, store if over else None) if last >= 0 else None
+
+
+def _same(order: Announce | Evict, old: Announce | Evict | None) -> bool:
+    if isinstance(order, Evict) and isinstance(old, Evict):
+        return (order.id, order.attempt) == (old.id, old.attempt)
+    return order == old

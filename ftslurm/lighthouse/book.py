@@ -1,0 +1,218 @@
+"""What the Lighthouse knows: who is alive, who asks, whose attempt is over. Changes by calls alone; no I/O, no clock.
+
+Identity: a manager makes up a new replica id for every attempt (`name:uuid`), so the controller cannot know it. But
+the address of the attempt's store is in every request, and the controller has it from the worker. So requests teach
+which id belongs to which attempt, and heartbeats, which carry nothing but the id, are judged by that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, judge
+
+MOST_IDS = 10_000  # of any kind; what is beyond is not remembered
+BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Not now and not later."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """No attempt of this run that the controller has told of; maybe it is just about to."""
+
+    store: str
+
+
+@dataclass
+class Memory:
+    """What outlives the Lighthouse's process."""
+
+    next_id: int = 1
+    highest: int = 0
+    checked: bool = False  # whether the controller has told of any attempt: from then on there are no others
+    stores: dict[str, tuple[int, int]] = field(default_factory=dict)  # live: store address -> group, attempt
+    over: dict[int, int] = field(default_factory=dict)  # group -> its attempts up to this one are over
+    fenced: dict[str, None] = field(default_factory=dict)  # store addresses of attempts that are over
+    last: Quorum | None = None
+
+
+class Book:
+    """The Lighthouse's state; every method is one thing that can happen to it."""
+
+    def __init__(self, rules: Rules, memory: Memory, now: float) -> None:
+        """Begin, or go on where a predecessor was killed.
+
+        The members of its last quorum count as alive until they have had the time to dial again: else the first of
+        them to come would be alone and everybody there is, and would step by itself.
+        """
+        self.rules = rules
+        self.memory = memory
+        self.beats: dict[str, float] = {}
+        self.asking: dict[str, Ask] = {}
+        self.known: dict[str, str] = {}  # replica id -> store address
+        self.gone: dict[str, None] = {}  # replica ids whose attempt is over
+        self.holders: dict[str, None] = {}
+        self.missed: dict[str, Member] = {}  # of the last quorum: who may have missed it when the predecessor died
+        self.why: NotYet | None = None
+        if memory.last is not None:
+            for member in memory.last.members:
+                if member.store_address in memory.fenced:
+                    self.gone[member.replica_id] = None
+                    continue
+                self.known[member.replica_id] = member.store_address
+                self.beats[member.replica_id] = now + BACK_WITHIN_S
+                self.missed[member.replica_id] = member
+            self.holders.update(dict.fromkeys(memory.last.ids))
+
+    # --- managers --------------------------------------------------------------------------------------------------
+
+    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused | Unknown:
+        """A manager asks for a quorum; it is to wait, unless there is an answer already."""
+        name, store = member.replica_id, member.store_address
+        if name in self.gone or store in self.memory.fenced:
+            _remember(self.gone, name)
+            self._forget(name)
+            return Refused("this attempt is over: the controller has seen it fail")
+        if self.memory.checked and store not in self.memory.stores:
+            return Unknown(store)
+        if name not in self.known and len(self.known) >= MOST_IDS:
+            return Refused(f"there are {MOST_IDS} groups already")
+        self.known[name] = store
+        self.beats[name] = now  # T: "implicit heartbeat"
+        again = self.missed.pop(name, None)
+        if again is not None and self._missed_it(again, member):
+            assert self.memory.last is not None
+            return self.memory.last
+        ask = self.asking[name] = Ask(member, now)
+        return ask
+
+    def ask_again(self, ask: Ask, now: float) -> Ask | Refused:
+        """A quorum was issued without this one, who goes on waiting (T: "not in quorum, retrying", no heartbeat)."""
+        name = ask.member.replica_id
+        if self.known.get(name) != ask.member.store_address:
+            return Refused("this attempt is over, or was silent for too long")
+        again = self.asking[name] = Ask(ask.member, now)
+        return again
+
+    def _missed_it(self, before: Member, now: Member) -> bool:
+        """Whether a member of the predecessor's last quorum asks for that very quorum a second time.
+
+        Then its answer was lost when the predecessor was killed, and other members, who got theirs, are waiting for
+        it in the step's first collective. After the step it would ask with another step or, had that failed, with
+        more commit_failures.
+        """
+        assert self.memory.last is not None
+        same = (before.step, before.commit_failures) == (now.step, now.commit_failures)
+        return same and not any(name in self.gone for name in self.memory.last.ids)
+
+    def withdraw(self, ask: Ask) -> None:
+        """Nobody waits for the answer any more: the manager has hung up or died.
+
+        (T keeps the request, and makes the dead a member of the next quorum.)
+        """
+        if self.asking.get(ask.member.replica_id) is ask:
+            del self.asking[ask.member.replica_id]
+
+    def beat(self, name: str, now: float) -> None:
+        """A heartbeat."""
+        if name in self.gone:
+            return
+        if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
+            self.prune(now)
+            if len(self.beats) >= MOST_IDS:
+                return
+        self.beats[name] = now
+
+    def form(self, now: float) -> Quorum | None:
+        """Issue a quorum if there is one. All requests are answered or void then; who is not in it asks again."""
+        if not self.asking:
+            return None
+        verdict = judge(self.view(), self.rules, now, self.memory.next_id)
+        self.why = verdict if isinstance(verdict, NotYet) else None
+        if not isinstance(verdict, Formed):
+            return None
+        quorum, memory = verdict.quorum, self.memory
+        memory.last = quorum
+        memory.next_id = max(memory.next_id, quorum.id + 1)
+        memory.highest = max(memory.highest, *(m.step for m in quorum.members))
+        for name in quorum.ids:
+            _remember(self.holders, name)
+        self.missed.clear()
+        self.asking = {}
+        return quorum
+
+    def view(self) -> View:
+        """What counts for a quorum, at this moment."""
+        stores = self.memory.stores
+        return View(
+            beats=self.beats,
+            asking=self.asking,
+            last=self.memory.last,
+            gone=self.gone.keys(),
+            strangers=self.beats.keys() - self.known.keys() if self.memory.checked else None,
+            expected=len(stores.keys() - self.known.values()),
+            highest=self.memory.highest,
+            holders=self.holders.keys(),
+        )
+
+    def prune(self, now: float) -> None:
+        """Forget whose heartbeats have been missing for so long that they count for nothing."""
+        limit = now - self.rules.heartbeat_timeout_s
+        for name in [name for name, beat in self.beats.items() if beat <= limit and name not in self.asking]:
+            self._forget(name)
+        for name in self.known.keys() - self.beats.keys():
+            del self.known[name]
+
+    # --- the controller --------------------------------------------------------------------------------------------
+
+    def announce(self, group: int, attempt: int, store: str) -> None:
+        """This attempt of a group has this store. Earlier ones of the group are over; from now on all are checked."""
+        if attempt <= self.memory.over.get(group, -1):
+            return
+        self.memory.checked = True
+        self.evict(group, attempt - 1)
+        self.memory.fenced.pop(store, None)  # an old attempt's port, used again
+        self.memory.stores[store] = (group, attempt)
+
+    def evict(self, group: int, attempt: int, store: str | None = None) -> None:
+        """This attempt and all earlier ones of the group are over: forgotten at once, and never let in again."""
+        memory = self.memory
+        memory.over[group] = max(attempt, memory.over.get(group, -1))
+        dead = {s for s, (g, a) in memory.stores.items() if g == group and a <= attempt}
+        owner = memory.stores.get(store) if store is not None else None
+        if store is not None and (owner is None or store in dead):  # else the port is another attempt's by now
+            dead.add(store)
+        for address in dead:
+            memory.stores.pop(address, None)
+            _remember(memory.fenced, address)
+        for name in [name for name, address in self.known.items() if address in dead]:
+            _remember(self.gone, name)
+            self._forget(name)
+
+    def new_history(self, step: int) -> None:
+        """All groups start over, from a checkpoint: the run's highest step is this one now, and no quorum was before.
+
+        So they wait for one another as they did at the first start.
+        """
+        self.memory.highest = step
+        self.memory.last = None
+        self.missed.clear()
+        self.holders.clear()
+
+    def _forget(self, name: str) -> None:
+        self.beats.pop(name, None)
+        self.asking.pop(name, None)
+        self.known.pop(name, None)
+
+
+def _remember(names: dict[str, None], name: str) -> None:
+    """Add to a set that keeps the newest MOST_IDS."""
+    names[name] = None
+    if len(names) > MOST_IDS:
+        del names[next(iter(names))]

@@ -1,0 +1,137 @@
+"""What the Lighthouse keeps in the run directory, so that its successor goes on and never back.
+
+`lighthouse.json` is replaced as a whole and synced: quorum ids in blocks, the highest step, whose attempts live and
+whose are over. It is written now and then, by a thread, for the file system may take its time.
+
+`lighthouse.quorum` holds the last quorum, written in place before any member gets it. It is not synced: what a
+process has written survives the process, and it is trusted only on a machine that has not been booted since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import threading
+import zlib
+from typing import Any
+
+from ftslurm.lighthouse.book import Memory
+from ftslurm.lighthouse.messages import Malformed, read_quorum
+
+BLOCK = 1000  # quorum ids that are reserved at a time
+_HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
+
+
+class Keep:
+    """The two files of one run."""
+
+    def __init__(self, folder: str) -> None:
+        self._state = os.path.join(folder, "lighthouse.json")
+        self._boot = _boot_id()
+        self._writing = threading.Lock()
+        self.reserved = 0  # quorum ids below this one may be issued
+        self._quorum = os.open(os.path.join(folder, "lighthouse.quorum"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    def load(self) -> Memory:
+        """What a predecessor has left; a new memory if there was none.
+
+        Quorum ids go on after the last one if that is known for certain, else after the block it was taken from.
+
+        Raises:
+            ValueError: lighthouse.json is not what was written; a person has to decide what to do.
+        """
+        memory = Memory()
+        try:
+            with open(self._state) as file:
+                text = file.read()
+        except FileNotFoundError:
+            return memory
+        try:
+            kept = json.loads(text)
+            memory.next_id = self.reserved = int(kept["reserved"])
+            memory.highest = int(kept["highest"])
+            memory.checked = bool(kept["checked"])
+            memory.stores = {str(store): (int(g), int(a)) for store, g, a in kept["stores"]}
+            memory.over = {int(group): int(attempt) for group, attempt in kept["over"]}
+            memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
+        memory.last = self._load_quorum()
+        if memory.last is not None:
+            memory.next_id = memory.last.id + 1
+            memory.highest = max(memory.highest, *(m.step for m in memory.last.members))
+        return memory
+
+    def _load_quorum(self) -> Any:
+        head, data = b"", b""
+        with contextlib.suppress(OSError):
+            head = os.pread(self._quorum, _HEAD.size, 0)
+            data = os.pread(self._quorum, 1 << 26, _HEAD.size)
+        if len(head) < _HEAD.size:
+            return None
+        boot, length, checksum = _HEAD.unpack(head)
+        data = data[:length]
+        if not self._boot or boot != self._boot or len(data) != length or zlib.crc32(data) != checksum:
+            return None
+        with contextlib.suppress(Malformed):
+            return read_quorum(data)
+        return None
+
+    def write_quorum(self, data: bytes) -> None:
+        """Remember the last quorum, as messages.write_quorum wrote it."""
+        with contextlib.suppress(OSError):  # a full disk does not stop the training; ids are safe by their block
+            os.pwrite(self._quorum, _HEAD.pack(self._boot, len(data), zlib.crc32(data)) + data, 0)
+
+    def forget_quorum(self) -> None:
+        """The last quorum belongs to a history that is over."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._quorum, 0)
+
+    def snapshot(self, memory: Memory) -> str:
+        """What lighthouse.json is to say, with the next block of quorum ids."""
+        return json.dumps(
+            {
+                "reserved": max(self.reserved, memory.next_id + BLOCK),
+                "highest": memory.highest,
+                "checked": memory.checked,
+                "stores": [[store, *owner] for store, owner in memory.stores.items()],
+                "over": [[group, attempt] for group, attempt in memory.over.items()],
+                "fenced": list(memory.fenced),
+            }
+        )
+
+    def write_state(self, text: str) -> None:
+        """Replace lighthouse.json by a snapshot, for good: readers see the old or the new one, also after a crash.
+
+        Raises:
+            OSError: it could not be written; the old one is still there.
+        """
+        with self._writing:
+            self._replace(text)
+        self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
+
+    def _replace(self, text: str) -> None:
+        part = self._state + ".part"
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            data = text.encode()
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(part, self._state)
+        folder = os.open(os.path.dirname(self._state), os.O_RDONLY)
+        with contextlib.suppress(OSError):  # not every file system can
+            os.fsync(folder)
+        os.close(folder)
+
+
+def _boot_id() -> bytes:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return b""

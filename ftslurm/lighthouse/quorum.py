@@ -1,0 +1,175 @@
+"""Given who is alive and who asks, is there a quorum, and who is in it? Pure: values in, a value out.
+
+The rules are torchft's (`quorum_compute` and `_quorum_tick` in src/lighthouse.rs of torchft 0.2.0, "T" below), so
+that unmodified managers behave as they do with the stock Lighthouse. What is ours is marked "ours" and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a manager says of itself when it asks for a quorum (torchft.proto, QuorumMember).
+
+    `step` is the number of steps the manager has committed when it asks (Manager.start_quorum sends its own
+    `current_step()`), so a member of step 10 holds the state after ten steps and asks in order to take the eleventh.
+    """
+
+    replica_id: str
+    address: str = ""
+    store_address: str = ""
+    step: int = 0
+    world_size: int = 1
+    shrink_only: bool = False
+    commit_failures: int = 0
+    data: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Ask:
+    """A request that waits for its quorum. A second one of the same manager is another one."""
+
+    member: Member
+    since: float
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """The members that take the next step together, in the order of their ids: every manager derives its rank from it.
+
+    Managers set their process groups up anew when `id` changes, and the id is part of the name under which they meet
+    in the store (`torchft/<id>/<rank>`): used twice, it leads them to addresses of processes that are gone.
+    """
+
+    id: int
+    members: tuple[Member, ...]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The replica ids of its members."""
+        return tuple(m.replica_id for m in self.members)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings of the Lighthouse, with torchft's names (`LighthouseOpt`); seconds instead of milliseconds."""
+
+    min_replicas: int
+    join_timeout_s: float
+    heartbeat_timeout_s: float
+
+
+@dataclass(frozen=True)
+class View:
+    """All that counts for a quorum at one moment."""
+
+    beats: Mapping[str, float]  # replica id -> when it last gave a sign of life
+    asking: Mapping[str, Ask]
+    last: Quorum | None = None  # the quorum issued last
+    gone: Set[str] = frozenset()  # ours: ids whose attempt is over, by the controller's word
+    strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: who is who is not checked
+    expected: int = 0  # ours: attempts the controller has announced that have not asked yet
+    highest: int = 0  # ours: the highest step that any member of an issued quorum had
+    holders: Set[str] = frozenset()  # ours: ids that have been members of an issued quorum
+
+
+@dataclass(frozen=True)
+class Formed:
+    """There is a quorum."""
+
+    quorum: Quorum
+    fast: bool  # without waiting for anybody else
+
+
+@dataclass(frozen=True)
+class NotYet:
+    """There is none, and why. `poisoned`: there would be one, but nobody in it holds the state of the training."""
+
+    reason: str
+    poisoned: bool = False
+
+
+def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet:
+    """Is there a quorum now?
+
+    Args:
+        next_id: the id of the quorum if it is not the last one's; higher than any that was ever issued.
+    """
+    alive = {name for name, beat in view.beats.items() if now - beat < rules.heartbeat_timeout_s} - view.gone
+    joined = {name: ask for name, ask in view.asking.items() if name in alive}  # T: healthy_participants
+    members = tuple(joined[name].member for name in sorted(joined))
+    count = _how_many(alive, view)
+    before = set(view.last.ids) if view.last is not None else set()
+    if view.last is not None and any(m.shrink_only for m in members):
+        members = tuple(m for m in members if m.replica_id in before)  # T: nobody may join, only leave
+
+    fast = _fast(view, before, joined, rules)
+    if not fast:
+        if len(joined) < rules.min_replicas:  # T
+            return NotYet(f"{len(joined)} groups ask, groups.min={rules.min_replicas} are needed")
+        if len(joined) <= count // 2:  # T: "avoid split brain": more than half of those that are known to be alive
+            return NotYet(f"{len(joined)} groups ask, not more than half of the {count} that are alive")
+        if view.last is None:  # ours: the first time also those are waited for that have yet to make their manager
+            count = max(count, len(joined) + view.expected)
+        first = min((ask.since for ask in joined.values()), default=now)
+        if len(joined) != count and now - first < rules.join_timeout_s:  # T: stragglers
+            return NotYet(f"{len(joined)} groups ask, waiting for {count - len(joined)} more that are alive")
+    if not members:
+        # Ours: T issues an empty quorum here, when somebody new asks with shrink_only, and goes on issuing it.
+        return NotYet("nobody who asks may be in it (shrink_only)")
+    if not any(_holds_state(m, view) for m in members):
+        best = max(m.step for m in members)
+        return NotYet(
+            f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
+            poisoned=True,
+        )
+    return Formed(Quorum(_quorum_id(view.last, members, next_id), members), fast)
+
+
+def _how_many(alive: set[str], view: View) -> int:
+    """How many groups are alive, for the two rules that count them.
+
+    T counts every id that beats. A heartbeat carries nothing but the id, so anybody can send one, and so does a group
+    that died before it ever asked. Ours: of those that have never asked no more are counted than the controller has
+    announced and is still waiting for.
+    """
+    if view.strangers is None:
+        return len(alive)
+    strange = len(alive & view.strangers)
+    return len(alive) - strange + min(strange, view.expected)
+
+
+def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules) -> bool:
+    """T: if all members of the last quorum ask again, nobody else is waited for.
+
+    Ours: all of them that are not gone. So after an eviction the survivors go on as soon as they have asked, also
+    while the replacement already beats but is still busy building its model, which T waits for (up to
+    join_timeout). T needs no look at min_replicas here, the last quorum had as many; with some gone it takes one.
+    """
+    left = before - view.gone
+    if not left or not left <= joined.keys():
+        return False
+    return left == before or len(joined) >= rules.min_replicas
+
+
+def _holds_state(member: Member, view: View) -> bool:
+    """Ours: whether this member has the state of the training, so that it may carry the history on.
+
+    It has reached the highest step. Or it has been part of the history and is one step short of it: groups vote for
+    themselves whether a step is committed, so one may have committed what another has not, and die of it. That one
+    may not be at step 0, however: a fresh group that was let in to heal and could not is there as well.
+    """
+    if member.step >= view.highest:
+        return True
+    return member.replica_id in view.holders and member.step >= max(1, view.highest - 1)
+
+
+def _quorum_id(last: Quorum | None, members: tuple[Member, ...], next_id: int) -> int:
+    """T: a new id when the members are others than the last time, or when one of them has failed to commit."""
+    same = last is not None and last.ids == tuple(m.replica_id for m in members)
+    if last is not None and same and not any(m.commit_failures > 0 for m in members):
+        return last.id
+    return next_id

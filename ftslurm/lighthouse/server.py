@@ -1,0 +1,382 @@
+"""Our own Lighthouse (`lighthouse.kind=ftslurm`): torchft's gRPC service around the book, and the controller's orders.
+
+One event loop, so nothing is ever locked. Requests are read and answers written as bytes; what is no proper message is
+refused before it can do anything. There is no page, no method to kill anybody, and nothing that is not torchft's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from ftslurm import channel
+from ftslurm.lighthouse import messages
+from ftslurm.lighthouse.book import Book, Refused, Unknown
+from ftslurm.lighthouse.keep import BLOCK, Keep
+from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
+from ftslurm.worker.guard import Task
+
+BIND_FOR_S = 10.0  # a Lighthouse that was killed leaves its port to its successor within this time
+UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the manager's first request
+WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
+REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
+SAVE_EVERY_S = 10.0  # the highest step is saved so often
+MEMBERS_A_LINE = 40  # of a report, see channel.LONGEST
+
+OPTIONS = (
+    ("grpc.so_reuseport", 0),  # else a second Lighthouse could share the port with one that still lives
+    ("grpc.max_receive_message_length", messages.LARGEST_REQUEST),
+    ("grpc.max_metadata_size", 8192),
+    ("grpc.max_concurrent_streams", 1000),
+    # Managers ping every 60 s, also while they wait for a quorum (T: src/net.rs); by default grpc takes that for an
+    # attack from the third ping on and hangs up.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # The node of a manager may vanish without a word: its connections are not kept for ever.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+)
+
+Report = Callable[..., None]
+
+
+class Server:
+    """The gRPC service. All times are the event loop's, which never go back."""
+
+    def __init__(self, book: Book, keep: Keep, tick_s: float, report: Report) -> None:
+        self.book = book
+        self.keep = keep
+        self.tick_s = tick_s
+        self.report = report
+        self.waiting: dict[Ask, asyncio.Future[bytes]] = {}
+        self.strangers = 0  # requests in the waiting room
+        self.news = asyncio.Event()  # set, and replaced, when the controller has told of an attempt
+        self.look_due = False
+        self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
+        self.complained = ""
+        self.saving: asyncio.Future[None] | None = None
+        self.save_again = False
+        self.saved: tuple[str, float] = ("", 0.0)
+        self.server: Any = None
+
+    # --- the service -----------------------------------------------------------------------------------------------
+
+    def listen(self, host: str, port: int) -> int:
+        """Make the server on a port (0: any); returns the port.
+
+        Raises:
+            RuntimeError: the port cannot be had.
+        """
+        self.server = grpc.aio.server(options=OPTIONS)
+        methods = {
+            "Quorum": grpc.unary_unary_rpc_method_handler(self.quorum),
+            "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
+        }
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, methods),))
+        return int(self.server.add_insecure_port(f"{host}:{port}"))
+
+    async def quorum(self, request: bytes, context: Any) -> bytes:
+        """Wait until there is a quorum with this manager in it. Hanging up or the deadline withdraws the request."""
+        try:
+            member = messages.read_request(request)
+        except messages.Malformed as error:
+            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        answer = self.book.ask(member, now())
+        if isinstance(answer, Unknown):
+            answer = await self._in_the_waiting_room(member)
+        if isinstance(answer, Refused):
+            await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, answer.reason)
+        if isinstance(answer, Unknown):
+            reason = f"no attempt of this run that is known here has the store {answer.store[:100]!r}"
+            await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, reason)
+        if isinstance(answer, Quorum):
+            return messages.write_quorum(answer, time.time())
+        return await self._answer(answer, context)
+
+    async def _answer(self, ask: Ask, context: Any) -> bytes:
+        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.waiting[ask] = future
+        self.look_soon()
+        try:
+            return await future
+        except RefusedError as error:
+            await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        finally:
+            if not future.done() or future.cancelled():  # the manager has hung up, or its deadline has passed
+                for held in [held for held, waiter in self.waiting.items() if waiter is future]:
+                    del self.waiting[held]
+                    self.book.withdraw(held)
+
+    async def _in_the_waiting_room(self, member: Member) -> Ask | Quorum | Refused | Unknown:
+        """The controller tells of an attempt before its script starts, but two pipes keep no order between them."""
+        until = now() + UNKNOWN_FOR_S
+        answer: Ask | Quorum | Refused | Unknown = Unknown(member.store_address)
+        if self.strangers >= WAITING_ROOM:
+            return answer
+        self.strangers += 1
+        try:
+            while isinstance(answer, Unknown) and now() < until:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.news.wait(), until - now())
+                answer = self.book.ask(member, now())
+        finally:
+            self.strangers -= 1
+        return answer
+
+    async def heartbeat(self, request: bytes, context: Any) -> bytes:
+        """A manager is alive. The answer is an empty message."""
+        try:
+            name = messages.read_heartbeat(request)
+        except messages.Malformed as error:
+            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self.book.beat(name, now())
+        return b""
+
+    # --- quorums ---------------------------------------------------------------------------------------------------
+
+    def look_soon(self) -> None:
+        """Look once all requests have been read that are there already."""
+        if not self.look_due:
+            self.look_due = True
+            asyncio.get_running_loop().call_soon(self.look)
+
+    def look(self) -> None:
+        """Is there a quorum now? Then answer its members; the others ask again, as with torchft's own."""
+        self.look_due = False
+        moment = now()
+        quorum = self.book.form(moment)
+        if quorum is None:
+            self._complain()
+            return
+        answer = messages.write_quorum(quorum, time.time())
+        if quorum.id >= self.keep.reserved:
+            self._write(self.keep.snapshot(self.book.memory))  # the thread was too slow: wait for it here
+        self.keep.write_quorum(answer)
+        waiting, self.waiting = self.waiting, {}
+        ids = set(quorum.ids)
+        for ask, future in waiting.items():
+            if future.done():
+                continue
+            if ask.member.replica_id in ids:
+                future.set_result(answer)
+            else:
+                self._ask_again(ask, future, moment)
+        self._report(quorum, moment)
+
+    def _ask_again(self, ask: Ask, future: asyncio.Future[bytes], moment: float) -> None:
+        again = self.book.ask_again(ask, moment)
+        if isinstance(again, Refused):
+            future.set_exception(RefusedError(again.reason))
+        else:
+            self.waiting[again] = future
+
+    def _complain(self) -> None:
+        """Say it once when a quorum is refused for the sake of the run's history."""
+        why = self.book.why
+        if why is not None and why.poisoned and why.reason != self.complained:
+            self.complained = why.reason
+            log(f"quorum refused: {why.reason}")
+            self.report("refused", reason=why.reason, highest=self.book.memory.highest)
+
+    def _report(self, quorum: Quorum, moment: float) -> None:
+        self.complained = ""
+        last, when = self.reported
+        if quorum.id == last and moment - when < REPORT_EVERY_S:
+            return
+        self.reported = (quorum.id, moment)
+        owners = self.book.memory.stores
+        rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
+        for first in range(0, len(rows), MEMBERS_A_LINE):
+            part = rows[first : first + MEMBERS_A_LINE]
+            groups, steps = [group for group, _ in part], [step for _, step in part]
+            self.report("quorum", quorum_id=quorum.id, members=groups, steps=steps, first=first, total=len(rows))
+        if quorum.id != last:
+            log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
+
+    async def tick(self) -> NoReturn:
+        """Look again as time passes, save what has changed, forget what is old."""
+        next_prune = 0.0
+        while True:
+            await asyncio.sleep(self.tick_s)
+            self.look()
+            moment = now()
+            if moment >= next_prune:
+                next_prune = moment + 1.0
+                self.book.prune(moment)
+                if moment - self.saved[1] >= SAVE_EVERY_S or self.book.memory.next_id > self.keep.reserved - BLOCK // 2:
+                    self.save()
+
+    # --- the controller --------------------------------------------------------------------------------------------
+
+    def order(self, message: channel.Message) -> None:
+        """Carry out one order of the controller.
+
+        Raises:
+            KeyError, TypeError, ValueError: a field is missing or is not what it should be.
+        """
+        match message["type"]:
+            case "member":
+                self.book.announce(int(message["group"]), int(message["attempt"]), str(message["store"]))
+                self.news.set()
+                self.news = asyncio.Event()
+            case "evict":
+                store = message.get("store")
+                self.book.evict(int(message["group"]), int(message["attempt"]), None if store is None else str(store))
+                self._turn_away()
+            case "new_history":
+                self.book.new_history(int(message["step"]))
+                self.keep.forget_quorum()
+            case _:
+                return
+        log(f"order: {json.dumps(message)}")
+        self.look()
+        self.save()
+
+    def _turn_away(self) -> None:
+        """The requests of the evicted are answered: their managers need not wait for the deadline."""
+        for ask, future in list(self.waiting.items()):
+            if ask.member.replica_id in self.book.gone and not future.done():
+                del self.waiting[ask]
+                future.set_exception(RefusedError("this attempt is over: the controller has seen it fail"))
+
+    def save(self) -> None:
+        """Write lighthouse.json if it would say something new; by a thread, one at a time."""
+        if self.saving is not None and not self.saving.done():
+            self.save_again = True
+            return
+        self.save_again = False
+        text = self.keep.snapshot(self.book.memory)
+        if text == self.saved[0]:
+            return
+        self.saved = (text, now())
+        self.saving = asyncio.ensure_future(asyncio.to_thread(self._write, text))
+        self.saving.add_done_callback(lambda _: self.save() if self.save_again else None)
+
+    def _write(self, text: str) -> None:
+        try:
+            self.keep.write_state(text)
+        except OSError as error:
+            log(f"lighthouse.json cannot be written: {error}")
+
+
+class RefusedError(Exception):
+    """What a waiting request ends with when its attempt is over."""
+
+
+async def _refuse(context: Any, code: grpc.StatusCode, reason: str) -> NoReturn:
+    await context.abort(code, reason)
+    raise AssertionError("abort raises")
+
+
+def now() -> float:
+    """The clock of all that is in the book."""
+    return time.monotonic()
+
+
+def log(line: str) -> None:
+    """One line into lighthouse.log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def main(task: Task, orders: int, reports: int) -> NoReturn:
+    """Serve until killed. The options are LighthouseConfig's, and local, min_replicas and port (0: any)."""
+    options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
+    output = os.open(
+        os.path.join(task.options.log_dir, "lighthouse.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+    )
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+
+    def report(kind: str, **fields: object) -> None:
+        if kind == "quorum" and not select.select([], [reports], [], 0)[1]:
+            return  # the controller is busy: that must not stop the quorums
+        with contextlib.suppress(OSError):  # nobody listens any more: the guard will end us
+            os.write(reports, channel.encode_short(kind, task=task.index, **fields))
+
+    try:
+        asyncio.run(serve(options, orders, report))
+    except Exception as error:
+        os.write(2, f"the Lighthouse cannot go on: {error!r}\n".encode())
+        report("failed", error=str(error), step=None, started=False)
+    os._exit(1)
+
+
+async def serve(options: dict[str, Any], orders: int | None, report: Report) -> NoReturn:
+    """Serve until cancelled.
+
+    Args:
+        options: local, port, folder (where the state is kept) and the rules, times in milliseconds.
+        orders: a pipe with the controller's orders.
+        report: takes a kind of message and its fields.
+    """
+    rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
+    keep = Keep(options["folder"])
+    memory = keep.load()
+    server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
+    server.save()
+    port = await listen(server, local=options["local"], port=options["port"])
+    await server.server.start()
+    if orders is not None:
+        listen_to(orders, server)
+    url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
+    after = "" if memory.last is None else f", after quorum {memory.last.id}"
+    log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
+    report("address", url=url)
+    await server.tick()
+
+
+async def listen(server: Server, *, local: bool, port: int) -> int:
+    """Make the server, waiting for its port for a while if it is to have a particular one; returns the port.
+
+    On a local run only this machine can reach it. On a cluster the other nodes must, and with it whoever has a login
+    there: torchft's managers know no authentication, so members are told by what only the controller knows of them.
+
+    Raises:
+        RuntimeError: the port cannot be had.
+    """
+    hosts = ("127.0.0.1",) if local else ("[::]", "0.0.0.0")  # noqa: S104 the second where IPv6 is off
+    deadline = now() + (BIND_FOR_S if port else 0.0)
+    while True:
+        for host in hosts:
+            try:
+                got = server.listen(host, port)
+            except RuntimeError:
+                got = 0
+            if got:
+                return got
+        if now() >= deadline:
+            raise RuntimeError(f"port {port} cannot be had on {' or '.join(hosts)}")
+        await asyncio.sleep(0.05)
+
+
+def listen_to(orders: int, server: Server) -> None:
+    """Carry out the controller's orders as they come in."""
+    lines = channel.Lines()
+    loop = asyncio.get_running_loop()
+
+    def receive() -> None:
+        data = os.read(orders, 65536)
+        if not data:
+            loop.remove_reader(orders)  # the guard is gone, and with it we shall be
+        for message in _messages(lines.feed(data)):
+            try:
+                server.order(message)
+            except (KeyError, TypeError, ValueError) as error:
+                log(f"bad order {message!r}: {error!r}")
+
+    loop.add_reader(orders, receive)
+
+
+def _messages(lines: list[bytes]) -> Iterator[channel.Message]:
+    return (message for line in lines if (message := channel.decode(line)) is not None)

@@ -1,0 +1,83 @@
+"""A Lighthouse of ours in a process of its own, without the guard: orders on stdin, reports on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+
+class LighthouseProcess:
+    """Start, order about, kill and restart one Lighthouse."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.options = {"local": True, "port": 0, "folder": str(folder), "min_replicas": 1, "quorum_tick_ms": 20}
+        self.options |= {"join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
+        self.log = folder / "log"
+        self.reports: list[dict[str, Any]] = []
+        self.start()
+
+    def start(self) -> None:
+        """Start it, on the port it had before if it had one; returns when it serves."""
+        self.reports.clear()
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, __file__, json.dumps(self.options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
+        self.url = self.wait_for("address")["url"]
+        self.options["port"] = int(self.url.rpartition(":")[2])
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout
+        for line in process.stdout:
+            self.reports.append(json.loads(line))
+
+    def wait_for(self, kind: str, patience_s: float = 20.0) -> dict[str, Any]:
+        """The newest report of this kind, once there is one."""
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            for report in reversed(self.reports):
+                if report["type"] == kind:
+                    return report
+            time.sleep(0.002)
+        raise AssertionError(f"no {kind} report; {self.reports}\n{self.log.read_text()}")
+
+    def order(self, kind: str, **fields: Any) -> None:
+        """What the controller would send."""
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
+                assert pipe
+                pipe.close()
+
+    def memory_mb(self) -> float:
+        """Its resident memory."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+if __name__ == "__main__":
+    from ftslurm.lighthouse.server import serve
+
+    def say(kind: str, **fields: object) -> None:
+        print(json.dumps({"type": kind, **fields}), flush=True)
+
+    asyncio.run(serve(json.loads(sys.argv[1]), 0, say))

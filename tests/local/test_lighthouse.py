@@ -1,0 +1,366 @@
+"""Our Lighthouse as a process, driven by torchft's own clients and managers, beside torchft's own Lighthouse."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from lighthouse_process import LighthouseProcess
+from torch.distributed import TCPStore
+from torchft.coordination import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
+
+from ftslurm.lighthouse import messages
+from ftslurm.lighthouse.quorum import Member
+
+PATIENCE = timedelta(seconds=20)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., LighthouseProcess]]:
+    """Starts Lighthouses."""
+    started: list[LighthouseProcess] = []
+
+    def begin(**options: Any) -> LighthouseProcess:
+        folder = tmp_path / f"lighthouse{len(started)}"
+        folder.mkdir()
+        started.append(LighthouseProcess(folder, **options))
+        return started[-1]
+
+    yield begin
+    for lighthouse in started:
+        lighthouse.kill()
+
+
+class Group:
+    """What a group of one rank is to the Lighthouse: torchft's ManagerServer with a store, asked by a ManagerClient."""
+
+    def __init__(self, lighthouse: LighthouseProcess, number: int, attempt: int = 0, announce: bool = True) -> None:
+        self.number, self.attempt = number, attempt
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.address = f"127.0.0.1:{self.store.port}"
+        if announce:
+            lighthouse.order("member", group=number, attempt=attempt, store=self.address)
+        self.server = ManagerServer(
+            replica_id=f"g{number}:{attempt}",
+            lighthouse_addr=lighthouse.url,
+            hostname="127.0.0.1",
+            bind="127.0.0.1:0",
+            store_addr=self.address,
+            world_size=1,
+            heartbeat_interval=timedelta(milliseconds=100),
+            connect_timeout=timedelta(seconds=10),
+            quorum_retries=200,
+        )
+        self.client = ManagerClient(self.server.address(), connect_timeout=timedelta(seconds=10))
+
+    def quorum(self, step: int, timeout: timedelta = PATIENCE, failures: int = 0) -> Any:
+        return self.client._quorum(
+            group_rank=0,
+            step=step,
+            checkpoint_metadata="",
+            shrink_only=False,
+            timeout=timeout,
+            init_sync=True,
+            commit_failures=failures,
+        )
+
+    def stop(self) -> None:
+        self.server.shutdown()
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(32) as pool:
+        yield pool
+
+
+def together(pool: ThreadPoolExecutor, groups: list[Group], step: int) -> list[Any]:
+    """All ask at once; what each of them got."""
+    return [future.result(30) for future in [pool.submit(group.quorum, step) for group in groups]]
+
+
+def stopped(groups: list[Group]) -> None:
+    for group in groups:
+        group.stop()
+
+
+def test_unmodified_managers_form_quorums_and_survivors_do_not_wait(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start()
+    groups = [Group(lighthouse, number) for number in range(3)]
+    for step in range(5):
+        answers = together(pool, groups, step)
+        assert {(a.quorum_id, a.replica_world_size, a.max_step) for a in answers} == {(1, 3, step)}
+    groups[2].stop()  # heartbeats end, and the Lighthouse cannot know
+    waiting = [pool.submit(group.quorum, 5) for group in groups[:2]]
+    time.sleep(0.5)
+    assert not any(future.done() for future in waiting)
+    lighthouse.order("evict", group=2, attempt=0, store=groups[2].address)
+    ordered = time.monotonic()
+    answers = [future.result(10) for future in waiting]
+    assert time.monotonic() - ordered < 2.0  # measured: 3 ms; the heartbeat time-out is 5 s
+    assert {(a.quorum_id, a.replica_world_size) for a in answers} == {(2, 2)}
+
+    back = Group(lighthouse, 2, attempt=1)
+    first = pool.submit(back.quorum, 0)
+    time.sleep(0.2)
+    answers = [*together(pool, groups[:2], 6), first.result(10)]
+    assert {(a.quorum_id, a.replica_world_size, a.max_step) for a in answers} == {(3, 3, 6)}
+    assert [a.heal for a in answers] == [False, False, True]
+    report = lighthouse.wait_for("quorum")
+    assert (report["quorum_id"], report["members"], report["steps"]) == (3, [0, 1, 2], [6, 6, 0])
+    stopped([*groups[:2], back])
+
+
+def test_killed_under_load_it_is_back_and_nobody_fails_and_ids_never_fall(
+    start: Callable[..., LighthouseProcess],
+) -> None:
+    lighthouse = start()
+    groups = [Group(lighthouse, number) for number in range(3)]
+    over = threading.Event()
+    meet = threading.Barrier(3)
+    ids: list[list[int]] = [[], [], []]
+    failed: list[BaseException] = []
+
+    def train(group: Group) -> None:
+        """A step is a quorum and then something that all members do together."""
+        try:
+            step = 0
+            while not over.is_set() or step % 50:
+                ids[group.number].append(group.quorum(step).quorum_id)
+                meet.wait(20)
+                step += 1
+        except BaseException as error:
+            failed.append(error)
+            meet.abort()
+
+    threads = [threading.Thread(target=train, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    chance = random.Random(0)
+    for _ in range(20):
+        time.sleep(0.05 + 0.3 * chance.random())
+        lighthouse.kill()
+        lighthouse.start()
+    over.set()
+    for thread in threads:
+        thread.join(30)
+    assert not failed, f"{failed}\n{lighthouse.log.read_text()}"
+    assert ids[0] == ids[1] == ids[2]  # each step was taken by all, with the same quorum: no answer was lost
+    assert ids[0] == sorted(ids[0])
+    stopped(groups)
+
+
+def test_a_fresh_group_alone_gets_no_quorum_until_one_that_has_the_state_is_there(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start(heartbeat_timeout_ms=500)
+    old = [Group(lighthouse, 0), Group(lighthouse, 1)]
+    together(pool, old, 0)
+    together(pool, old, 10)
+    stopped(old)
+    for group in old:
+        lighthouse.order("evict", group=group.number, attempt=0)
+    fresh = Group(lighthouse, 0, attempt=1)
+    with pytest.raises(TimeoutError):
+        fresh.quorum(0, timedelta(seconds=2))
+    assert "step 10" in lighthouse.wait_for("refused")["reason"]
+    waiting = pool.submit(fresh.quorum, 0)
+    time.sleep(0.1)
+    lighthouse.order("new_history", step=0)
+    assert waiting.result(10).max_step == 0
+    fresh.stop()
+
+
+def test_a_manager_with_an_unknown_store_is_refused_and_one_of_a_dead_attempt_as_well(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start()
+    real = Group(lighthouse, 0)
+    stranger = Member("s", "a", "10.0.0.1:1", 10**6)
+    with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
+        ask = wire.unary_unary(f"/{messages.SERVICE}/Quorum")
+        first: Future[bytes] = ask.future(messages.write_request(stranger), timeout=30)
+        for step in range(20):
+            assert real.quorum(step).replica_world_size == 1
+        assert first.exception(20).code() == grpc.StatusCode.PERMISSION_DENIED  # type: ignore[union-attr]
+        assert real.quorum(20).max_step == 20
+        lighthouse.order("evict", group=0, attempt=0)
+        time.sleep(0.2)
+        dead = ask.future(messages.write_request(Member("other", "a", real.address, 21)), timeout=30)
+        assert dead.exception(20).code() == grpc.StatusCode.FAILED_PRECONDITION
+    real.stop()
+
+
+def test_a_request_that_comes_before_the_controllers_word_is_held(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start()
+    first, late = Group(lighthouse, 0), Group(lighthouse, 1, announce=False)
+    first.quorum(0)
+    waiting = pool.submit(late.quorum, 0)
+    time.sleep(0.3)
+    lighthouse.order("member", group=1, attempt=0, store=late.address)
+    time.sleep(0.1)
+    assert first.quorum(1).replica_world_size == 2
+    assert waiting.result(10).heal
+    stopped([first, late])
+
+
+def test_the_request_of_a_client_that_has_hung_up_is_void(start: Callable[..., LighthouseProcess]) -> None:
+    lighthouse = start(heartbeat_timeout_ms=60_000, join_timeout_ms=60_000)
+    client = LighthouseClient(lighthouse.url, timedelta(seconds=10))
+    assert len(client.quorum("a", PATIENCE, "", "", 0, 1, False).participants) == 1
+    client.heartbeat("b")
+    with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
+        call = wire.unary_unary(f"/{messages.SERVICE}/Quorum").future(messages.write_request(Member("b")))
+        time.sleep(0.2)
+        call.cancel()
+    time.sleep(0.2)
+    assert [p.replica_id for p in client.quorum("a", PATIENCE, "", "", 1, 1, False).participants] == ["a"]
+
+
+def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., LighthouseProcess]) -> None:
+    lighthouse = start()
+    group = Group(lighthouse, 0)
+    assert group.quorum(1).quorum_id == 1
+    chance = random.Random(1)
+    real = messages.write_request(Member("g0:0", "a", "b:1", 5, 1))
+    address = lighthouse.url.removeprefix("http://")
+    with grpc.insecure_channel(address) as wire:
+        methods = [wire.unary_unary(f"/{messages.SERVICE}/{name}") for name in ("Quorum", "Heartbeat")]
+        calls = []
+        for number in range(3000):
+            data = bytearray(real if number % 3 == 0 else chance.randbytes(chance.randrange(200)))
+            data[chance.randrange(len(data) or 1) :] = chance.randbytes(chance.randrange(20))
+            calls.append(methods[number % 2].future(bytes(data), timeout=10))
+        calls += [m.future(b"\x0a" + b"\xff" * size, timeout=10) for m in methods for size in (60_000, 300_000)]
+        for method in ("Kill", "Status", "../Quorum"):
+            calls.append(wire.unary_unary(f"/{messages.SERVICE}/{method}").future(b"", timeout=10))
+        codes = {call.code() for call in calls}
+        assert codes <= {
+            grpc.StatusCode.OK,
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.PERMISSION_DENIED,
+            grpc.StatusCode.RESOURCE_EXHAUSTED,
+            grpc.StatusCode.UNIMPLEMENTED,
+            grpc.StatusCode.DEADLINE_EXCEEDED,
+            grpc.StatusCode.UNAVAILABLE,  # what grpc answers when a thousand requests are pending
+        }
+    host, _, port = address.rpartition(":")
+    for junk in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 5000,
+        chance.randbytes(10_000),
+    ):
+        with socket.create_connection((host, int(port))) as plain:
+            plain.sendall(junk)
+    assert group.quorum(2).max_step == 2
+    assert lighthouse.process.poll() is None
+    assert "Traceback" not in lighthouse.log.read_text()
+    group.stop()
+
+
+def test_memory_stays_bounded_over_many_heartbeats_of_many_ids(start: Callable[..., LighthouseProcess]) -> None:
+    lighthouse = start()
+    sizes = []
+
+    def beat(turn: int, thread: int) -> None:
+        client = LighthouseClient(lighthouse.url, timedelta(seconds=10))
+        for number in range(5000):
+            client.heartbeat(f"{'x' * 500}{turn}-{thread}-{number}")
+
+    for turn in range(5):  # 100,000 in all
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda thread, turn=turn: beat(turn, thread), range(4)))
+        sizes.append(lighthouse.memory_mb())
+    assert sizes[-1] < sizes[0] + 30, sizes
+    assert sizes[-1] < 200, sizes
+
+
+# --- the same histories, before both Lighthouses -------------------------------------------------------------------
+
+
+def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
+    """A seeded history of rounds in which groups ask, die, come back, are late; what every one of them got, and when.
+
+    Heartbeats go on for everybody who has not died. Times are far from the time-outs, so that both Lighthouses see
+    the same order of things, and nobody gives up waiting: torchft's keeps requests whose client is gone, and has
+    been seen to form a quorum of some of the living because of such a one, without waiting for the others.
+    """
+    chance = random.Random(seed)
+    clients = [LighthouseClient(url, timedelta(seconds=10)) for _ in range(4)]
+    names = [f"g{i}:{chance.randrange(100)}" for i in range(4)]
+    living = set(range(4))
+    waiting: dict[int, Future[Any]] = {}  # one who comes when the others have just gone on waits for the next round
+    members: set[int] = set()  # with shrink_only only these ask: who is not in shuts itself out with that for good
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(0.05):
+            for i in sorted(living):
+                clients[i].heartbeat(names[i])
+
+    beats = threading.Thread(target=beat)
+    got: list[tuple[Any, ...]] = []
+    with ThreadPoolExecutor(8) as pool:
+        for i in living:
+            clients[i].heartbeat(names[i])
+        beats.start()
+        try:
+            for turn in range(9):
+                if 0 < turn < 7 and not waiting and chance.random() < 0.3 and len(living) > fewest:
+                    dead = chance.choice(sorted(living))
+                    living.discard(dead)
+                    members.discard(dead)
+                elif 0 < turn < 7 and chance.random() < 0.3 and len(living) < 4:
+                    back = chance.choice(sorted({*range(4)} - living))
+                    names[back] = f"g{back}:{chance.randrange(100)}"
+                    clients[back].heartbeat(names[back])
+                    living.add(back)
+                    members.discard(back)
+                asking = sorted(living - waiting.keys())
+                chance.shuffle(asking)
+                asking.sort(key=lambda i: i in members)  # the others might be gone when a newcomer comes last
+                shrink = turn > 0 and members == living and chance.random() < 0.2
+                for i in asking:
+                    step = max(0, turn - (chance.random() < 0.2))
+                    fields = (f"a{i}", f"h:{i}", step, i + 1, shrink)
+                    waiting[i] = pool.submit(clients[i].quorum, names[i], timedelta(seconds=60), *fields)
+                    time.sleep(0.02 if chance.random() < 0.7 else 0.15)
+                wait(waiting.values(), timeout=3.0)
+                for i in [i for i, future in sorted(waiting.items()) if future.done()]:
+                    quorum = waiting.pop(i).result()
+                    members.add(i)
+                    seen = tuple((p.replica_id, p.address, p.store_address, p.step) for p in quorum.participants)
+                    got.append((turn, i, quorum.quorum_id, seen))
+        finally:
+            over.set()
+            beats.join()
+    return got
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_same_history_gives_the_same_quorums_as_with_torchfts_own(
+    start: Callable[..., LighthouseProcess], seed: int
+) -> None:
+    fewest = 1 + seed % 3
+    options = {"min_replicas": fewest, "join_timeout_ms": 1500, "heartbeat_timeout_ms": 700}
+    stock = LighthouseServer(bind="127.0.0.1:0", quorum_tick_ms=20, **options)
+    ours = start(**options)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            theirs = pool.submit(replay, f"http://127.0.0.1:{stock.address().rpartition(':')[2]}", seed, fewest)
+            assert replay(ours.url, seed, fewest) == theirs.result()
+    finally:
+        stock.shutdown()

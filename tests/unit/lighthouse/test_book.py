@@ -1,0 +1,267 @@
+"""What the Lighthouse makes of what managers and the controller tell it, as histories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftslurm.lighthouse import messages
+from ftslurm.lighthouse.book import BACK_WITHIN_S, MOST_IDS, Book, Memory, Refused, Unknown
+from ftslurm.lighthouse.keep import BLOCK, Keep
+from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
+
+RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
+
+
+def book(memory: Memory | None = None, now: float = 0.0) -> Book:
+    return Book(RULES, memory or Memory(), now)
+
+
+def m(name: str, step: int = 0, failures: int = 0) -> Member:
+    """A member whose store goes by its name: a1 and a2 are two attempts of a group."""
+    return Member(name, store_address=f"host:{name}", step=step, commit_failures=failures)
+
+
+def step(it: Book, now: float, *members: Member) -> Quorum:
+    """All of them ask, and get a quorum."""
+    for one in members:
+        assert isinstance(it.ask(one, now), Ask)
+    quorum = it.form(now)
+    assert quorum is not None, it.why
+    return quorum
+
+
+def running(groups: str = "ab", at: int = 10) -> Book:
+    """Announced groups that have taken some steps: a1 of group 0, b1 of group 1 ..."""
+    it = book()
+    for number, group in enumerate(groups):
+        it.announce(number, 0, f"host:{group}1")
+    step(it, 0.0, *(m(f"{g}1", 0) for g in groups))
+    step(it, 1.0, *(m(f"{g}1", at) for g in groups))
+    return it
+
+
+def test_an_evicted_group_is_waited_for_no_longer() -> None:
+    it = running("abc")
+    it.ask(m("a1", 11), 2.0)
+    it.ask(m("b1", 11), 2.0)
+    assert it.form(2.0) is None
+    it.evict(2, 0)
+    quorum = it.form(2.0)
+    assert quorum is not None
+    assert quorum.ids == ("a1", "b1")
+
+
+def test_a_late_word_of_an_evicted_attempt_does_not_revive_it() -> None:
+    it = running("abc")
+    it.evict(2, 0)
+    it.beat("c1", 2.0)
+    assert isinstance(it.ask(m("c1", 11), 2.0), Refused)
+    assert isinstance(it.ask(Member("c1-other-id", store_address="host:c1"), 2.0), Refused)
+    assert step(it, 2.0, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
+
+
+def test_the_request_of_an_evicted_attempt_is_forgotten() -> None:
+    it = running("ab")
+    it.ask(m("b1", 11), 2.0)
+    it.evict(1, 0, "host:b1")
+    assert step(it, 2.0, m("a1", 11)).ids == ("a1",)
+
+
+def test_a_new_attempt_ends_the_ones_before() -> None:
+    it = running("ab")
+    it.announce(1, 1, "host:b2")
+    assert isinstance(it.ask(m("b1", 11), 2.0), Refused)
+    assert step(it, 2.0, m("a1", 11), m("b2")).ids == ("a1", "b2")
+    it.announce(1, 0, "host:b1")  # an old word
+    assert isinstance(it.ask(m("b1", 11), 2.0), Refused)
+
+
+def test_an_eviction_that_comes_late_spares_the_new_attempt() -> None:
+    it = running("ab")
+    it.announce(1, 1, "host:b2")
+    it.evict(1, 0, "host:b1")
+    assert step(it, 2.0, m("a1", 11), m("b2")).ids == ("a1", "b2")
+
+
+def test_a_port_that_is_used_again_is_the_new_attempts() -> None:
+    it = running("ab")
+    it.evict(1, 0, "host:b1")
+    it.announce(1, 1, "host:b1")
+    quorum = step(it, 2.0, m("a1", 11), Member("b2", store_address="host:b1"))
+    assert quorum.ids == ("a1", "b2")
+    it.evict(1, 0, "host:b1")  # said again
+    assert step(it, 3.0, m("a1", 12), Member("b2", store_address="host:b1", step=12)).id == quorum.id
+
+
+def test_once_the_controller_has_told_of_any_attempt_there_are_no_others() -> None:
+    it = book()
+    assert isinstance(it.ask(m("x1"), 0.0), Ask)  # a Lighthouse without a controller takes anybody
+    it = running("a")
+    assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")
+    assert it.memory.highest == 10
+    it.evict(0, 0)
+    assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")  # also when nobody is left
+    assert it.ask(Member("y", step=99), 2.0) == Unknown("")
+
+
+def test_a_fresh_group_alone_waits_for_somebody_to_heal_from() -> None:
+    it = running("ab")
+    it.announce(1, 1, "host:b2")
+    it.ask(m("b2"), 10.0)  # a is silent
+    assert it.form(10.0) is None
+    assert it.why is not None
+    assert it.why.poisoned
+    assert step(it, 11.0, m("a1", 11)).ids == ("a1", "b2")
+
+
+def test_the_controller_may_allow_a_new_history() -> None:
+    it = running("ab")
+    it.evict(0, 0)
+    it.evict(1, 0)
+    it.announce(0, 1, "host:a2")
+    it.ask(m("a2", 8), 20.0)
+    assert it.form(20.0) is None
+    it.new_history(0)
+    assert it.form(20.0) is not None
+    assert it.memory.highest == 8
+    ids = it.memory.last.id if it.memory.last else 0
+    assert ids == 2
+
+
+def test_ids_only_rise() -> None:
+    it = running("ab")
+    ids = [step(it, 2.0, m("a1", 11), m("b1", 11)).id]
+    ids.append(step(it, 3.0, m("a1", 12), m("b1", 12)).id)
+    ids.append(step(it, 4.0, m("a1", 12, failures=1), m("b1", 12)).id)
+    it.evict(1, 0)
+    ids.append(step(it, 5.0, m("a1", 13)).id)
+    assert ids == [1, 1, 2, 3]
+
+
+def test_a_request_that_was_given_up_is_void_but_not_the_one_that_took_its_place() -> None:
+    it = running("ab")
+    first = it.ask(m("b1", 11), 2.0)
+    second = it.ask(m("b1", 11), 3.0)
+    assert isinstance(first, Ask)
+    assert isinstance(second, Ask)
+    it.withdraw(first)
+    assert "b1" in it.asking
+    it.withdraw(second)
+    assert "b1" not in it.asking
+
+
+def test_what_is_silent_is_forgotten_and_may_come_back() -> None:
+    it = running("ab")
+    it.beat("x", 1.0)
+    it.prune(100.0)
+    assert not it.beats
+    assert not it.known
+    assert step(it, 101.0, m("a1", 11), m("b1", 11)).id == 1
+
+
+def test_memory_is_bounded_whatever_beats() -> None:
+    it = running("ab")
+    for number in range(3 * MOST_IDS):
+        it.beat(f"x{number}", 1.0 + number / 1e6)
+    assert len(it.beats) == MOST_IDS
+    assert step(it, 2.0, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
+
+
+# --- a successor -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keep(tmp_path: Path) -> Keep:
+    return Keep(str(tmp_path))
+
+
+def killed_and_back(it: Book, keep: Keep, now: float, *, quorum_kept: bool = True) -> Book:
+    """What is on disk is all that the successor knows."""
+    keep.write_state(keep.snapshot(it.memory))
+    if quorum_kept and it.memory.last is not None:
+        keep.write_quorum(messages.write_quorum(it.memory.last, 1.5))
+    return Book(RULES, Keep(str(Path(keep._state).parent)).load(), now)
+
+
+def test_the_successor_goes_on_with_the_same_id(keep: Keep) -> None:
+    it = killed_and_back(running("ab"), keep, 2.0)
+    assert step(it, 2.1, m("a1", 11), m("b1", 11)).id == 1
+    assert step(it, 2.2, m("a1", 12, failures=1), m("b1", 12)).id == 2
+
+
+def test_the_first_to_come_back_waits_for_the_others(keep: Keep) -> None:
+    it = killed_and_back(running("abc"), keep, 2.0)
+    it.ask(m("a1", 11), 2.1)
+    it.ask(m("b1", 11), 2.1)
+    assert it.form(2.0 + BACK_WITHIN_S) is None
+    it.evict(2, 0)
+    assert it.form(2.2) is not None
+
+
+def test_who_missed_the_last_answer_gets_it_again(keep: Keep) -> None:
+    it = killed_and_back(running("ab"), keep, 2.0)
+    before = it.memory.last
+    assert it.ask(m("b1", 10), 2.1) == before  # a1 has its answer, and is in the step that b1 is missing from
+    assert isinstance(it.ask(m("b1", 10), 2.2), Ask)  # once
+
+
+@pytest.mark.parametrize("again", [m("b1", 11), m("b1", 10, failures=1)])
+def test_who_has_taken_the_step_gets_no_old_answer(keep: Keep, again: Member) -> None:
+    assert isinstance(killed_and_back(running("ab"), keep, 2.0).ask(again, 2.1), Ask)
+
+
+def test_an_answer_with_a_dead_member_is_not_given_again(keep: Keep) -> None:
+    it = killed_and_back(running("ab"), keep, 2.0)
+    it.evict(0, 0)
+    assert isinstance(it.ask(m("b1", 10), 2.1), Ask)
+
+
+def test_the_successor_knows_who_is_over_and_how_far_the_run_is(keep: Keep) -> None:
+    first = running("abc")
+    first.evict(2, 0)
+    it = killed_and_back(first, keep, 2.0)
+    assert isinstance(it.ask(m("c1", 11), 2.1), Refused)
+    assert isinstance(it.ask(m("x"), 2.1), Unknown)
+    assert it.memory.highest == 10
+    it.announce(2, 0, "host:c1")
+    assert isinstance(it.ask(m("c1", 11), 2.2), Refused)
+
+
+def test_without_a_trusted_quorum_ids_go_on_after_their_block(keep: Keep) -> None:
+    it = killed_and_back(running("ab"), keep, 2.0, quorum_kept=False)
+    assert step(it, 2.1, m("a1", 11), m("b1", 11)).id > BLOCK
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0" * 24, b"x" * 300])
+def test_a_damaged_quorum_file_is_no_quorum(keep: Keep, damage: bytes, tmp_path: Path) -> None:
+    killed_and_back(running("ab"), keep, 2.0)
+    (tmp_path / "lighthouse.quorum").write_bytes(damage)
+    memory = Keep(str(tmp_path)).load()
+    assert memory.last is None
+    assert memory.next_id > BLOCK
+
+
+def test_every_cut_and_every_flipped_bit_of_the_quorum_file_is_seen(keep: Keep, tmp_path: Path) -> None:
+    killed_and_back(running("ab"), keep, 2.0)
+    file = tmp_path / "lighthouse.quorum"
+    whole = file.read_bytes()
+    damaged = [whole[:length] for length in range(len(whole))]
+    damaged += [whole[:i] + bytes([whole[i] ^ 1]) + whole[i + 1 :] for i in range(len(whole))]
+    for data in damaged:
+        file.write_bytes(data)
+        assert keep.load().last is None
+
+
+def test_a_quorum_of_before_a_reboot_is_not_trusted(keep: Keep, tmp_path: Path) -> None:
+    killed_and_back(running("ab"), keep, 2.0)
+    other = Keep(str(tmp_path))
+    other._boot = b"0123456789abcdef"
+    assert other.load().last is None
+
+
+def test_a_damaged_state_is_an_error_and_not_a_fresh_start(keep: Keep, tmp_path: Path) -> None:
+    (tmp_path / "lighthouse.json").write_text('{"reserved": 5')
+    with pytest.raises(ValueError, match="damaged"):
+        keep.load()

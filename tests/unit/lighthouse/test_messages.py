@@ -1,0 +1,65 @@
+"""The wire format, against bytes that were written down by hand from torchft.proto."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from ftslurm.lighthouse import messages
+from ftslurm.lighthouse.quorum import Member, Quorum
+
+MEMBER = Member("g0:uuid", "http://n1:1", "n1:2", 258, 8, True, 3, '{"a": 1}')
+WIRE = (
+    b"\x0a\x07g0:uuid" + b"\x12\x0bhttp://n1:1" + b"\x1a\x04n1:2" + b"\x20\x82\x02" + b"\x28\x08" + b"\x30\x01"
+    b'\x3a\x08{"a": 1}' + b"\x40\x03"
+)
+
+
+def test_a_request_is_read_as_torchft_writes_it() -> None:
+    assert messages.read_request(b"\x0a" + bytes([len(WIRE)]) + WIRE) == MEMBER
+
+
+def test_a_quorum_is_written_as_torchft_reads_it() -> None:
+    data = messages.write_quorum(Quorum(7, (MEMBER,)), 1.5)
+    quorum = b"\x08\x07" + b"\x12" + bytes([len(WIRE)]) + WIRE + b"\x1a\x08\x08\x01\x10\x80\xca\xb5\xee\x01"
+    assert data == b"\x0a" + bytes([len(quorum)]) + quorum
+
+
+def test_a_quorum_survives_being_written_and_read() -> None:
+    quorum = Quorum(2**40, (MEMBER, Member("ü" * 1000)))
+    assert messages.read_quorum(messages.write_quorum(quorum, 0.0)) == quorum
+
+
+def test_what_a_newer_torchft_adds_is_ignored() -> None:
+    assert messages.read_request(messages.write_request(MEMBER) + b"\x7a\x03new") == MEMBER
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "missing requester"),
+        (b"\xff", "not a LighthouseQuorumRequest"),
+        (b"\x0a\x05\x0a\x03\xff\xff\xff", "not a LighthouseQuorumRequest"),  # no UTF-8
+        (messages.write_request(Member("x" * 1025)), "replica_id of 1025 characters"),
+        (messages.write_request(Member("x", store_address="y" * 1025)), "store_address of 1025 characters"),
+        (messages.write_request(Member("x", step=-1)), "step -1"),
+    ],
+)
+def test_what_is_no_request_is_refused(data: bytes, says: str) -> None:
+    with pytest.raises(messages.Malformed, match=says):
+        messages.read_request(data)
+
+
+def test_random_bytes_are_refused_or_read_and_nothing_else() -> None:
+    chance = random.Random(0)
+    real = messages.write_request(MEMBER)
+    for _ in range(5000):
+        data = bytearray(real if chance.random() < 0.5 else chance.randbytes(chance.randrange(60)))
+        for _ in range(chance.randrange(4)):
+            if data:
+                data[chance.randrange(len(data))] = chance.randrange(256)
+        for read in (messages.read_request, messages.read_heartbeat, messages.read_quorum):
+            with contextlib.suppress(messages.Malformed):
+                read(bytes(data))

@@ -3,9 +3,10 @@
     python benchmarks/recovery.py                     on this machine, medians of 5
     python benchmarks/recovery.py --cluster slurm     on a throwaway 4-node Slurm started for it (or --here: yours)
 
-Three groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step; `kill -9` hits group 1. Beside it run
-two baselines: the same with torchft's default Lighthouse timing (5 s of silence until a group counts as dead), and the
-bare script started by hand, from `python toy.py` to its first committed step. What is claimed is the ratio.
+Three groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step; `kill -9` hits group 1: with ftslurm
+as it is, and with its own Lighthouse. Beside them run two baselines: the same with torchft's default Lighthouse timing
+(5 s of silence until a group counts as dead), and the bare script started by hand, from `python toy.py` to its first
+committed step. What is claimed is the ratio.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ DEFAULT_TIMING = (
     "lighthouse.join_timeout_ms=60000",
     "lighthouse.quorum_tick_ms=100",
 )
+ARMS = {"as it is": (), "lighthouse=ftslurm": ("lighthouse=ftslurm",), "torchft's timing": DEFAULT_TIMING}
 STEPS, STEP_S, KILL_AT = 110, 0.1, 20
 
 
@@ -129,25 +131,32 @@ def main() -> None:
             environ = cluster.env
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR"))))
         backend = Backend(args.cluster, environ, folder)
-        ours, baseline, bare = [], [], []
+        rows: dict[str, list[dict[str, float]]] = {name: [] for name in ARMS}
+        bare = []
         for i in range(args.n):  # in turn, so that a machine whose speed drifts is as kind to the one as to the other
             print(f"round {i + 1} of {args.n} ...", file=sys.stderr, flush=True)
-            ours.append(one_kill(backend))
-            baseline.append(one_kill(backend, *DEFAULT_TIMING))
+            for name, overrides in ARMS.items():
+                rows[name].append(one_kill(backend, *overrides))
             bare.append(bare_start(folder))
-    print(f"{args.cluster}, medians of {args.n}, seconds after kill -9 of one of 3 groups (step: {STEP_S} s asleep)\n")
-    print(f"{'':<26}{'ftslurm':>9}{'min':>8}{'max':>8}{'torchft timing':>16}")
-    for name in ours[0]:
-        values = [row[name] for row in ours]
-        other = statistics.median(row[name] for row in baseline)
-        print(f"{name:<26}{statistics.median(values):>9.3f}{min(values):>8.3f}{max(values):>8.3f}{other:>16.3f}")
-    gap = statistics.median(row["survivors' longest gap"] for row in ours)
-    default = statistics.median(row["survivors' longest gap"] for row in baseline)
-    back = statistics.median(row["first committed step"] for row in ours)
+    print(f"{args.cluster}, medians of {args.n} (and min-max of the first), step: {STEP_S} s asleep")
+    print(f"seconds after kill -9 of one of 3 groups:{'':<10}" + "".join(f"{name:>20}" for name in ARMS))
+    first, *_ = rows.values()
+    for key in first[0]:
+        values = [row[key] for row in first]
+        spread = f"({min(values):.2f}-{max(values):.2f})"
+        medians = "".join(f"{statistics.median(row[key] for row in arm):>20.2f}" for arm in rows.values())
+        print(f"  {key:<26}{spread:>23}{medians}")
+    middle = {name: {key: statistics.median(row[key] for row in arm) for key in arm[0]} for name, arm in rows.items()}
+    tuned, own, default = (middle[name] for name in ARMS)
     alone = statistics.median(bare)
-    print(f"\nbare `python toy.py` to its first committed step: {alone:.3f}")
-    print(f"coming back takes {back / alone:.2f} x the bare start")
-    print(f"survivors wait {gap / default:.2f} x as long as with torchft's default Lighthouse timing")
+    print(f"bare `python toy.py` to its first committed step: {alone:.2f}")
+    for name, arm in (("as it is", tuned), ("lighthouse=ftslurm", own)):
+        back, gap = (
+            arm["first committed step"] / alone,
+            arm["survivors' longest gap"] / default["survivors' longest gap"],
+        )
+        print(f"{name}: coming back takes {back:.2f} x the bare start; survivors wait {gap:.2f} x as long as with")
+        print("  torchft's default Lighthouse timing")
 
 
 if __name__ == "__main__":

@@ -76,6 +76,10 @@ class LighthouseConfig:
     A survivor stalls for about heartbeat_timeout_ms when another group dies without a word, because the stock
     Lighthouse learns of a death only by silence (5 s with torchft's default). torchft's heartbeats come every 100 ms
     from a Rust thread that needs no GIL. Our own (kind=ftslurm) is told by the controller, within milliseconds.
+
+    Measured with 4 groups on 2 cores: after a kill -9 survivors stalled 1.07 s at 1000 ms and 5.15 s at torchft's
+    defaults; with four busy loops beside the training the quorum never changed without cause in 200 steps, at 500,
+    1000, 2000 and 5000 ms alike. 1000 leaves ten heartbeats to miss.
     """
 
     kind: str = "torchft"  # torchft: the stock Lighthouse; ftslurm: our own, told of deaths by the controller

@@ -276,6 +276,49 @@ def test_without_the_patch_the_connect_timeout_variable_is_ignored_and_with_it_h
     assert 1 <= patched < 3 <= without
 
 
+# --- abort-on-error -----------------------------------------------------------------------------------------------
+
+
+def hang_up(folder, patched):
+    """Two members of a Gloo group, the first waits for the second, which reports an error: when does it hear of it?"""
+    import threading
+    from types import SimpleNamespace
+
+    import torch
+    import torchft
+
+    if patched:
+        compat.after_import()
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    groups = [torchft.ProcessGroupGloo(timeout=timedelta(seconds=4)) for _ in range(2)]
+    address = f"127.0.0.1:{store.port}/abort"
+    threads = [
+        threading.Thread(target=group.configure, args=(address, f"g{rank}", rank, 2))
+        for rank, group in enumerate(groups)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    manager = SimpleNamespace(_errored=None, _pg=groups[1])
+    threading.Timer(0.5, torchft.Manager.report_error, (manager, RuntimeError("a neighbour died"))).start()
+    started = time.monotonic()
+    with pytest.raises(RuntimeError):
+        groups[0].allreduce([torch.zeros(4)], torch.distributed.ReduceOp.SUM).wait()
+    (folder / f"seconds-{patched}").write_text(str(time.monotonic() - started))
+    os._exit(0)
+
+
+def test_without_the_patch_a_peer_waits_for_the_time_out_after_an_error_and_with_it_hears_at_once(tmp_path):
+    processes = [LOADED.Process(target=hang_up, args=(tmp_path, patched)) for patched in (False, True)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    without, patched = (float((tmp_path / f"seconds-{patched}").read_text()) for patched in (False, True))
+    assert patched < 3 < without
+
+
 # --- hostname -----------------------------------------------------------------------------------------------------
 
 UNKNOWN_HOST = """

@@ -81,6 +81,16 @@ def test_two_groups_killed_together_both_come_back(backend: Backend) -> None:
     assert min(again) < float(str(run.named("group_joined", group=0, attempt=1)[0]["time"]))
 
 
+def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_out(backend: Backend) -> None:
+    # Gloo's ring: a survivor that is no neighbour of the dead group learns of it only when the neighbours hang up.
+    # toy.py's process groups time out after 10 s; without the patch "abort-on-error" that is what survivors waited.
+    run = backend.start("groups.count=4", "restart=never", args={"steps": 80, "step-time": 0.05})
+    run.until(lambda: all(len(run.steps(g)) >= 15 for g in range(4)), "15 steps of all groups")
+    run.kill(group=1)
+    run.finish()
+    run.check_training(80, survivors={0, 2, 3})
+
+
 def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took(backend: Backend) -> None:
     run = backend.start("groups.count=2", "faults=kill_one", "job.total_steps=60", args=TRAIN).finish()
     run.check_training(120, survivors={0}, returned={1})

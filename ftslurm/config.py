@@ -230,7 +230,7 @@ def describe_job(config: Config) -> str:
 
 
 def user_name() -> str:
-    """Who runs this; the journal's `by` where there is no login name."""
+    """The login name of whoever runs this, or the number where there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

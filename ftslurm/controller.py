@@ -143,9 +143,9 @@ class Controller:
 
     def _read_inbox(self) -> None:
         for command in inbox.take(self.run_dir.inbox):
-            by = str(command.get("by", "?"))
             if command["what"] == "stop":
-                self.events.append(StopAsked(f"stopped by {by}", by))
+                who = f"stopped by {command.get('user', '?')}"
+                self.events.append(StopAsked(who, command.get("by", "?")))
             else:
                 log.warning("unknown command ignored: %r", command)
 
@@ -226,7 +226,7 @@ class Controller:
                 self.launcher.url = action.lighthouse
                 self.children.send(action.id, self._assignment(action))
             case Begin():
-                self.children.send(action.id, channel.encode("begin", addr=action.addr, port=action.port))
+                self.children.send(action.id, channel.encode("store", addr=action.addr, port=action.port))
             case Stop():
                 self.children.send(action.id, channel.encode("stop"))
             case Kill():

@@ -26,7 +26,7 @@ def put(inbox: Path, what: str, **fields: object) -> None:
         OSError: the inbox cannot be written.
     """
     name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
-    replace_text(inbox / name, json.dumps({"what": what, "by": user_name(), **fields}))
+    replace_text(inbox / name, json.dumps({"what": what, "by": os.getuid(), "user": user_name(), **fields}))
 
 
 def take(inbox: Path) -> list[dict[str, Any]]:

@@ -281,7 +281,7 @@ class StopAsked:
     """End the run: a command, a signal from Slurm, or the time limit."""
 
     reason: str
-    by: str
+    by: str | int  # the user's id, or what sent the signal
     cause: Cause = Cause.CANCELLED
 
 

@@ -8,7 +8,7 @@ on Slurm no end-of-file tells (measured: tasks of an srun that was killed get no
                       srun / the local launcher
                         | stdin          ^ stdout
     guard  <------------+                |   hello, alive, exited
-      | pipe: assign, begin              |
+      | pipe: assign, store              |
     worker (session.py) -----------------+   ready, store, progress, failed, done
 """
 

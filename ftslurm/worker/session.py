@@ -26,7 +26,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
     Args:
         task: who we are in the step.
-        orders: file descriptor of the guard's messages: assign, then begin.
+        orders: file descriptor of the guard's messages: assign, then store.
         reports: file descriptor that leads to the controller.
     """
 
@@ -49,7 +49,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         if me["rank"] == 0:
             store = host_store(local=os.environ.get("FTSLURM_CLUSTER") == "local")
             say("store", addr=store.host, port=store.port)
-        begin = receive("begin")
+        begin = receive("store")  # also the word that the script may start
         os.close(orders)
         os.environ |= {"MASTER_ADDR": str(begin["addr"]), "MASTER_PORT": str(begin["port"])}
         if me["rank"] != 0:

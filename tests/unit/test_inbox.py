@@ -14,7 +14,7 @@ def test_what_is_put_is_taken_once_with_its_author(weird_tmp_path: Path) -> None
     inbox.put(weird_tmp_path, "stop")
     (command,) = inbox.take(weird_tmp_path)
     assert command["what"] == "stop"
-    assert command["by"]
+    assert command["by"] == os.getuid()
     assert inbox.take(weird_tmp_path) == []
     assert list(weird_tmp_path.iterdir()) == []
 

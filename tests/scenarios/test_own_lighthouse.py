@@ -7,9 +7,12 @@ import os
 import signal
 import time
 
+import pytest
 from harness import Backend, Run
 
 OURS = "lighthouse=ftslurm"
+# What does not depend on the launcher runs once, to keep the suite short.
+ON_SLURM = pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
 
 
 def longest_gap(run: Run, group: int) -> float:
@@ -44,6 +47,7 @@ def test_survivors_do_not_wait_for_the_heartbeat_time_out(backend: Backend) -> N
     assert {s["participants"] for s in run.steps(0)} <= {2, 3}  # nobody ever stepped alone
 
 
+@ON_SLURM
 def test_two_of_three_groups_killed_together_leave_the_third_to_go_on_at_once(backend: Backend) -> None:
     times = ("lighthouse.heartbeat_timeout_ms=30000", "lighthouse.join_timeout_ms=30000")
     run = backend.start("groups.count=3", OURS, *times, args={"steps": 150, "step-time": 0.05})
@@ -69,6 +73,7 @@ def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(backen
     assert quorums == sorted(quorums)
 
 
+@ON_SLURM
 def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(backend: Backend) -> None:
     times = ("lighthouse.heartbeat_timeout_ms=30000", "lighthouse.join_timeout_ms=30000")
     run = backend.start("groups.count=3", OURS, *times, args={"steps": 150, "step-time": 0.05})

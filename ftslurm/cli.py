@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm import __version__
-from ftslurm.config import Config
+from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.rundir import RunDir
 
@@ -133,7 +133,7 @@ def here(config: Config) -> int:
 
     if config.cluster.kind == "slurm":
         allocation = srun.allocation(os.environ)
-        need, have = _nodes_for_groups(config), len(allocation.nodes)
+        need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
         if have < need:
             groups = config.groups
             raise EnvironmentProblem(
@@ -147,12 +147,6 @@ def here(config: Config) -> int:
     code = submit.control(config, run, lines.tell)
     console.print(view.summary(lines.status, run))
     return code
-
-
-def _nodes_for_groups(config: Config) -> int:
-    from ftslurm.config import nodes_needed
-
-    return nodes_needed(config) - config.cluster.spare_nodes
 
 
 def plan_verb(words: list[str]) -> int:

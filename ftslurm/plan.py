@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ftslurm import slurm
 from ftslurm.cluster import cpus_per_node, gpus_per_node
 from ftslurm.config import Config, describe_job, nodes_needed
 from ftslurm.core import ranks
@@ -23,7 +22,7 @@ from ftslurm.core.model import (
     RunState,
     TaskFailed,
 )
-from ftslurm.launchers import local, program
+from ftslurm.launchers import local, program, srun
 from ftslurm.rundir import RunDir
 from ftslurm.submit import sbatch_script
 
@@ -80,23 +79,10 @@ def _rank_table(config: Config, launches: list[Launch]) -> Iterator[str]:
 
 
 def _command(config: Config, run: RunDir, launch: Launch, here: bool) -> list[str]:
-    group = launch.group is not None
-    log_dir = run.attempt(launch.id.unit, 0) if group else run.logs
-    argv = program.command(config, launch, log_dir, local=here, url=None)
+    log_dir = run.logs if launch.group is None else run.attempt(launch.id.unit, 0)
     if here:
-        return argv
-    return [
-        *slurm.srun_command(
-            job="JOBID",
-            name=launch.id.unit,
-            nodes=launch.place.nodes,
-            tasks_per_node=config.groups.workers if group else 1,
-            gpus=group and bool(config.groups.gpus),
-            chdir=str(Path.cwd()),
-            extra=config.cluster.srun if group else [],
-        ),
-        *argv,
-    ]
+        return program.command(config, launch, log_dir, local=True, url=None)
+    return srun.command(config, launch, log_dir, "JOBID", None)
 
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:

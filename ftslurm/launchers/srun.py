@@ -27,20 +27,27 @@ class SrunLauncher:
     kill_signal: int | None = signal.SIGTERM
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        group = launch.group is not None
-        argv = slurm.srun_command(
-            job=os.environ["SLURM_JOB_ID"],
+        argv = command(self.config, launch, log_dir, os.environ["SLURM_JOB_ID"], self.url)
+        argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
+        env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
+        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})]
+
+
+def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
+    """The whole command of one step, srun and what it runs; `url` is the Lighthouse's, if it has had one."""
+    group = launch.group is not None
+    return [
+        *slurm.srun_command(
+            job=job,
             name=launch.id.unit,
             nodes=launch.place.nodes,
-            tasks_per_node=self.config.groups.workers if group else 1,
-            gpus=group and bool(self.config.groups.gpus),
+            tasks_per_node=config.groups.workers if group else 1,
+            gpus=group and bool(config.groups.gpus),
             chdir=str(Path.cwd()),
-            extra=self.config.cluster.srun if group else [],
-        )
-        argv += program.command(self.config, launch, log_dir, local=False, url=self.url)
-        env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
-        argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
-        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})]
+            extra=config.cluster.srun if group else [],
+        ),
+        *program.command(config, launch, log_dir, local=False, url=url),
+    ]
 
 
 def allocation(environ: dict[str, str] | os._Environ[str]) -> Allocation:

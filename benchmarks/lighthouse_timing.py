@@ -75,7 +75,7 @@ def main() -> None:
             (5000, 60000, 100),
         ):
             timing = [f"lighthouse.heartbeat_timeout_ms={heartbeat}", f"lighthouse.join_timeout_ms={join}"]
-            timing.append(f"lighthouse.quorum_tick_ms={tick}")
+            timing += [f"lighthouse.quorum_tick_ms={tick}", "lighthouse=torchft"]
             median = statistics.median(stall(backend, timing) for _ in range(args.n))
             changes, steps = changes_under_load(backend, timing, args.steps)
             print(f"{heartbeat:>12}{join:>9}{tick:>9}{median:>18.2f}{f'{changes} in {steps} steps':>20}", flush=True)

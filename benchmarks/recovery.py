@@ -1,18 +1,25 @@
-"""How long does a killed group take to come back, and how long do the others wait?
+"""How long does a failed group take to come back, and how long do the others wait?
 
-    python benchmarks/recovery.py                     on this machine, medians of 5
-    python benchmarks/recovery.py --cluster slurm     on a throwaway 4-node Slurm started for it (or --here: yours)
+    python benchmarks/recovery.py                     on this machine, medians of 10
+    python benchmarks/recovery.py --cluster slurm     on a throwaway 10-node Slurm started for it; also loses nodes
 
-Three groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step; `kill -9` hits group 1: with ftslurm
-as it is, and with its own Lighthouse. Beside them run two baselines: the same with torchft's default Lighthouse timing
-(5 s of silence until a group counts as dead), and the bare script started by hand, from `python toy.py` to its first
-committed step. What is claimed is the ratio.
+Groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step. In one run for each way of being set up,
+`kill -9` hits group 1 again and again: with ftslurm as it is (a cold relaunch), with a warm standby, with torchft's
+Lighthouse at our timing, and, the baseline, with torchft's Lighthouse at its default timing (5 s of silence until a
+group counts as dead). A step that has begun when the kill comes is lost and done again, so the survivors' pause is two
+steps and what ftslurm adds; in the last column the 0.1 s pass between steps, as when data is loaded. Beside the kills
+the bare script is started by hand, from `python toy.py` to its first committed step: the second baseline.
+
+Then four groups are killed at once. That costs more than one only as far as their processes share the cores, so four
+bare scripts are started at once beside it; and with warm standbys, which need hardly any CPU, what is left is the
+controller's. What is claimed is the ratio.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import statistics
 import subprocess
@@ -28,69 +35,156 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from cluster import Cluster, scratch
 from harness import SCRIPTS, Backend, Run
 
+ENDLESS = ("restart.max_per_group=100000", "restart.backoff_s=0")  # the budget is not what is measured
+TORCHFT = ("lighthouse=torchft",)
 DEFAULT_TIMING = (
+    *TORCHFT,
     "lighthouse.heartbeat_timeout_ms=5000",
     "lighthouse.join_timeout_ms=60000",
     "lighthouse.quorum_tick_ms=100",
 )
-ARMS = {"as it is": (), "lighthouse=ftslurm": ("lighthouse=ftslurm",), "torchft's timing": DEFAULT_TIMING}
-STEPS, STEP_S, KILL_AT = 110, 0.1, 20
+BETWEEN = "standby, idle"  # the 0.1 s pass between two steps, as in loading data: a kill seldom costs a step begun
+ARMS = {
+    "as it is": (),
+    "standby=one": ("standby=one", "cluster.spare_nodes=1"),
+    "lighthouse=torchft": TORCHFT,
+    "torchft's timing": DEFAULT_TIMING,
+    BETWEEN: ("standby=one", "cluster.spare_nodes=1"),
+}
+STEP_S = 0.1
+LOST_AFTER_S = 4.0
+Row = dict[str, float]
 
 
-def one_kill(backend: Backend, *overrides: str) -> dict[str, float]:
-    """One run with one kill; seconds from the kill, and what the controller cost while nothing happened."""
-    run = backend.start("groups.count=3", *overrides, args={"steps": STEPS, "step-time": STEP_S})
-    run.until(lambda: all(len(run.steps(g)) >= KILL_AT // 2 for g in range(3)), "training")
+def kills(backend: Backend, n: int, *overrides: str, between: bool = False) -> list[Row]:
+    """One run of three groups with n kills of group 1; seconds from each kill, and what the controller cost."""
+    run = _training(backend, 3, *overrides, between=between)
     controller = int(str(run.wait_for("run_started")["pid"]))
-    cpu, wall = _cpu_seconds(controller), time.monotonic()
-    run.until(lambda: len(run.steps(0)) >= KILL_AT, "training")
+    rows = []
+    for attempt in range(1, n + 1):
+        _calm(run, standbys="standby=one" in overrides)
+        cpu, wall = _cpu_seconds(controller), time.monotonic()
+        time.sleep(1.0)
+        share = (_cpu_seconds(controller) - cpu) / (time.monotonic() - wall)
+        at = run.kill(group=1)
+        run.wait_until_back(1, attempt=attempt)
+        time.sleep(1.5)
+        rows.append(_row(run, 1, attempt, at, survivors=(0, 2)))
+        rows[-1] |= {"controller CPU %": 100 * share, "controller MB": _resident_mb(controller)}
+    _end(run, survivors={0, 2}, returned={1})
+    return rows
+
+
+def four_at_once(backend: Backend, n: int, *overrides: str) -> list[Row]:
+    """One run of five groups; kill group 1 alone, then 1 to 4 together, n times: until the last is back."""
+    run = _training(backend, 5, *overrides)
+    rows = []
+    attempts = dict.fromkeys(range(1, 5), 0)
+    for _ in range(n):
+        row = {}
+        for name, victims in (("one", [1]), ("four", [1, 2, 3, 4])):
+            _calm(run, standbys=4 * any("standby" in word for word in overrides))
+            at = time.time()
+            for group in victims:
+                run.kill(group)
+                attempts[group] += 1
+            for group in victims:
+                run.wait_until_back(group, attempt=attempts[group])
+            time.sleep(0.5)
+            row[name] = max(_first_step(run, group, attempts[group]) for group in victims) - at
+        rows.append(row)
+    _end(run, survivors={0}, returned={1, 2, 3, 4})
+    return rows
+
+
+def node_losses(cluster: Cluster, backend: Backend, n: int) -> list[Row]:
+    """n times: a node's slurmd, slurmstepds and tasks vanish; with a warm standby on a spare node."""
+    rows = []
+    for _ in range(n):
+        run = _training(backend, 3, "cluster.spare_nodes=1", "standby=one", f"health.lost_after_s={LOST_AFTER_S}")
+        _calm(run, standbys=1)
+        lost = str(run.named("step_launched", group=1)[0]["nodes"][0])  # type: ignore[index]
+        at = time.time()
+        cluster.kill_node(lost)
+        run.wait_until_back(1)
+        time.sleep(1.0)
+        rows.append(_row(run, 1, 1, at, survivors=(0, 2)))
+        _end(run, survivors={0, 2}, returned={1})
+        cluster.clear()
+    return rows
+
+
+def _training(backend: Backend, groups: int, *overrides: str, between: bool = False) -> Run:
+    pace = {"step-time": 0.0, "pause": STEP_S} if between else {"step-time": STEP_S}
+    run = backend.start(f"groups.count={groups}", *ENDLESS, *overrides, args={"open-end": True, **pace})
+    run.wait_for_steps(5, groups)
+    return run
+
+
+def _calm(run: Run, standbys: int) -> None:
+    """Every standby is warm, and nobody imports anything."""
+
+    def warm() -> bool:
+        taken = len([e for e in run.named("step_launched") if e["standby"]])
+        ready = len([e for e in run.named("step_ready") if str(e["unit"]).startswith("standby")])
+        return ready - taken >= standbys
+
+    run.until(warm, "warm standbys")
     time.sleep(1.0)
-    share = (_cpu_seconds(controller) - cpu) / (time.monotonic() - wall)
-    memory = _resident_mb(controller)
-    at = run.kill(group=1)
-    run.finish()
-    run.check_training(STEPS, survivors={0, 2}, returned={1})
-    (ended,) = run.named("step_exited", group=1, attempt=0)
-    (ready,) = run.named("step_ready", group=1, attempt=1)
-    first = min(s["time"] for s in run.steps(1) if s["attempt"] == 1)
+
+
+def _row(run: Run, group: int, attempt: int, at: float, survivors: tuple[int, ...]) -> Row:
+    (ended,) = run.named("step_exited", group=group, attempt=attempt - 1)
+    back = _first_step(run, group, attempt)
     return {
         "notice": float(str(ended["noticed"])) - at,
         "step gone": float(str(ended["time"])) - at,
-        "next attempt ready": float(str(ready["time"])) - at,
-        "first committed step": first - at,
-        "survivors' longest gap": max(_longest_gap(run, g, at) for g in (0, 2)),
-        "controller CPU %": 100 * share,
-        "controller MB": memory,
+        "first committed step": back - at,
+        "survivors' longest gap": max(_longest_gap(run, g, at) for g in survivors),
     }
+
+
+def _first_step(run: Run, group: int, attempt: int) -> float:
+    return min(s["time"] for s in run.steps(group) if s["attempt"] == attempt)
+
+
+def _end(run: Run, survivors: set[int], returned: set[int]) -> None:
+    last = run.end_soon()
+    run.finish()
+    run.check_training(last, survivors=survivors, returned=returned)
 
 
 def _longest_gap(run: Run, group: int, at: float) -> float:
     times = [s["time"] for s in run.steps(group)]
-    return max(b - a for a, b in itertools.pairwise(times) if b > at)
+    return max(b - a for a, b in itertools.pairwise(times) if at < b < at + 30)
 
 
-def bare_start(folder: Path) -> float:
-    """Seconds from `python toy.py`, started by hand, to its first committed step, alone in its quorum."""
+def bare_start(folder: Path, count: int = 1) -> float:
+    """Seconds from `python toy.py`, so many started by hand at once, each alone, to the last one's first step."""
     from ftslurm.lighthouse.stock import load_native
 
-    with _store() as port:
-        server = load_native().LighthouseServer(
-            bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100, quorum_tick_ms=20, heartbeat_timeout_ms=1000
-        )
-        url = f"http://127.0.0.1:{server.address().rsplit(':', 1)[1]}"
-        env = {
-            "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-            "REPLICA_GROUP_ID": "0", "NUM_REPLICA_GROUPS": "1", "TORCHFT_LIGHTHOUSE": url, "OMP_NUM_THREADS": "1",
-            "TORCHELASTIC_USE_AGENT_STORE": "True", "RUST_LOG": "error",
-        }  # fmt: skip
-        steps = folder / f"bare-{time.time_ns()}"
-        argv = [sys.executable, str(SCRIPTS / "toy.py"), "--steps=3", f"--step-time={STEP_S}", f"--steps-file={steps}"]
+    with ExitStack() as stack:
+        runs = []
+        for _ in range(count):
+            server = load_native().LighthouseServer(
+                bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100, quorum_tick_ms=20, heartbeat_timeout_ms=1000
+            )
+            stack.callback(server.shutdown)
+            url = f"http://127.0.0.1:{server.address().rsplit(':', 1)[1]}"
+            env = {
+                "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(stack.enter_context(_store())), "REPLICA_GROUP_ID": "0",
+                "NUM_REPLICA_GROUPS": "1", "TORCHFT_LIGHTHOUSE": url, "OMP_NUM_THREADS": "1",
+                "TORCHELASTIC_USE_AGENT_STORE": "True", "RUST_LOG": "error",
+            }  # fmt: skip
+            steps = folder / f"bare-{time.time_ns()}"
+            argv = ["toy.py", "--steps=3", f"--step-time={STEP_S}", f"--steps-file={steps}"]
+            runs.append(([sys.executable, str(SCRIPTS / argv[0]), *argv[1:]], os.environ | env, Path(f"{steps}-0-0")))
         began = time.time()
-        subprocess.run(argv, env=os.environ | env, check=True, capture_output=True, timeout=120)
-        server.shutdown()
-        import json
-
-        return float(json.loads(Path(f"{steps}-0-0").read_text().splitlines()[0])["time"]) - began
+        started = [subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL) for argv, env, _ in runs]
+        for process in started:
+            assert process.wait(120) == 0
+        return max(float(json.loads(path.read_text().splitlines()[0])["time"]) for _, _, path in runs) - began
 
 
 @contextmanager
@@ -120,43 +214,67 @@ def main() -> None:
     about = (__doc__ or "").split("\n")[0]
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--cluster", choices=["local", "slurm"], default="local")
-    parser.add_argument("--here", action="store_true", help="with --cluster slurm: use the Slurm of this machine")
-    parser.add_argument("-n", type=int, default=5)
+    parser.add_argument("-n", type=int, default=10, help="repetitions of each")
+    parser.add_argument("--only", choices=["kills", "four", "nodes"], nargs="+", help="some parts")
     args = parser.parse_args()
     with ExitStack() as stack:
-        environ: dict[str, str] = {}
-        if args.cluster == "slurm" and not args.here:
-            cluster = Cluster.start(stack.enter_context(scratch()) / "bench")
+        cluster = None
+        if args.cluster == "slurm":
+            cluster = Cluster.start(stack.enter_context(scratch()) / "bench", nodes=10)
             stack.callback(cluster.stop)
-            environ = cluster.env
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR"))))
-        backend = Backend(args.cluster, environ, folder)
-        rows: dict[str, list[dict[str, float]]] = {name: [] for name in ARMS}
-        bare = []
-        for i in range(args.n):  # in turn, so that a machine whose speed drifts is as kind to the one as to the other
-            print(f"round {i + 1} of {args.n} ...", file=sys.stderr, flush=True)
-            for name, overrides in ARMS.items():
-                rows[name].append(one_kill(backend, *overrides))
-            bare.append(bare_start(folder))
-    print(f"{args.cluster}, medians of {args.n} (and min-max of the first), step: {STEP_S} s asleep")
-    print(f"seconds after kill -9 of one of 3 groups:{'':<10}" + "".join(f"{name:>20}" for name in ARMS))
-    first, *_ = rows.values()
-    for key in first[0]:
-        values = [row[key] for row in first]
-        spread = f"({min(values):.2f}-{max(values):.2f})"
-        medians = "".join(f"{statistics.median(row[key] for row in arm):>20.2f}" for arm in rows.values())
-        print(f"  {key:<26}{spread:>23}{medians}")
-    middle = {name: {key: statistics.median(row[key] for row in arm) for key in arm[0]} for name, arm in rows.items()}
-    tuned, own, default = (middle[name] for name in ARMS)
+        backend = Backend(args.cluster, cluster.env if cluster else {}, folder)
+        print(f"{args.cluster}, medians of {args.n} (min-max); steps sleep {STEP_S} s; {os.cpu_count()} cores")
+        if not args.only or "kills" in args.only:
+            report_kills(backend, args.n, folder)
+        if not args.only or "four" in args.only:
+            report_four(backend, args.n, folder)
+        if cluster is not None and (not args.only or "nodes" in args.only):
+            rows = node_losses(cluster, backend, args.n)
+            print(
+                f"seconds after a node has vanished (health.lost_after_s={LOST_AFTER_S:g}, a standby on a spare node)"
+            )
+            for key in rows[0]:
+                print(f"  {key:<26}{_told([row[key] for row in rows])}")
+
+
+def report_kills(backend: Backend, n: int, folder: Path) -> None:
+    """The table of kill -9 for every arm, and the ratios to the baselines."""
+    arms, bare = {}, []
+    for name, overrides in ARMS.items():
+        print(f"{name}: {n} kills ...", file=sys.stderr, flush=True)
+        arms[name] = kills(backend, n, *overrides, between=name == BETWEEN)
+        bare += [bare_start(folder) for _ in range(-(-n // len(ARMS)))]
+    print(f"{'seconds after kill -9 of 1 of 3 groups':<40}" + "".join(f"{name:>24}" for name in arms))
+    for key in next(iter(arms.values()))[0]:
+        print(f"  {key:<38}" + "".join(f"{_told([row[key] for row in rows]):>24}" for rows in arms.values()))
     alone = statistics.median(bare)
-    print(f"bare `python toy.py` to its first committed step: {alone:.2f}")
-    for name, arm in (("as it is", tuned), ("lighthouse=ftslurm", own)):
-        back, gap = (
-            arm["first committed step"] / alone,
-            arm["survivors' longest gap"] / default["survivors' longest gap"],
+    print(f"bare `python toy.py` to its first committed step: {_told(bare)}")
+    default = statistics.median(row["survivors' longest gap"] for row in arms["torchft's timing"])
+    for name, rows in arms.items():
+        back = statistics.median(row["first committed step"] for row in rows)
+        gap = statistics.median(row["survivors' longest gap"] for row in rows)
+        print(
+            f"{name}: back in {back / alone:.2f} x the bare start; survivors' gap is a step + {gap - STEP_S:.2f} s, "
+            f"{gap / default:.2f} x that with torchft's default timing"
         )
-        print(f"{name}: coming back takes {back:.2f} x the bare start; survivors wait {gap:.2f} x as long as with")
-        print("  torchft's default Lighthouse timing")
+
+
+def report_four(backend: Backend, n: int, folder: Path) -> None:
+    """One group killed, and four at once."""
+    for name, overrides in {"cold": (), "standby.count=4": ("standby.count=4", "cluster.spare_nodes=4")}.items():
+        print(f"four at once, {name}: {n} times ...", file=sys.stderr, flush=True)
+        rows = four_at_once(backend, n, *overrides)
+        one, four = (statistics.median(row[key] for row in rows) for key in ("one", "four"))
+        print(f"{name}: one killed, back in {one:.2f} s; four at once, all back in {four:.2f} s: {four / one:.2f} x")
+    one, four = (statistics.median(bare_start(folder, count) for _ in range(n)) for count in (1, 4))
+    print(
+        f"bare `python toy.py`: one {one:.2f} s, four at once {four:.2f} s: {four / one:.2f} x is what the cores cost"
+    )
+
+
+def _told(values: list[float]) -> str:
+    return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,52 @@
 """The messages between the controller and its workers: one JSON object per line (design contract 8).
 
 They travel over the step's stdin and stdout, which Slurm authenticates and carries. Shared by both ends, so only the
-standard library's lightest modules are imported here.
+standard library's lightest modules are imported here. `task` is a task's index in the step; unknown types and fields
+are ignored. G: the guard of the worker says or does it, whatever state the worker is in.
+
+Worker to controller, lines of at most LONGEST bytes:
+
+hello {task, host, pid, slurm_step}       G  the worker has been forked
+ready {task}                              all is imported; a standby has warmed up
+store {task, addr, port}                  rank 0: the group's store is up
+alive {task, state, step, stage, since_s} G  local rank 0 of each node, every heartbeat; state is the worker's letter in
+                                          /proc; the position (see worker/position.py) is null before the script runs
+quorum {task, step, quorum_id, participants}   rank 0: the first quorum of this attempt
+progress {task, step, ...}                rank 0: see worker/observe.py
+serving {task, url}                       rank 0: see worker/serve.py, for this and the next two
+served {task, sessions, step}             step may be null
+session {task, sessions}
+trace {task, text}                        a piece of the end of a traceback; the pieces come in order, before `failed`
+failed {task, error, traceback_tail, step, started, oom}   an exception ended the script, or the worker before it
+done {task, step}                         the script has ended well
+exited {task, code, signal, oom, error}   G  how the process ended. A guard that may be adopted waits for an answer, any
+                                          message, or for another controller
+adopted {task, host, ready, group, attempt, rank, lighthouse, store, begun, floor, step}   G  to a new controller, after
+                                          a `hello`: what the one before knew. group to lighthouse are null before the
+                                          assignment, floor before the script starts, store but for rank 0, step before
+                                          this attempt's first commit. Then serving, served, session, done, failed and
+                                          exited again, the last of each
+dumped {task}                             G  the answer to `dump`, within a second
+warning {task, text}                      rank 0: something its user should know
+injected {task, fault, error}             G  the answer to `inject`; error says why it could not be done
+
+Controller to worker:
+
+ping                                      G  every heartbeat: silence ends a worker
+where                                     G  every task answers `alive` at once
+assign {group, attempt, lighthouse, script, module, args, ranks, run_id, groups, max_restarts, log_dir, gpus, step,
+        fence, role, servers}             who the tasks are. log_dir: where rank-N.log goes, instead of --log-dir. A
+                                          standby learns three more: gpus "FIRST:COUNT" or null; step, "group-0003/2",
+                                          as which it goes on; fence, a list of steps to be ended on its nodes. role
+                                          {name, index, count} or null; servers as in `servers`
+store {addr, port}                        begin: the script starts
+lighthouse {url}                          G  it has moved there; see worker/forward.py
+servers {urls}                            G  the serving groups' parameter servers are there; "": nowhere for now
+dump {by}                                 G  the worker's stacks into its log; `by` is named there
+inject {fault, task}                      G  one worker suffers it; see worker/faults.py
+save {step}                               G  a checkpoint of this step or a later one is wanted, at once
+stop                                      G  SIGTERM to the scripts
+kill                                      G  the end of everything, at once
 """
 
 from __future__ import annotations
@@ -31,6 +76,19 @@ def encode_short(kind: str, **fields: object) -> bytes:
             fields[name] = text[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
             line = encode(kind, **fields)
     return line
+
+
+def encode_pieces(kind: str, text: str, **fields: object) -> list[bytes]:
+    """A text in as many messages from a worker as it needs, each with a piece of it in its field `text`."""
+    room = LONGEST - len(encode(kind, **fields, text=""))
+    pieces, piece, size = [], "", 0
+    for sign in text:
+        cost = len(json.dumps(sign)) - 2
+        if size + cost > room:
+            pieces.append(piece)
+            piece, size = "", 0
+        piece, size = piece + sign, size + cost
+    return [encode(kind, **fields, text=part) for part in (*pieces, piece) if part]
 
 
 def decode(line: bytes) -> Message | None:

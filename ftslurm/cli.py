@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
+import difflib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm import __version__
+from ftslurm import __version__, commands
+from ftslurm.commands import find, parser_for
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.rundir import RunDir
@@ -33,12 +34,11 @@ verbs (none, and key=value arguments, means run)
   status [RUN]             the run's groups: phase, step, quorum, attempt, node     `--json`, `--once`
   logs   [RUN]             what the scripts printed, merged in time order           `--group N --rank N -f`
   stop   [RUN]             end a run: SIGTERM, stop.grace_s, SIGKILL
+  scale  [RUN] N           more groups or fewer while it trains, up to groups.max   `ftslurm scale --help`
+  inject [RUN] FAULT       do a running run real harm, to see it recover            `--group N --rank R`
 
 RUN is a run directory or a run id; without it, the newest run under runs/ is meant (--root DIR for another folder).
 """
-
-
-QUEUE_S = 15.0  # how often Slurm is asked about a job that waits; not at all once it runs
 
 
 class Terminated(Exception):
@@ -53,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "plan": plan_verb,
         "status": status_verb,
         "logs": logs_verb,
-        "stop": stop_verb,
+        "stop": commands.stop_verb,
+        "scale": commands.scale_verb,
+        "inject": commands.inject_verb,
     }
     try:
         if words[:1] in (["-h"], ["--help"], ["help"]) or not words:
@@ -66,7 +68,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return verbs[words[0]](words[1:])
         if "=" in words[0] or words[0].startswith(("-", "~", "+")):
             return run_verb(words)
-        raise EnvironmentProblem(f"there is no verb {words[0]!r}; there are: {', '.join(verbs)} (ftslurm --help)")
+        near = difflib.get_close_matches(words[0].lower(), verbs, n=1)
+        hint = f"did you mean {near[0]}? There" if near else "there"
+        raise EnvironmentProblem(f"there is no verb {words[0]!r}; {hint} are: {', '.join(verbs)} (ftslurm --help)")
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
@@ -106,14 +110,19 @@ def start(config: Config, sweep: bool) -> int:
     Raises:
         FtslurmError: it cannot be started.
     """
-    from ftslurm import cluster, submit
+    from ftslurm import arraytask, cluster, pilots, submit
 
+    config.cluster.pilots = arraytask.array_of(config, os.environ) or config.cluster.pilots
     note = cluster.resolve(config)
     if note:
         print(f"ftslurm: {note}", file=sys.stderr)
+    if arraytask.array_of(config, os.environ):
+        return arraytask.take_part(config)
     if config.cluster.controller == "here":
         return here(config)
     run = submit.create(config)
+    if config.cluster.mode == "array":
+        submit.unless_refused(run, lambda: pilots.try_out(config, run))
     submit.submit(config, run)
     local = config.cluster.kind == "local"
     print(f"run {run.root}" + ("" if local else f", Slurm job {submit.job_id(run)}"), flush=True)
@@ -127,12 +136,23 @@ def start(config: Config, sweep: bool) -> int:
 
 
 def here(config: Config) -> int:
-    """Run the controller in this process, in the allocation it runs in."""
-    from ftslurm import submit, view
+    """Run the controller in this process, in the allocation it runs in; a batch job that is started again goes on."""
+    from ftslurm import again, compose, past, slurm, submit, summary, view
+    from ftslurm.journal import JournalReader
     from ftslurm.launchers import srun
+    from ftslurm.rundir import replace_text
+    from ftslurm.status import fold
 
-    if config.cluster.kind == "slurm":
-        allocation = srun.allocation(os.environ)
+    steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
+    for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
+        setattr(config.cluster, key, getattr(config.cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
+    before = again.of_this_job(config, os.environ) if steps else None
+    if before is not None and before[1] in ("succeeded", "failed"):
+        print(f"run {before[0].root} has {before[1]} before this job was started again")
+        return int(before[1] == "failed")
+    config = compose.load(before[0].config) if before is not None else config
+    if steps:
+        allocation = srun.allocation(config, os.environ)
         need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
         if have < need:
             groups = config.groups
@@ -140,12 +160,16 @@ def here(config: Config) -> int:
                 f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "
                 f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), or change groups.count"
             )
-    run = submit.create(config)
+    run = before[0] if before is not None else submit.create(config)
+    if steps and slurm.is_batch(os.environ):
+        replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     console = view.console()
-    console.print(f"run {run.root}")
+    console.print(f"run {run.root}" + (" goes on" if before is not None else ""))
     lines = view.Lines(console)
-    code = submit.control(config, run, lines.tell)
-    console.print(view.summary(lines.status, run))
+    for event in JournalReader(run.events).iter_new():
+        lines.status = fold(lines.status, event)
+    code = submit.control(config, run, lines.tell, past.read_past(run)[0])
+    console.print(summary.summary(lines.status, run))
     return code
 
 
@@ -170,21 +194,21 @@ def plan_verb(words: list[str]) -> int:
 
 def follow_run(config: Config, run: RunDir) -> int:
     """Show the run to its end. Ctrl-C stops a local run, and leaves one on Slurm alone."""
-    from ftslurm import inbox, submit, view
+    from ftslurm import inbox, submit, summary, view
 
     console = view.console()
     there = submit.still_there(config, run)
     local = config.cluster.kind == "local"
-    poll_s = 0.2 if local else 0.5
+    poll_s, silence = 0.2 if local else 0.5, partial(submit.silence, config, run)
     _raise_on(signal.SIGTERM, signal.SIGHUP)
     try:
         if not local:
             _wait_for_start(run, there)
-        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, note=silence)
     except BrokenPipeError:
         # Whoever read our output has gone. The run has not, and its exit code is still wanted.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s)
+        status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, note=silence)
     except (KeyboardInterrupt, Terminated):
         if not local:
             console.print(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
@@ -193,7 +217,7 @@ def follow_run(config: Config, run: RunDir) -> int:
         inbox.put(run.inbox, "stop")
         console.print(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
         status = view.follow(run, console=console, until=lambda: not there(), poll_s=poll_s, history=0)
-        console.print(view.summary(status, run))
+        console.print(summary.summary(status, run))
         return 130
     if status.outcome == "running":
         print(
@@ -204,7 +228,7 @@ def follow_run(config: Config, run: RunDir) -> int:
         return 1
     if local:
         _wait_for_end(there)
-    console.print(view.summary(status, run))
+    console.print(summary.summary(status, run))
     return 0 if status.outcome == "succeeded" else 1
 
 
@@ -214,7 +238,7 @@ def _wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
 
     told, asked = None, 0.0
     while not run.events.exists() and there():
-        if time.monotonic() - asked >= QUEUE_S:
+        if time.monotonic() - asked >= submit.QUEUE_S:
             asked = time.monotonic()
             line = submit.in_queue(run)
             if line != told and not run.events.exists():
@@ -242,31 +266,18 @@ def _wait_for_end(there: Callable[[], bool], seconds: float = 5.0) -> None:
 # --- verbs on a run --------------------------------------------------------------------------------------------------
 
 
-def _parser(verb: str, about: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=f"ftslurm {verb}", description=about)
-    parser.add_argument("run", nargs="?", metavar="RUN", help="run directory or run id (default: the newest)")
-    parser.add_argument("--root", default="runs", help="where runs lie (run.root; default: runs)")
-    return parser
-
-
-def _find(args: argparse.Namespace) -> RunDir:
-    from ftslurm import runs
-
-    return runs.find(args.run, Path(args.root))
-
-
 def status_verb(words: list[str]) -> int:
-    parser = _parser("status", "Show how a run stands. On a terminal the table lives until the run ends or Ctrl-C.")
+    parser = parser_for("status", "Show how a run stands. On a terminal the table lives until the run ends or Ctrl-C.")
     parser.add_argument("--once", action="store_true", help="print the table once")
     parser.add_argument("--json", action="store_true", help="print it as JSON, once")
     args = parser.parse_args(words)
-    run = _find(args)
+    run = find(args)
 
-    from ftslurm import compose, status, submit, view
+    from ftslurm import compose, status, status_json, submit, summary, view
     from ftslurm.journal import JournalReader
 
     config = compose.load(run.config)
-    waiting = None
+    waiting = silent = None
     if config.cluster.kind == "slurm" and not run.events.exists():
         waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
@@ -274,25 +285,36 @@ def status_verb(words: list[str]) -> int:
         for event in JournalReader(run.events).read_new():
             now = status.fold(now, event)
         if now.outcome == "running" and now.started is not None:
-            waiting = submit.abandoned(config, run)
+            gone, silent = submit.abandoned(config, run), submit.silence(config, run)
+            waiting = gone or silent
         if args.json:
-            print(json.dumps(status.to_json(now) | {"note": waiting}, indent=2))
-        elif waiting:
+            print(json.dumps(status_json.to_json(now, time.time()) | {"note": waiting}, indent=2))
+        elif waiting and waiting != silent:
             print(f"{run.root.name}: {waiting}")
         else:
             console = view.console()
-            console.print(view.render(now, time.time(), width=min(console.width, 120), height=10_000))
+            console.print(view.render(now, time.time(), width=min(console.width, 120), height=10_000, note=silent))
+            if now.outcome != "running":
+                console.print("", summary.summary(now, run), sep="\n")
+                return 0
+            signs = summary.failures(g for g in now.groups if g.down)
+            if signs is not None:
+                console.print("", signs, sep="\n")
         return 0
     there = submit.still_there(config, run)
     if config.cluster.kind == "slurm":
         _wait_for_start(run, there)
     console = view.console()
-    console.print(view.summary(view.follow(run, console=console, until=lambda: not there(), history=10), run))
+    silence = partial(submit.silence, config, run)
+    shown = view.follow(run, console=console, until=lambda: not there(), history=10, note=silence)
+    console.print(summary.summary(shown, run))
     return 0
 
 
 def logs_verb(words: list[str]) -> int:
-    parser = _parser("logs", "Print what the scripts printed, in time order. Without --group: rank 0 of every group.")
+    parser = parser_for(
+        "logs", "Print what the scripts printed, in time order. Without --group: rank 0 of every group."
+    )
     parser.add_argument("--group", type=int, metavar="N", help="only this group, all its ranks")
     parser.add_argument("--rank", type=int, metavar="N", help="only this rank of each group")
     parser.add_argument("--attempt", type=int, metavar="N", help="only this attempt of each group (default: all)")
@@ -300,43 +322,11 @@ def logs_verb(words: list[str]) -> int:
     parser.add_argument("--controller", action="store_true", help="the controller's log")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     args = parser.parse_args(words)
-    run = _find(args)
+    run = find(args)
 
     from ftslurm import compose, logs, submit
 
     wanted = logs.Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
     there = submit.still_there(compose.load(run.config), run)
     logs.show(run, wanted, sys.stdout.buffer, follow=args.follow, until=lambda: not there())
-    return 0
-
-
-def stop_verb(words: list[str]) -> int:
-    args = _parser("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.").parse_args(words)
-    run = _find(args)
-
-    from ftslurm import compose, inbox, status, submit
-    from ftslurm.journal import JournalReader
-
-    now = status.RunStatus()
-    for event in JournalReader(run.events).read_new():
-        now = status.fold(now, event)
-    if now.outcome != "running":
-        print(f"{run.root.name} is over already: {now.outcome}")
-        return 0
-    config, job = compose.load(run.config), submit.job_id(run)
-    why = submit.abandoned(config, run)
-    if why is not None and run.events.exists():
-        print(f"{run.root.name} cannot be stopped: {why}")
-        return 0
-    inbox.put(run.inbox, "stop")
-    if now.started is None and job is not None and config.cluster.kind == "slurm":
-        # No controller yet to read its inbox; --state leaves alone one that has started in the meantime.
-        subprocess.run(["scancel", "--state=PENDING", job], check=False)
-        if submit.job_state(job) == "CANCELLED" and not run.events.exists():
-            submit.end_before_start(run, f"stopped in the queue: Slurm job {job} was cancelled before it started")
-            print(f"{run.root.name} had not started: Slurm job {job} is cancelled")
-        else:
-            print(f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts")
-        return 0
-    print(f"{run.root.name} is stopping")
     return 0

@@ -7,8 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from ftslurm.config import Config, nodes_needed
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.config import Config, most_groups, nodes_needed
+from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers.local import visible_gpus
 from ftslurm.slurm import SINFO, Partition, partition_names, read_sinfo
 
@@ -34,30 +34,57 @@ def resolve(config: Config, preview: bool = False) -> str:
         preview: nothing will be submitted; cluster=slurm need not find a Slurm.
 
     Raises:
-        EnvironmentProblem: cluster=slurm without Slurm, or more than the partition has.
+        ConfigError: drills that a local run cannot do.
+        EnvironmentProblem: cluster=slurm without Slurm, more than the partition has, or a CUDA context without GPUs.
     """
     note, cluster = "", config.cluster
     partitions, why_not = ([], "") if cluster.kind == "local" else ask_slurm()
+    if cluster.kind == "auto" and cluster.mode == "array":
+        cluster.kind = "slurm"  # an array needs it
     if cluster.kind == "auto":
         asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
         if not partitions and asked:
             raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
         cluster.kind = "slurm" if partitions else "local"
-        note = (
-            "Slurm answers: submitting to it" if partitions else f"{why_not}: running on this machine (cluster=local)"
-        )
+        there = "run would submit to it" if preview else "submitting to it"
+        note = f"Slurm answers: {there}" if partitions else f"{why_not}: running on this machine (cluster=local)"
     elif cluster.kind == "slurm" and not partitions and not preview:
         raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
-    if cluster.kind == "slurm" and cluster.controller == "here":
+    if cluster.kind == "slurm" and cluster.controller == "here" and (cluster.mode == "steps" or cluster.pilots):
         _share_gpus_of_allocation(config, os.environ)
     elif cluster.kind == "slurm" and partitions:
-        _fit(config, partitions)
+        _fit(config, partitions, cluster.partition)
+        for one in cluster.ranges:
+            if one.partition is not None:
+                _fit(config, partitions, one.partition, f"cluster.ranges: groups={one.groups}, partition")
     elif cluster.kind == "slurm":
         note = f"{why_not}: nobody was asked whether the cluster has what this needs, nor how many GPUs"
         config.groups.gpus = config.groups.gpus or 0
+        return note
     else:
+        _check_drills(config)
         note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
+    _check_standby(config)
     return note
+
+
+def _check_drills(config: Config) -> None:
+    """Refuse drills that need a Slurm step, for a run on this machine."""
+    for key, kinds in (
+        ("faults.plan", [fault.kind for fault in config.faults.plan]),
+        ("faults.kinds", config.faults.kinds if config.faults.mean_s else []),
+    ):
+        if "cancel" in kinds:
+            raise ConfigError(f"{key}: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
+
+
+def _check_standby(config: Config) -> None:
+    """Refuse standbys that would warm up what the groups do not use. Asked once it is known how many GPUs they have."""
+    if config.standby.count and config.standby.cuda and not config.groups.gpus:
+        raise EnvironmentProblem(
+            "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
+            "(groups.gpus=0, or none was found): leave it out, or give the groups GPUs"
+        )
 
 
 def ask_slurm() -> tuple[list[Partition], str]:
@@ -81,12 +108,11 @@ def last_line(text: str) -> str:
     return lines[-1] if lines else "no message"
 
 
-def _fit(config: Config, rows: Sequence[Partition]) -> None:
-    """Settle groups.gpus, and refuse what the partition could never give."""
-    wanted = config.cluster.partition
+def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str = "cluster.partition") -> None:
+    """Settle groups.gpus, and refuse what the partition could never give; `key` is the setting that names it."""
     mine = [row for row in rows if (row.name in wanted.split(",") if wanted else row.default)]
     if not mine:
-        which = f"cluster.partition={wanted}: there is no such partition" if wanted else "there is no default partition"
+        which = f"{key}={wanted}: there is no such partition" if wanted else "there is no default partition"
         raise EnvironmentProblem(f"{which}; there are: {partition_names(rows)}")
     name = wanted or mine[0].name
     if not any(row.up for row in mine):
@@ -94,7 +120,7 @@ def _fit(config: Config, rows: Sequence[Partition]) -> None:
     groups = config.groups
     if groups.gpus is None:
         groups.gpus = groups.workers if any(row.gpus >= groups.workers * groups.per_node for row in mine) else 0
-    gpus, cpus, nodes = gpus_per_node(config), cpus_per_node(config), nodes_needed(config)
+    gpus, cpus = gpus_per_node(config), cpus_per_node(config)
     if gpus > max(row.gpus for row in mine):
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus} GPUs on a node, the nodes "
@@ -108,6 +134,14 @@ def _fit(config: Config, rows: Sequence[Partition]) -> None:
             f"{max(row.cpus for row in mine)}: lower one of them"
         )
     fitting = sum(row.nodes for row in mine if row.gpus >= gpus and row.cpus >= cpus)
+    if config.cluster.mode == "array":
+        if groups.nodes > fitting:
+            raise EnvironmentProblem(
+                f"groups.nodes={groups.nodes}: a group needs as many with {cpus} CPUs and {gpus} GPUs each; "
+                f"partition {name} has {fitting}: ask for fewer, or choose another partition"
+            )
+        return
+    nodes = nodes_needed(config)
     if nodes > fitting:
         raise EnvironmentProblem(
             f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
@@ -146,7 +180,7 @@ def _share_local_gpus(config: Config) -> str:
     """Settle groups.gpus on this machine."""
     groups = config.groups
     have = len(visible_gpus(os.environ))
-    pairs = groups.count * groups.nodes
+    pairs = most_groups(config) * groups.nodes
     if groups.gpus is None:
         wanted = pairs * groups.workers
         groups.gpus = groups.workers if have >= wanted else 0

@@ -15,7 +15,11 @@ from ftslurm.config import Config, absolute, shipped
 from ftslurm.errors import ConfigError
 
 # Mappings whose keys are the user's own, one by one or all at once.
-FREE = tuple(name + mark for name in ("job.args", "job.env", "cluster.sbatch") for mark in (".", "="))
+FREE = tuple(
+    name + mark
+    for name in ("job.args", "job.env", "cluster.sbatch", "cluster.controller_sbatch")
+    for mark in (".", "=")
+)
 
 
 def load(path: Path) -> Config:
@@ -106,6 +110,8 @@ def _compose(argv: Sequence[str]) -> list[Any]:
         # Merged into the schema once more, because +key=value adds keys that are none of ours.
         schema = OmegaConf.structured(Config)
         return [OmegaConf.to_object(OmegaConf.merge(schema, OmegaConf.to_container(raw))) for raw in composed]
+    except BrokenPipeError:
+        raise  # `--help | head`: nothing is wrong with the configuration
     except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
         raise ConfigError(explain(error, argv)) from error
     finally:
@@ -158,6 +164,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
             f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
         )
     text, whole = _first_lines(error), f"{error}\n{error.__cause__}"
+    if wrong := _wrong_value(whole, overrides):
+        return wrong
     if unknown := re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')|Could not override '([^']+)'", whole):
         full = re.search(r"full_key: (\S+)", whole)
         key = max(unknown[1] or "", unknown[2] or "", full[1] if full else "", key=len)
@@ -179,6 +187,31 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     return f"{text} (given: {given})".replace("++", "")
 
 
+_WANTED = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}
+_MISSING = re.compile(r"Structured config of type `(\w+)` has missing mandatory value: (\w+)")
+_EXAMPLES = {"faults.plan": "'faults.plan=[{kind: kill, group: 1, at: 50}]'"}
+
+
+def _wrong_value(whole: str, overrides: Sequence[str]) -> str | None:
+    """A sentence about a value of the wrong kind, which names its key; None: something else is wrong."""
+    if missing := _MISSING.search(whole):
+        key = "faults.plan" if missing[1] == "Fault" else missing[1]
+        hint = f", as in {_EXAMPLES[key]}" if key in _EXAMPLES else ""
+        return f"{key}: `{missing[2]}` is missing{hint}"
+    given = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+    if "Cannot merge DictConfig with ListConfig" in whole or "is not a ListConfig, list or tuple" in whole:
+        for key, value in given.items():
+            if key in keys(lists=True) and not value.strip().startswith("["):
+                like = _EXAMPLES.get(key, f"'{key}=[{value}]'")
+                return f"{key}={value}: must be a list, in square brackets: {like}"
+    merging = re.search(r"Error merging override \+*([\w.]+)=", whole)
+    found = re.search(r"Value '(.*)' of type '\w+' could not be converted to (\w+)", whole)
+    if merging is None or found is None or found[2] not in _WANTED:
+        return None
+    key, value, wanted = merging[1], found[1], _WANTED[found[2]]
+    return f"{key}={value}: must be {wanted}" if given.get(key) == value else f"{key}: {value!r} must be {wanted}"
+
+
 def _first_lines(error: BaseException) -> str:
     """What Hydra says without its indented internals."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -186,13 +219,13 @@ def _first_lines(error: BaseException) -> str:
     return " ".join(kept[:4])
 
 
-def keys(section: Any = Config, prefix: str = "") -> Iterator[str]:
-    """Every setting there is, dotted."""
+def keys(section: Any = Config, prefix: str = "", lists: bool = False) -> Iterator[str]:
+    """Every setting there is, dotted; or only those that are lists."""
     for item in fields(section):
         kind = item.default_factory if is_dataclass(item.default_factory) else None
         if kind is not None:
-            yield from keys(kind, f"{prefix}{item.name}.")
-        else:
+            yield from keys(kind, f"{prefix}{item.name}.", lists)
+        elif not lists or str(item.type).startswith("list["):
             yield f"{prefix}{item.name}"
 
 

@@ -9,67 +9,86 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import platform
-import re
 import signal
 import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ftslurm import channel, inbox
-from ftslurm.config import Config, script_arguments
-from ftslurm.core.decide import begin, deadline, decide
-from ftslurm.core.model import (
+from ftslurm import channel, inbox, lead, slurm
+from ftslurm.about import about
+from ftslurm.config import Config
+from ftslurm.core import history
+from ftslurm.core.actions import (
     Action,
-    Allocation,
-    Announce,
+    AskState,
     Assign,
+    Attach,
     Begin,
-    Cause,
-    Ended,
-    Event,
-    Evict,
-    Evidence,
+    Cancel,
+    Dump,
     Finish,
-    Granted,
-    Hello,
     Inject,
     Kill,
     Launch,
-    LighthouseUp,
     NewHistory,
-    NodesLeft,
-    Progressed,
-    QuorumRefused,
-    Ready,
+    Probe,
     Record,
-    StepId,
+    Redirect,
+    SaveNow,
+    Servers,
     Stop,
+    Where,
+)
+from ftslurm.core.decide import begin, deadline, decide
+from ftslurm.core.events import (
+    Alive,
+    Ended,
+    Event,
+    Explained,
+    Granted,
+    Hello,
+    InjectRefused,
+    NodesLeft,
+    NodeState,
     StopAsked,
-    StoreUp,
-    TaskDone,
     TaskFailed,
 )
+from ftslurm.core.model import Allocation, Announce, Evict, Evidence, StepId
+from ftslurm.core.past import Past
+from ftslurm.core.supply import over
+from ftslurm.jobs import Jobs, srun_names
 from ftslurm.journal import Journal
-from ftslurm.launchers.children import Answered, Children, Complained, Gone, Launcher, News, Said
+from ftslurm.launchers.assignment import assignment
+from ftslurm.launchers.children import Answered, Children, Complained, Gone, News, Said
 from ftslurm.launchers.local import LocalLauncher
+from ftslurm.launchers.program import Launcher
 from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.past import claim, newest_checkpoint
 from ftslurm.rundir import LIGHTHOUSE, RunDir
-from ftslurm.slurm import SRUN_FAILED, expand_hosts, read_srun
+from ftslurm.translate import ANSWER_S, MARGIN_S, asked_by_signal, asked_by_slurm, ended, inject_asked, translate
 from ftslurm.wakeup import Wakeup
 
 LOOK_S = 0.25  # how often the inbox is looked at: one listing of a local folder
 NOT_OURS = "Requested node configuration is not available"  # what srun says of a node that the job has lost
-NODES = "nodes"
+NODES, WHY, LOOK, STATE = "nodes", "why", "look ", "state "  # what is asked of Slurm aside
+LOOK_S_AT_MOST = 60.0  # srun gives up by itself after 10 to 20 s if a node does not answer
 log = logging.getLogger("ftslurm.controller")
 
 
 class Controller:
     """One run, from its allocation to its end."""
 
-    def __init__(self, config: Config, run: RunDir, allocation: Allocation, tell: Callable[[Mapping[str, Any]], None]):
+    def __init__(
+        self,
+        config: Config,
+        run: RunDir,
+        allocation: Allocation,
+        tell: Callable[[Mapping[str, Any]], None],
+        past: Past | None = None,
+        number: int | None = None,
+    ) -> None:
+        """Begin; `past` is what an earlier controller had come to, `number` ours among those that took the lead."""
         self.config = config
         self.tell = tell
         self.run_dir = run
@@ -78,126 +97,197 @@ class Controller:
         self.launcher: LocalLauncher | SrunLauncher = (LocalLauncher if self.local else SrunLauncher)(config, run)
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
         self.journal = Journal(run.events, clock=self.now)
+        with contextlib.suppress(OSError):
+            self.run_dir.alive.touch(mode=0o600)
         self.state = begin(config)
-        self.events: list[Event] = [Granted(allocation)]
+        self.events: list[Event] = [Granted(allocation, newest_checkpoint(config, run), past, claim(config, run))]
         self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2))
-        self.children = Children(run.root, self.local)
+        self.children = Children(run.root, self.local, self._make_sure)
         self.children.selector.register(self.wakeup.fd, 1)
-        self.next_ping = self.next_look = 0.0
+        self.jobs = Jobs(config, run, self.children)
+        self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision
+        self.number = number
+        self.leaving: str | None = None  # why another controller goes on, with all that runs
+        self.leave_at = float("inf")  # its job ends soon
+        self.next_ping = self.next_look = self.led = 0.0
         self.last_complaint: dict[StepId, str] = {}
 
     def now(self) -> float:
         return self._origin + time.monotonic()
 
     def run(self) -> str:
-        """Keep the run running until it is over; returns its outcome: succeeded, failed or stopped."""
+        """Keep the run running until it is over; returns its outcome: succeeded, failed or stopped.
+
+        Or until another controller goes on with it, and with all that runs: `left` if we have made way for it,
+        `superseded` if it thought that we were lost. Then nothing more is written.
+        """
+        try:
+            return self._run()
+        except lead.Superseded:
+            log.warning("another controller has taken the lead")
+            self.children.leave()
+            return lead.SUPERSEDED
+
+    def _run(self) -> str:
+        self._make_sure()
         self._record_start(self.events[0])
-        while not self.state.finished:
-            self.state, actions = decide(self.state, self.events, self.now(), self.config)
-            self.events = []
+        due: float | None = 0.0
+        while not self.state.finished and self.leaving is None:
+            while not self.events and self.leaving is None and (due is None or self.now() < due):
+                self._gather(due)
+            self._gather(0.0)  # what was said is heard before anything is judged: we may have been stopped ourselves
+            events, self.events = [*self.alive.values(), *self.events], []
+            self.alive = {}
+            self.state, actions = decide(self.state, events, self.now(), self.config)
+            if isinstance(self.launcher, SrunLauncher):
+                self.launcher.jobs = srun_names(self.state)
             self._carry_out(actions)
-            if not self.events and not self.state.finished:
-                self._gather()
+            if self.state.ending is not None:
+                self.leaving = None  # there is nothing left to go on with
+            due = deadline(self.state, self.now(), self.config)
+        outcome = self.state.ending.outcome if self.state.ending else "left"
+        if self.state.finished:
+            self.jobs.end(over(self.state))
+        else:
+            self.children.leave()  # when the journal says so we touch nothing any more
+            self.tell(self.journal.append(lead.LEFT, reason=self.leaving, leader=self.number))
         with contextlib.suppress(OSError):
             self.journal.close()
-        return self.state.ending.outcome if self.state.ending else "failed"
+        return outcome
+
+    def _make_sure(self) -> None:
+        """Nobody else has taken the lead meanwhile. (We may have been stopped, or a file server away.)"""
+        self.led = self.now()
+        if self.number is not None and not lead.held(self.run_dir, self.number):
+            raise lead.Superseded
 
     def _record_start(self, granted: Event) -> None:
-        config, groups = self.config, self.config.groups
         assert isinstance(granted, Granted)
-        started = self.journal.append(
-            "run_started",
-            run_id=self.run_dir.root.name,
-            name=config.run.name,
-            job_id=granted.allocation.name,
-            versions=versions(),
-            groups=groups.count,
-            workers=groups.nodes * groups.workers,
-            min_groups=groups.min,
-            mode="local" if self.local else config.cluster.mode,
-            cluster=config.cluster.kind,
-            total_steps=config.job.total_steps,
-            host=platform.node(),
-            pid=os.getpid(),
-        )
-        self.started = [started]
+        fields = about(self.config, self.run_dir, granted.allocation.name, self.number, granted.past)
+        self.started = [self.journal.append("run_started", **fields)]
 
     # --- what happened ---------------------------------------------------------------------------------------------
 
-    def _gather(self) -> None:
+    def _gather(self, due: float | None) -> None:
         """Wait until something happens or is due, and note what."""
         now = self.now()
         if now >= self.next_ping:
             self.next_ping = now + self.config.health.heartbeat_s
+            self._make_sure()
+            with contextlib.suppress(OSError):
+                os.utime(self.run_dir.alive)
+            ping = channel.encode("ping", reached=history.reached(self.state, self.config))
             for step in list(self.children.steps):
-                self.children.send(step, channel.encode("ping"))
+                self.children.send(step, ping)
+        if now >= self.leave_at:
+            self.leaving = "the time limit of its job is near, and its successor's job has not started"
         if now >= self.next_look:
             self.next_look = now + LOOK_S
             self._read_inbox()
-        due = deadline(self.state, now)
         wake = min(self.next_ping, self.next_look, now + LOOK_S if due is None else due + 0.001)
         for news in self.children.listen(max(0.0, wake - now)):
             self._note(news)
         for number in self.wakeup.drain():
-            self.events.append(_asked_by_signal(number, self.config))
+            self._signalled(number)
 
     def _read_inbox(self) -> None:
         for command in inbox.take(self.run_dir.inbox):
             if command["what"] == "stop":
                 who = f"stopped by {command.get('user', '?')}"
                 self.events.append(StopAsked(who, command.get("by", "?")))
+            elif command["what"] == "inject" and (drill := inject_asked(command)) is not None:
+                self.events.append(drill)
+            elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
+                self.leaving = str(command.get("reason"))
+            elif command["what"] in ("pilot", "leaving", "scale"):
+                self.events += self.jobs.told(command, self.now())
             else:
                 log.warning("unknown command ignored: %r", command)
+
+    def _signalled(self, number: int) -> None:
+        """A signal means the end. On Slurm scancel, preemption and the time limit all send SIGTERM: squeue tells.
+
+        If the groups have jobs of their own (array mode), our job's end is theirs only if somebody wants it so.
+        """
+        if self.number is not None and self.job.isdigit() and number == signal.SIGUSR2:
+            self.jobs.ask_successor()
+            self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
+            return
+        if self.number is not None and self.job.isdigit() and number == signal.SIGTERM:
+            self.children.ask(WHY, slurm.job_state(self.job), timeout_s=ANSWER_S)
+            return
+        self.events.append(asked_by_signal(number, self.config, slurm.is_batch(os.environ)))
+        if number == signal.SIGTERM and self.job.isdigit():
+            self.children.ask(WHY, slurm.job_state(self.job))
 
     def _note(self, news: News) -> None:
         match news:
             case Said():
                 try:
-                    event = translate(news.id, news.message)
+                    event = translate(news.id, news.message, self.now())
                 except (KeyError, TypeError) as error:
                     log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
                     return
                 if isinstance(event, Hello) and isinstance(news.message.get("slurm_step"), str):
                     self.children.identify(news.id, news.message["slurm_step"])
-                if event is not None:
+                if news.message["type"] == "exited":
+                    self.children.send(news.id, channel.encode("ping"))  # its guard waits for an answer
+                if isinstance(event, Alive):
+                    self.alive[event.id, event.task] = event
+                elif event is not None:
                     self.events.append(event)
             case Complained():
                 self.last_complaint[news.id] = news.line
                 if not self.local and (NOT_OURS in news.line or "Node failure on" in news.line):
-                    command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"]
-                    self.children.ask(NODES, command)  # which nodes are still the job's?
-                evidence = None if self.local else read_srun(news.line)
-                if evidence is not None and (evidence.node_lost or not self.children.killed(news.id)):
-                    self.events.append(TaskFailed(news.id, evidence))  # after our own kill srun only echoes it
+                    self._ask_nodes()
+                if slurm.out_of_time(news.line, self.job):
+                    self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=slurm.is_batch(os.environ), by="srun")
+                evidence = None if self.local else slurm.read_srun(news.line)
+                if evidence is not None and news.id in self.children.adopted:
+                    self._make_sure()  # it ends so, too, when another controller has attached
+                    evidence = slurm.not_adopted(evidence)
+                ours = self.children.killed(news.id)  # after that srun only echoes it
+                if evidence is not None and (not ours or (evidence.node_lost and evidence.started)):
+                    self.events.append(TaskFailed(news.id, evidence))
             case Gone():
-                self.events.append(self._ended(news))
-            case Answered(what=what, code=0, text=text) if what == NODES and text.strip():
-                with contextlib.suppress(ValueError):
-                    self.events.append(NodesLeft(tuple(expand_hosts(text.strip()))))
+                words, saved = self.last_complaint.pop(news.id, None), newest_checkpoint(self.config, self.run_dir)
+                self.events.append(ended(news.id, news.codes, news.killed, words, saved, self.local))
+            case Answered():
+                self._answered(news)
 
-    def _ended(self, news: Gone) -> Ended:
-        worst = next((code for code in news.codes if code), 0)
-        complaint = self.last_complaint.pop(news.id, None)
-        return Ended(
-            news.id,
-            code=worst if worst >= 0 else None,
-            signal=-worst if worst < 0 else None,
-            error=complaint if worst else None,
-            launcher_failed=not self.local and worst == SRUN_FAILED,
-            checkpoint=self._has_checkpoint(),
-        )
+    def _answered(self, news: Answered) -> None:
+        if news.what == NODES and news.code == 0 and news.text.strip():
+            with contextlib.suppress(ValueError):
+                self.events.append(NodesLeft(tuple(slurm.expand_hosts(news.text.strip()))))
+        elif news.what == WHY:
+            restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
+            said = asked_by_slurm(news.text.split(), self.config, restarts, slurm.is_batch(os.environ))
+            if self.number is not None and said:
+                self.leaving = f"its job ends: {said[0].reason}"
+                return
+            why = [] if self.number is None else [asked_by_signal(signal.SIGTERM, self.config)]
+            self.events += [*why, *said, Explained()]
+        elif news.what.startswith(STATE) and news.code == 0 and "|" in news.text:
+            state, _, reason = news.text.splitlines()[0].strip().partition("|")
+            self.events.append(NodeState(news.what.removeprefix(STATE), state.lower(), reason))
+        elif news.what.startswith(LOOK):
+            looked = slurm.read_look(news.what.removeprefix(LOOK), news.text)
+            if looked is not None:
+                self.events.append(looked)
+        else:
+            self.events += self.jobs.answered(news)
 
-    def _has_checkpoint(self) -> bool:
-        folder = Path(self.config.checkpoint.dir or self.run_dir.checkpoints)
-        try:
-            return any(folder.iterdir())
-        except OSError:
-            return False
+    def _ask_nodes(self) -> None:
+        """Which nodes are still the job's?"""
+        if self.job.isdigit() and self.config.cluster.mode == "steps":
+            self.children.ask(NODES, ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"])
 
     # --- what is done ----------------------------------------------------------------------------------------------
 
     def _carry_out(self, actions: list[Action]) -> None:
         records = [action for action in actions if isinstance(action, Record)]
+        if self.now() > self.led + self.config.health.heartbeat_s:
+            self._make_sure()
         told, self.started = self.started, []
         for record in records:
             fields = dict(record.fields)
@@ -222,33 +312,66 @@ class Controller:
         match action:
             case Launch():
                 self._launch(action)
+            case Attach():
+                self._attach(action)
             case Assign():
-                self.launcher.url = action.lighthouse
-                self.children.send(action.id, self._assignment(action))
-            case Begin():
-                self.children.send(action.id, channel.encode("store", addr=action.addr, port=action.port))
+                self.children.send(action.id, assignment(self.config, self.run_dir, self.launcher, action))
+            case Redirect(step, url):
+                self.children.send(step, channel.encode("lighthouse", url=url))
+            case Servers(step, urls):
+                self.children.send(step, channel.encode("servers", urls=urls))
+            case Begin(step, addr, port, heals, floor):
+                self.children.send(step, channel.encode("store", addr=addr, port=port, heals=heals, floor=floor))
+            case SaveNow(step, number):
+                self.children.send(step, channel.encode("save", step=number))
             case Stop():
                 self.children.send(action.id, channel.encode("stop"))
             case Kill():
-                self.children.kill(action.id, self.launcher.kill_signal)
+                self.children.kill(action.id, self.launcher.kill_signal, stuck=action.stuck)
             case Announce(step, group, attempt, store):
                 self.children.send(step, channel.encode("member", group=group, attempt=attempt, store=store))
             case Evict(step, group, attempt, store):
                 self.children.send(step, channel.encode("evict", group=group, attempt=attempt, store=store))
             case NewHistory(step, number):
                 self.children.send(step, channel.encode("new_history", step=number))
-            case Inject():
-                self.children.send(action.id, channel.encode("inject", fault="kill", task=action.task))
+            case Inject(step, task, fault):
+                self.children.send(step, channel.encode("inject", fault=fault, task=task))
+            case Cancel(step):
+                self._cancel(step)
+            case Where(step):
+                self.children.send(step, channel.encode("where"))
+            case Dump(step):
+                self.children.send(step, channel.encode("dump"))
+            case AskState(node):
+                self.children.ask(STATE + node, slurm.node_state(node), timeout_s=LOOK_S_AT_MOST)
+            case Probe(node, where):
+                command = self.launcher.look(node, where)
+                self.children.ask(LOOK + node, command.argv, env=command.env, timeout_s=LOOK_S_AT_MOST)
+                self._ask_nodes()  # while slurmctld is away, a probe that does not come back proves nothing
             case Finish() | Record():
                 pass
+            case _:
+                self.events += self.jobs.act(action, self.now())
+
+    def _cancel(self, step: StepId) -> None:
+        """A drill: scancel of the step, as an administrator would do it."""
+        slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
+        if slurm_id is None:
+            error = (
+                "scancel needs a Slurm step, and this run is local" if self.local else "Slurm has not named the step"
+            )
+            self.events.append(InjectRefused(step, 0, "cancel", error))
+        else:
+            self.children.ask(f"scancel {slurm_id}", ["scancel", slurm_id])
 
     def _launch(self, action: Launch) -> None:
-        if action.group is None:
+        if action.id.unit == LIGHTHOUSE:
             log_dir = self.run_dir.logs
         else:
             log_dir = self.run_dir.attempt(action.id.unit, action.id.attempt)
             with contextlib.suppress(OSError):  # the worker will say so, with the path
                 log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.launcher.url = self.state.lighthouse_url  # a Lighthouse that follows another takes its port
         launcher: Launcher = self.launcher
         commands = launcher.commands(action, log_dir)
         step_log = self.run_dir.step_log(action.id.unit, action.id.attempt)
@@ -258,21 +381,14 @@ class Controller:
             if action.id not in self.children.steps:
                 self.events.append(Ended(action.id, code=None, error=problem))
 
-    def _assignment(self, action: Assign) -> bytes:
-        job = self.config.job
-        return channel.encode(
-            "assign",
-            group=action.group,
-            attempt=action.id.attempt,
-            lighthouse=action.lighthouse,
-            script=job.script,
-            module=job.module,
-            args=script_arguments(job.args),
-            ranks=[vars(rank) for rank in action.ranks],
-            run_id=self.run_dir.root.name,
-            groups=self.config.groups.count,
-            max_restarts=self.config.restart.max_per_group,
-        )
+    def _attach(self, action: Attach) -> None:
+        """Only steps on Slurm outlive their controller."""
+        assert isinstance(self.launcher, SrunLauncher)
+        command = self.launcher.attach(action.id, action.place, known=action.slurm_step is not None)
+        step_log = self.run_dir.step_log(action.id.unit, action.id.attempt)
+        problem = self.children.adopt(action.id, command, str(Path.cwd()), step_log, action.slurm_step)
+        if problem is not None:
+            self.events.append(Ended(action.id, code=None, error=problem))
 
     def _log_of(self, step: StepId, rank: int) -> Path:
         """Where a person should look: the rank's own log if its script got that far, else what the launcher said."""
@@ -280,82 +396,5 @@ class Controller:
         return path if path.exists() else self.run_dir.step_log(step.unit, step.attempt)
 
 
-def translate(step: StepId, message: channel.Message) -> Event | None:
-    """A worker's message as an event; None for those that only say "I am here".
-
-    Raises:
-        KeyError, TypeError: a field is missing or is not what it should be.
-    """
-    task = _whole(message["task"])
-    match message["type"]:
-        case "hello":
-            return Hello(step, task, str(message["host"]))
-        case "ready":
-            return Ready(step, task)
-        case "store":
-            return StoreUp(step, str(message["addr"]), _whole(message["port"]))
-        case "address" if step.unit == LIGHTHOUSE:
-            return LighthouseUp(step, str(message["url"]))
-        case "refused" if step.unit == LIGHTHOUSE:
-            return QuorumRefused(step, str(message["reason"]))
-        case "progress":
-            gap = message.get("gap_s")
-            return Progressed(
-                step,
-                step=_whole(message["step"]),
-                quorum_id=_whole(message["quorum_id"]),
-                participants=_whole(message["participants"]),
-                committed=_whole(message["committed"]),
-                aborted=_whole(message["aborted"]),
-                gap_s=gap if isinstance(gap, float) else None,
-            )
-        case "failed":
-            error = _printable(str(message["error"]))
-            return TaskFailed(step, Evidence(task, None, code=1, error=error, started=bool(message["started"])))
-        case "exited" if message["code"] == 0:
-            return TaskDone(step, task)
-        case "exited":
-            code = None if message["code"] is None else _whole(message["code"])
-            number = None if message["signal"] is None else _whole(message["signal"])
-            words = _printable(str(message.get("error") or "")) or None
-            oom = bool(message["oom"])
-            return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=oom, error=words))
-        case _:
-            return None
-
-
-def _printable(text: str) -> str:
-    """Without the escape sequences that a script may put into its messages, which end up on people's terminals."""
-    return "".join(sign for sign in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text) if sign.isprintable())
-
-
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"not a whole number: {value!r}")
-    return value
-
-
-def _asked_by_signal(number: int, config: Config) -> StopAsked:
-    if number == signal.SIGUSR2:
-        reason = (
-            f"the time limit of the Slurm job is {config.cluster.signal_s} s away (cluster.signal_s): stopped cleanly "
-            f"before Slurm does it; ask for more with cluster.time (now {config.cluster.time or 'the default'})"
-        )
-        return StopAsked(reason, "slurm", Cause.TIME_LIMIT)
-    name = signal.Signals(number).name
-    return StopAsked(f"the controller was sent {name} (scancel, the time limit, or by hand)", name)
-
-
 def _name(step: StepId) -> tuple[str, int]:
     return step.unit, step.attempt
-
-
-def versions() -> dict[str, str]:
-    """What this run runs on, for whoever reads the journal in a year."""
-    found = {"python": platform.python_version()}
-    for package in ("ftslurm", "torch", "torchft", "submitit", "hydra-core"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed here"
-    return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.config import user_name
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.rundir import replace_text
 
 LONGEST = 65536  # bytes; a longer file is no command
@@ -23,10 +24,17 @@ def put(inbox: Path, what: str, **fields: object) -> None:
     """Leave a command; the controller finds it within a second.
 
     Raises:
-        OSError: the inbox cannot be written.
+        EnvironmentProblem: the inbox cannot be written; the disk is full, say.
     """
     name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
-    replace_text(inbox / name, json.dumps({"what": what, "by": os.getuid(), "user": user_name(), **fields}))
+    text = json.dumps({"what": what, "by": os.getuid(), "user": user_name(), **fields})
+    try:
+        replace_text(inbox / name, text)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise EnvironmentProblem(
+            f"the run could not be told to {what}: no command can be left in {inbox}: {reason}"
+        ) from error
 
 
 def take(inbox: Path) -> list[dict[str, Any]]:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 Event = Mapping[str, Any]
 
 _BLOCK = 1 << 20
+_TAIL = 4096  # bytes; the lines that end a run are shorter
 
 
 class Journal:
@@ -107,6 +110,22 @@ class JournalReader:
             os.close(fd)
 
 
+def last_event(path: Path) -> str | None:
+    """The name of the last line's event, without reading the rest; None: nothing is there, or half a line."""
+    record = last_line(path)
+    return text(record, "event") if record is not None else None
+
+
+def last_line(path: Path) -> Event | None:
+    """The last line, without reading the rest; None: nothing is there, or half a line."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            return _parse(file.read().splitlines()[-1])
+    except (OSError, IndexError):
+        return None
+
+
 def _parse(line: bytes) -> dict[str, Any] | None:
     """One line, or None for one that is no record: a crashed file system can leave zeros in the middle."""
     try:
@@ -156,3 +175,20 @@ def text(event: Event, name: str) -> str | None:
 def names(event: Event, name: str) -> tuple[str, ...]:
     value = event.get(name)
     return tuple(str(item) for item in value) if isinstance(value, list) else ()
+
+
+def numbers(event: Event, name: str) -> dict[str, float | None]:
+    """Named numbers, each of which may be null: {"detect": 0.03, "wait": null}."""
+    value = event.get(name)
+    return {key: number(value, key) for key in value} if isinstance(value, dict) else {}
+
+
+def versions() -> dict[str, str]:
+    """What this run runs on, for whoever reads the journal in a year."""
+    found = {"python": platform.python_version()}
+    for package in ("ftslurm", "torch", "torchft", "submitit", "hydra-core"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed here"
+    return found

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 LIGHTHOUSE = "lighthouse"
+STANDBY = "standby"
+GROUP = "group"
+LOCAL_ALLOCATION = "local"  # the name of the nodes of a local run, which are all this machine
 
 
 def group_unit(group: int) -> str:
     """The unit name of a replica group: 3 -> "group-0003"."""
-    return f"group-{group:04d}"
+    return f"{GROUP}-{group:04d}"
+
+
+def standby_unit(index: int) -> str:
+    """The unit name of a warm standby: 0 -> "standby-000"."""
+    return f"{STANDBY}-{index:03d}"
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,56 @@ class RunDir:
         return self.root / "inbox"
 
     @property
+    def alive(self) -> Path:
+        """Touched by the controller with every heartbeat: how old it is says how long nothing was heard of it."""
+        return self.root / "alive"
+
+    @property
+    def leaders(self) -> Path:
+        """Who has led the run, one file each, in order (ftslurm.lead)."""
+        return self.root / "leaders"
+
+    @property
+    def released(self) -> Path:
+        """The tasks of an array submitted by hand that are not needed any more, a file each; they end by themselves."""
+        return self.root / "released"
+
+    @property
+    def submitted(self) -> Path:
+        """The jobs that were submitted to give groups their nodes, a file each, in it the job's pool."""
+        return self.root / "submitted"
+
+    def mark(self) -> str:
+        """What tells this run's jobs from all others: another folder may have the same name, somewhere else."""
+        try:
+            return f"ftslurm:{self.root.name}-{(self.root / 'id').read_text().strip()}"
+        except OSError:
+            return f"ftslurm:{self.root.name}"
+
+    def pools(self) -> dict[str, int]:
+        """The jobs that were submitted to give groups their nodes, and their pools."""
+        found = {}
+        with suppress(OSError):
+            for path in self.submitted.iterdir():
+                with suppress(OSError, ValueError):
+                    found[path.name] = int(path.read_text())
+        return found
+
+    def remember(self, names: Iterable[str], pool: int) -> None:
+        """Note the names of jobs that were submitted for a pool: a site may take their comment away."""
+        with suppress(OSError):
+            self.submitted.mkdir(mode=0o700, exist_ok=True)
+            for name in names:
+                replace_text(self.submitted / name, str(pool))
+
+    @property
     def submitit(self) -> Path:
         return self.root / "submitit"
+
+    @property
+    def job_id(self) -> Path:
+        """The id of the job that its controller runs in, or is to run in; not there if that is no batch job."""
+        return self.submitit / "job_id"
 
     @property
     def checkpoints(self) -> Path:
@@ -78,6 +137,7 @@ class RunDir:
         self.root.mkdir(mode=0o700)
         for folder in (self.logs, self.inbox, self.submitit, self.checkpoints):
             folder.mkdir(mode=0o700)
+        (self.root / "id").write_text(secrets.token_hex(4))
 
 
 def replace_text(path: Path, text: str) -> None:

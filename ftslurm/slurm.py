@@ -5,12 +5,16 @@ The facts behind each choice were measured on Slurm 22.05.8 and 24.11.5.
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ftslurm.core.model import Evidence
+from ftslurm.core.events import Looked
+from ftslurm.core.model import Cause, Evidence, Job
 
 SRUN_FAILED = 78  # what srun itself exits with when it, not a task, fails (SLURM_EXIT_ERROR)
 
@@ -99,6 +103,12 @@ def _numbers(ranges: str) -> list[str]:
 
 _TASK_LINE = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<what>.+)")
 _NODE_LINE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
+_NO_LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (?P<node>\S+): (?P<why>.+)")
+_SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")
+_CANCELLED = re.compile(
+    r"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>\S+) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
+)
+_DUE_TO = {"TIME LIMIT": Cause.TIME_LIMIT, "PREEMPTION": Cause.PREEMPTED, "NODE FAILURE": Cause.NODE_LOST}
 _WORDS = {
     "Killed": signal.SIGKILL,
     "Terminated": signal.SIGTERM,
@@ -117,6 +127,15 @@ def read_srun(line: str) -> Evidence | None:
 
     srun prints it 0.1 s after the fault, its exit code comes much later and says 137 or 143 whatever happened.
     """
+    if match := _CANCELLED.search(line):
+        words = match["why"] or ""
+        cause = next((c for words_, c in _DUE_TO.items() if words_ in words), Cause.CANCELLED)
+        error = f"Slurm cancelled the step{' due to ' + words.lower() if words else ' (scancel)'}"
+        return Evidence(None, match["node"], cause=cause, node_lost=cause is Cause.NODE_LOST, error=error)
+    if match := _NO_LAUNCH.search(line):
+        error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
+        lost = any(words in match["why"] for words in _SILENT)
+        return Evidence(None, match["node"], node_lost=lost, error=error, started=False)
     if match := _NODE_LINE.search(line):
         return Evidence(None, expand_hosts(match["nodes"])[0], node_lost=True, error=line.strip())
     match = _TASK_LINE.search(line)
@@ -131,6 +150,108 @@ def read_srun(line: str) -> Evidence | None:
         if what.startswith(words):
             return Evidence(task, match["node"], signal=int(number))
     return Evidence(task, match["node"], error=what)
+
+
+def out_of_time(line: str, job: str) -> bool:
+    """Whether srun says that a step has ended because the time of this job is over: a moment before the job is told."""
+    match = _CANCELLED.search(line)
+    over = match is not None and (match["why"] or "").strip() == "TIME LIMIT"
+    return over and match is not None and match["step"].partition(".")[0] == job
+
+
+NO_GUARD, TAKEN = 76, 79  # the codes of a task that finds nobody to adopt, or loses it (ftslurm.worker.attach)
+
+
+def not_adopted(evidence: Evidence) -> Evidence:
+    """The same sign from an srun that only leads to the step of an earlier controller: what it says of the step."""
+    if evidence.code == NO_GUARD:
+        error = "the step has not outlived its controller, or cannot be reached: see its step.log"
+        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error)
+    if evidence.code == TAKEN:
+        return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
+    return evidence
+
+
+# What srun says when it is the node, and not slurmctld, that does not let a step start.
+_UNREACHABLE = ("failed on node", "Requested node configuration is not available", "Required node not available")
+
+
+def read_look(node: str, text: str) -> Looked | None:
+    """What a probe (ftslurm.worker.look, started through srun) has brought back; None: nothing that tells anything.
+
+    A probe that could not run its program has reached the node all the same.
+    """
+    for line in text.splitlines():
+        if line.startswith("{"):
+            try:
+                steps = json.loads(line)["steps"]
+                return Looked(node, True, tuple((str(step), str(states)) for step, states in steps.items()))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+    if any(words in text for words in _UNREACHABLE):
+        return Looked(node, False)
+    return Looked(node, True) if _TASK_LINE.search(text) else None
+
+
+def node_state(node: str) -> list[str]:
+    """The command that asks for one node's state and the reason an administrator gave."""
+    return ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E"]
+
+
+def job_state(job: str) -> list[str]:
+    """The command that asks for a job's state, how often it has been requeued, and why it is in that state."""
+    return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:20,RestartCnt:10,Reason:40"]
+
+
+def is_batch(environ: Mapping[str, str]) -> bool:
+    """Whether a process runs in a batch job, which Slurm can start again, and not in an allocation of salloc's."""
+    return "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
+
+
+# All jobs of the user, because a request for one job, or for all, costs slurmctld more than one for a user's.
+QUEUE = [
+    "squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%A|%T|%r|%N|%S|%e|%F|%k",
+]  # fmt: skip
+
+
+def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> list[Job]:
+    """The jobs of one run that give groups their nodes, among all that QUEUE has printed.
+
+    Other runs' jobs, and everybody's who calls a job as we do, are told apart by the comment, which has the run's id.
+
+    Args:
+        run_mark: what the comment of its jobs begins with (RunDir.mark).
+        array: a job array that was submitted by hand, whose tasks are this run's.
+        known: the pool of each job that we have submitted ourselves, by name.
+    """
+    out = []
+    for line in text.splitlines():
+        fields = line.strip().split("|", 8)
+        if len(fields) != 9:
+            continue
+        name, job, state, reason, nodes, began, ends, base, comment = (field.strip() for field in fields)
+        mark, _, pool = comment.rpartition(":")
+        if mark == run_mark and pool.isdigit():
+            number = int(pool)
+        elif name in known or (array is not None and base == array and name != base):
+            number = known.get(name, 0)
+        else:
+            continue
+        state = "RUNNING" if state == "SIGNALING" else state  # its batch process is being sent a signal
+        runs = state == "RUNNING"
+        hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
+        waits = reason if state == "PENDING" else ""
+        start, end = (_unix(began), _unix(ends)) if runs else (None, None)
+        out.append(Job(name, number, state, job if runs else "", hosts, waits, began=start, ends=end))
+    return out
+
+
+def _unix(text: str) -> float | None:
+    """Slurm's time, which is local, in seconds of unix time; None: it is none."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)

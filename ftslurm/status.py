@@ -5,66 +5,20 @@ Lines and fields this version does not know are passed over, so that an old clie
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import NamedTuple
+from typing import Any
 
 from ftslurm.core.model import Phase
-from ftslurm.journal import Event, integer, names, number, text
+from ftslurm.journal import Event, integer, names, number, numbers, text
 from ftslurm.rundir import LIGHTHOUSE
+from ftslurm.status_groups import GroupStatus, LighthouseStatus, Recovery, scaled, without_left
+from ftslurm.status_jobs import JobsStatus
+from ftslurm.status_jobs import after as jobs_after
+from ftslurm.status_standbys import StandbyStatus, after, is_standby, taken
+from ftslurm.verdict import ORDERLY, verdict
 
 _RATE_WINDOW_S = 10.0
-
-
-class Recovery(NamedTuple):
-    """One restart of a group: which attempt answered which cause, and how long the group was away."""
-
-    group: int
-    attempt: int
-    seconds: float | None  # from noticing the death to the first committed step; None: it never committed one
-    cause: str  # the word of the journal: killed, node_lost, ...
-    detail: str  # the same for a person: "killed (signal 9) on n2"
-
-
-@dataclass(frozen=True)
-class LighthouseStatus:
-    phase: Phase = Phase.PENDING
-    attempt: int | None = None
-    nodes: tuple[str, ...] = ()
-    ended: float | None = None  # when its last attempt ended
-
-
-@dataclass(frozen=True)
-class GroupStatus:
-    """One replica group."""
-
-    group: int
-    phase: Phase = Phase.PENDING
-    step: int | None = None  # the last committed step it reported, also of an attempt that is over
-    participants: int | None = None  # how many groups its quorum has
-    quorum_id: int | None = None
-    attempt: int | None = None  # None: never launched
-    nodes: tuple[str, ...] = ()
-    restarts: int = 0
-    steps_per_s: float | None = None  # over the last 10 s
-    last_error: str | None = None
-    waiting_for: str | None = None
-    joined: bool = False  # the current or last attempt has committed a step
-    longest_gap_s: float | None = None  # between two of its own commits, within one attempt
-    last_cause: str | None = None
-    last_log: str | None = None  # of the attempt that ended with last_error
-    ended: float | None = None  # when its last attempt ended
-    samples: tuple[tuple[float, int], ...] = ()  # (time, step) of this attempt, as far back as the rate needs
-
-    @property
-    def stepping(self) -> bool:
-        """Whether it commits steps, as far as is known."""
-        return self.phase is Phase.RUNNING and self.joined
-
-    @property
-    def live(self) -> bool:
-        """Whether its step is one of the training's present state."""
-        return self.joined and self.phase is not Phase.PENDING and self.phase is not Phase.FAILED
 
 
 @dataclass(frozen=True)
@@ -77,8 +31,12 @@ class RunStatus:
     reason: str = ""
     mode: str = ""
     job_id: str | None = None
+    starts: int = 0  # how many Slurm jobs, or starts of one, its controller has had
     groups: tuple[GroupStatus, ...] = ()
-    lighthouse: LighthouseStatus = LighthouseStatus()
+    lighthouse: LighthouseStatus | None = field(default_factory=LighthouseStatus)  # None: groups without a quorum
+    standbys: tuple[StandbyStatus, ...] = ()  # by name
+    jobs: JobsStatus = field(default_factory=JobsStatus)  # those that give groups their nodes
+    scaled: bool = False  # it has become larger or smaller; attempts then tell nothing about restarts
     step: int = 0
     first_step: int | None = None  # the first step any group committed
     total_steps: int | None = None
@@ -88,6 +46,8 @@ class RunStatus:
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
     excluded_nodes: tuple[str, ...] = ()
+    checkpoint: int | None = None  # the step of the newest that was saved, or that all groups started from
+    warnings: tuple[str, ...] = ()  # what the user should know, in plain words
 
     @property
     def steps_per_s(self) -> float | None:
@@ -101,6 +61,17 @@ class RunStatus:
         return sum(g.stepping for g in self.groups)
 
     @property
+    def at_work(self) -> int:
+        """The same; where there is no quorum, how many run."""
+        return self.stepping if self.lighthouse is not None else sum(g.phase is Phase.RUNNING for g in self.groups)
+
+    @property
+    def still_s(self) -> float | None:
+        """How long nobody has stepped; None: somebody does, or nobody was to."""
+        still = [g.still_s for g in self.groups if g.still_s is not None]
+        return min(still) if still and not any(g.stepping and g.step is not None for g in self.groups) else None
+
+    @property
     def longest_gap(self) -> tuple[float, int] | None:
         """The longest time between two commits of one live group, and the group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
@@ -108,15 +79,16 @@ class RunStatus:
 
 def fold(status: RunStatus, event: Event) -> RunStatus:
     """The status after one more line of the journal."""
-    after = _fold(status, event)
-    time = number(event, "time")
-    return after if time is None else replace(after, updated=time)
+    status, time = _fold(status, event), number(event, "time")
+    return status if time is None else replace(status, updated=time)
 
 
 def _fold(status: RunStatus, event: Event) -> RunStatus:
     match event.get("event"):
         case "run_started":
             return _started(status, event)
+        case str(name) if name.startswith("allocation_") and ("pool" in event or name != "allocation_granted"):
+            return replace(status, jobs=jobs_after(status.jobs, event))
         case "allocation_granted":
             groups = [replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g for g in status.groups]
             return replace(status, groups=tuple(groups))
@@ -124,11 +96,16 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
             return _launched(status, event)
         case "step_ready":
             if event.get("unit") == LIGHTHOUSE:
-                return replace(status, lighthouse=replace(status.lighthouse, phase=Phase.RUNNING))
+                return _lighthouse(status, phase=Phase.RUNNING)
+            if is_standby(event):
+                return replace(status, standbys=after(status.standbys, event, Phase.RUNNING))
             group = _current(status, event)
-            return _put(status, replace(group, phase=Phase.RUNNING, waiting_for="first step") if group else None)
+            waiting_for = "first step" if status.lighthouse is not None else None
+            return _put(status, replace(group, phase=Phase.RUNNING, waiting_for=waiting_for) if group else None)
         case "group_joined":
             return _joined(status, event)
+        case "serving" | "session_opened":
+            return _works(status, event)
         case "progress":
             return _progressed(status, _current(status, event), event)
         case "step_exited":
@@ -138,6 +115,16 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
             wait = (number(event, "due") or 0.0) - (number(event, "time") or 0.0)
             waiting_for = f"backoff of {wait:.0f} s" if wait >= 1 else "launch"
             return _put(status, replace(group, phase=Phase.PENDING, waiting_for=waiting_for) if group else None)
+        case "group_waits":
+            group = _group(status, event)
+            if group is None or group.phase is not Phase.PENDING:
+                return status
+            job = text(event, "allocation") or group.job
+            return _put(status, replace(group, waiting_for=text(event, "reason") or "a node", job=job))
+        case "scaled":
+            nodes_of = "a job of its own" if status.mode == "array" else "nodes"
+            groups_now = scaled(status.groups, integer(event, "groups") or 1, nodes_of)
+            return replace(status, groups=groups_now, scaled=True)
         case "group_given_up":
             group = _group(status, event)
             reason = text(event, "reason")
@@ -152,8 +139,18 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
             return replace(status, excluded_nodes=tuple(nodes))
         case "node_restored":
             return replace(status, excluded_nodes=tuple(n for n in status.excluded_nodes if n != text(event, "node")))
+        case "warning":
+            return replace(status, warnings=tuple(dict.fromkeys((*status.warnings, text(event, "text") or "?"))))
         case "command" if (text(event, "what") or "").split()[:1] == ["stop"]:
             return replace(status, groups=tuple(_stopping(g) for g in status.groups))
+        case "checkpoint_saved" | "checkpoint_restored":
+            return replace(status, checkpoint=integer(event, "step"))
+        case "full_restart":
+            return replace(status, checkpoint=integer(event, "checkpoint_step"))
+        case "step_adopted" if (group := _current(status, event)) is not None:
+            return _put(status, replace(group, start=status.starts))
+        case "run_requeued":
+            return replace(status, groups=tuple(replace(g, waiting_for="nodes") for g in status.groups))
         case "run_finished":
             return _finished(status, event)
     return status
@@ -161,13 +158,16 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
 
 def _started(status: RunStatus, event: Event) -> RunStatus:
     count = integer(event, "groups") or 0
-    new = tuple(GroupStatus(n, waiting_for="nodes") for n in range(len(status.groups), count))
+    roles: list[str | None] = [role for role, size in numbers(event, "roles").items() for _ in range(int(size or 0))]
+    roles += [None] * count
+    new = tuple(GroupStatus(n, waiting_for="nodes", role=roles[n]) for n in range(len(status.groups), count))
     return replace(
         status,
         run_id=text(event, "run_id") or status.run_id,
         name=text(event, "name") or status.name,
         mode=text(event, "mode") or status.mode,
         job_id=status.job_id if event.get("cluster") == "local" else _job(event) or status.job_id,
+        starts=status.starts + 1,
         total_steps=integer(event, "total_steps"),
         # A second controller took over: the run is as old as it was, and goes on.
         started=number(event, "time") if status.started is None else status.started,
@@ -175,6 +175,7 @@ def _started(status: RunStatus, event: Event) -> RunStatus:
         reason="",
         finished=None,
         groups=status.groups + new,
+        lighthouse=None if event.get("lighthouse") == "none" else status.lighthouse,
     )
 
 
@@ -186,18 +187,43 @@ def _launched(status: RunStatus, event: Event) -> RunStatus:
     attempt = integer(event, "attempt") or 0
     nodes = names(event, "nodes")
     if event.get("unit") == LIGHTHOUSE:
-        unit = replace(status.lighthouse, phase=Phase.STARTING, attempt=attempt, nodes=nodes)
-        return replace(status, lighthouse=unit)
+        return _lighthouse(status, phase=Phase.STARTING, attempt=attempt, nodes=nodes)
+    if is_standby(event):
+        return replace(status, standbys=after(status.standbys, event, Phase.STARTING))
     group = _group(status, event)
     if group is None:
         return status
-    if attempt > 0:
+    status = replace(status, standbys=taken(status.standbys, text(event, "standby")))
+    if attempt > 0 and group.start == status.starts:  # else it goes on in another job, or has come into the run again
         detail = group.last_error or text(event, "reason") or "unknown"
         recovery = Recovery(group.group, attempt, None, group.last_cause or "unknown", detail)
         status = replace(status, restarts=status.restarts + 1, recoveries=(*status.recoveries, recovery))
         group = replace(group, restarts=group.restarts + 1)
     group = replace(group, phase=Phase.STARTING, attempt=attempt, nodes=nodes, waiting_for="workers")
+    group = replace(group, job=_in_job(status, event), start=status.starts)
+    if text(event, "standby") and status.lighthouse is None:  # its script runs, and need not say anything
+        group = replace(group, phase=Phase.RUNNING, waiting_for=None)
     return _put(status, replace(group, joined=False, participants=None, steps_per_s=None, samples=()))
+
+
+def _in_job(status: RunStatus, event: Event) -> str | None:
+    name = text(event, "allocation")
+    return name if status.jobs.named(name) else None
+
+
+def _lighthouse(status: RunStatus, **changed: Any) -> RunStatus:
+    return status if status.lighthouse is None else replace(status, lighthouse=replace(status.lighthouse, **changed))
+
+
+def _works(status: RunStatus, event: Event) -> RunStatus:
+    """A parameter server is up, or a group has a session with one: what it is there for."""
+    group = _current(status, event)
+    if group is None:
+        return status
+    if not group.joined:
+        status = _timed(status, event, number(event, "recovery_s"))
+    group = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None)
+    return _put(status, replace(group, sessions=integer(event, "sessions")))
 
 
 def _joined(status: RunStatus, event: Event) -> RunStatus:
@@ -206,15 +232,24 @@ def _joined(status: RunStatus, event: Event) -> RunStatus:
         return status
     group = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None)
     first_step = integer(event, "step") if status.first_step is None else status.first_step
+    status = _timed(replace(status, first_step=first_step), event, number(event, "recovery_s"))
+    return _progressed(status, group, event)
+
+
+def _timed(status: RunStatus, event: Event, seconds: float | None) -> RunStatus:
+    """What the recovery that ends with this line took, and where the time went."""
+    this, phases = (event.get("group"), event.get("attempt")), numbers(event, "phases")
     recoveries = tuple(
-        r._replace(seconds=number(event, "recovery_s")) if r[:2] == (group.group, group.attempt) else r
-        for r in status.recoveries
+        r._replace(seconds=seconds, phases=phases or r.phases) if r[:2] == this else r for r in status.recoveries
     )
-    return _progressed(replace(status, first_step=first_step, recoveries=recoveries), group, event)
+    return replace(status, recoveries=recoveries)
 
 
 def _progressed(status: RunStatus, group: GroupStatus | None, event: Event) -> RunStatus:
     step, time = integer(event, "step"), number(event, "time")
+    if group is not None and "sessions" in event:
+        group = replace(group, sessions=integer(event, "sessions"))
+        status = _put(status, group)
     if group is None or step is None or time is None:
         return status
     group = replace(group, participants=integer(event, "participants"), quorum_id=integer(event, "quorum_id"))
@@ -223,13 +258,16 @@ def _progressed(status: RunStatus, group: GroupStatus | None, event: Event) -> R
     samples = (*group.samples, (time, step))
     while len(samples) > 2 and samples[1][0] <= time - _RATE_WINDOW_S:
         samples = samples[1:]
-    span = time - samples[0][0]
+    span, steps = time - samples[0][0], step - samples[0][1]
+    first = len(samples) == 1
     gap = number(event, "gap_s")
     group = replace(
         group,
+        stepped=time if first or group.step is None or step > group.step else group.stepped,
         step=step,
         samples=samples,
-        steps_per_s=max(0.0, (step - samples[0][1]) / span) if span >= 0.5 else group.steps_per_s,
+        # A line without a new step does not tell how long one takes: where groups meet rarely, it comes in between.
+        steps_per_s=steps / span if span >= 0.5 and steps > 0 else group.steps_per_s,
         longest_gap_s=group.longest_gap_s if gap is None else max(gap, group.longest_gap_s or 0.0),
     )
     return _put(status, group)
@@ -239,14 +277,20 @@ def _exited(status: RunStatus, event: Event) -> RunStatus:
     ended, ok = number(event, "time"), event.get("cause") == "ok"
     phase = Phase.SUCCEEDED if ok else Phase.PENDING
     if event.get("unit") == LIGHTHOUSE:
-        return replace(status, lighthouse=replace(status.lighthouse, phase=phase, ended=ended))
+        return _lighthouse(status, phase=phase, ended=ended)
+    if is_standby(event):
+        return replace(status, standbys=after(status.standbys, event, Phase.PENDING))
     group = _current(status, event)
     if group is None:
         return status
+    if not group.joined:
+        status = _timed(status, event, None)  # how far it got
     group = replace(group, phase=phase, waiting_for=None, steps_per_s=None, samples=(), participants=None, ended=ended)
+    group = replace(group, sessions=None)
     if not ok:
         cause, step = text(event, "cause") or "unknown", integer(event, "step")
         group = replace(group, last_cause=cause, last_error=verdict(event), last_log=text(event, "log"))
+        group = replace(group, last_evidence=names(event, "evidence"), last_traceback=text(event, "traceback"))
         group = group if step is None else replace(group, step=step)
     return _put(status, group)
 
@@ -259,20 +303,19 @@ def _stopping(group: GroupStatus) -> GroupStatus:
 def _finished(status: RunStatus, event: Event) -> RunStatus:
     steps, restarts = integer(event, "steps"), integer(event, "restarts")
     return replace(
-        status,
+        _lighthouse(status, phase=Phase.SUCCEEDED),
         outcome=text(event, "outcome") or "failed",
         reason=text(event, "reason") or "",
         finished=number(event, "time"),
         step=status.step if steps is None else steps,
-        restarts=status.restarts if restarts is None else restarts,
+        restarts=status.restarts if restarts is None or status.scaled else restarts,
         groups=tuple(_at_the_end(g) for g in status.groups),
-        lighthouse=replace(status.lighthouse, phase=Phase.SUCCEEDED),
     )
 
 
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """A group of a run that is over: what waited for its next attempt has failed."""
-    failed = group.phase is Phase.PENDING and group.last_cause not in (None, "cancelled", "time_limit")
+    failed = group.phase is Phase.PENDING and group.last_cause is not None and group.last_cause not in ORDERLY
     return replace(group, phase=Phase.FAILED if failed else group.phase, waiting_for=None, steps_per_s=None)
 
 
@@ -301,84 +344,4 @@ def _put(status: RunStatus, group: GroupStatus | None) -> RunStatus:
     else:
         # After a full restart from a checkpoint the run's step goes back, so only attempts that live are asked.
         step = max((g.step for g in groups if g.live and g.step is not None), default=step)
-    return replace(status, groups=tuple(groups), step=step)
-
-
-def verdict(event: Event) -> str:
-    """Why a step ended, for a person: "killed (signal 9) on n2"."""
-    code, signal, node = integer(event, "code"), integer(event, "signal"), text(event, "node")
-    sign = f" (signal {signal})" if signal is not None else f" (exit code {code})" if code is not None else ""
-    cause = text(event, "cause") or "unknown"
-    said = {
-        "ok": "finished",
-        "user_error": f"the script failed{sign}",
-        "killed": f"killed{sign}",
-        "out_of_memory": "out of memory",
-        "node_lost": "node lost",
-        "hang": "hung",
-        "start_failed": f"could not start{sign}",
-        "start_timeout": "took too long to start",
-        "lighthouse_lost": "lost the Lighthouse",
-        "cancelled": "stopped",
-        "unknown": f"ended for no known reason{sign}",
-    }.get(cause, cause.replace("_", " "))
-    error = text(event, "error")
-    if cause == "unknown" and error:
-        return error + (f" on {node}" if node else "")
-    return said + (f" on {node}" if node else "") + (f": {error}" if error else "")
-
-
-def to_json(status: RunStatus) -> dict[str, object]:
-    """The status as `status --json` prints it. The keys are stable; new ones may be added.
-
-    run_id, name, mode, job_id; outcome (running, succeeded, failed, stopped) and reason; step, total_steps (or null),
-    steps_per_s; started, updated, finished (unix seconds or null); restarts; longest_gap_s; excluded_nodes;
-    lighthouse: phase, attempt, nodes;
-    groups, by id: group, phase, step, participants, quorum_id, attempt, nodes, restarts, steps_per_s, longest_gap_s,
-    last_error, waiting_for;
-    recoveries, in order: group, attempt, seconds (null: it has not committed a step), cause, detail.
-    """
-    return {
-        "run_id": status.run_id,
-        "name": status.name,
-        "mode": status.mode,
-        "job_id": status.job_id,
-        "outcome": status.outcome,
-        "reason": status.reason,
-        "step": status.step,
-        "total_steps": status.total_steps,
-        "steps_per_s": _rounded(status.steps_per_s),
-        "started": status.started,
-        "updated": status.updated,
-        "finished": status.finished,
-        "restarts": status.restarts,
-        "longest_gap_s": _rounded(status.longest_gap[0] if status.longest_gap else None),
-        "excluded_nodes": list(status.excluded_nodes),
-        "lighthouse": {
-            "phase": status.lighthouse.phase.value,
-            "attempt": status.lighthouse.attempt,
-            "nodes": list(status.lighthouse.nodes),
-        },
-        "groups": [
-            {
-                "group": g.group,
-                "phase": g.phase.value,
-                "step": g.step,
-                "participants": g.participants,
-                "quorum_id": g.quorum_id,
-                "attempt": g.attempt,
-                "nodes": list(g.nodes),
-                "restarts": g.restarts,
-                "steps_per_s": _rounded(g.steps_per_s),
-                "longest_gap_s": _rounded(g.longest_gap_s),
-                "last_error": g.last_error,
-                "waiting_for": g.waiting_for,
-            }
-            for g in status.groups
-        ],
-        "recoveries": [r._asdict() for r in status.recoveries],
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+    return replace(status, groups=without_left(tuple(groups)), step=step)

@@ -12,22 +12,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
+from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm import compose
+from ftslurm import again, compose, heard, lead, slurm
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
+from ftslurm.core.past import Past
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.journal import Event, Journal
+from ftslurm.journal import Event, last_event
 from ftslurm.launchers import local, srun
+from ftslurm.past import read_past
 from ftslurm.rundir import RunDir, replace_text
+from ftslurm.wording import seconds
 
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
 }  # fmt: skip
+QUEUE_S = 15.0  # how often Slurm is asked what a job waits for
 YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 
 
@@ -56,8 +61,12 @@ def create(config: Config) -> RunDir:
     return run
 
 
-def submit(config: Config, run: RunDir) -> Any:
+def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> Any:
     """Submit the controller with submitit and remember the job's id; returns submitit's job.
+
+    Args:
+        after: a job of this run that must have ended before: two controllers never overlap.
+        hand_over: the controller that leads now makes way for it as soon as it is up (array mode).
 
     Raises:
         EnvironmentProblem: sbatch refused; its message is passed on.
@@ -77,43 +86,60 @@ def submit(config: Config, run: RunDir) -> Any:
         else:
             # exec: the batch process must be Python itself, or Slurm's warning signal only kills the shell before it.
             executor = submitit.SlurmExecutor(run.submitit, python=f"exec {shlex.quote(sys.executable)}")
-            executor.update_parameters(**sbatch_parameters(config, run))
+            parameters = sbatch_parameters(config, run)
+            if after is not None:
+                parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
+            executor.update_parameters(**parameters)
             with redirect_stderr(StringIO()):  # submitit prints what sbatch says when it refuses; so do we, once
-                job = executor.submit(main, str(run.root))
+                job = executor.submit(main, str(run.root), hand_over)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        shutil.rmtree(run.root, ignore_errors=True)  # nothing was submitted: nothing that looks like a run stays behind
-        raise EnvironmentProblem(f"sbatch refused the job: {_refusal(error)}") from error
-    replace_text(run.submitit / "job_id", str(job.job_id))
+        if after is None and not hand_over:  # nothing was submitted: nothing that looks like a run stays behind
+            shutil.rmtree(run.root, ignore_errors=True)
+        raise EnvironmentProblem(f"sbatch refused the job: {refusal(error)}") from error
+    replace_text(run.job_id, str(job.job_id))
     token.unlink()
     return job
 
 
-def sbatch_parameters(config: Config, run: RunDir) -> dict[str, Any]:
-    """What submitit's SlurmExecutor is told.
+def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
+    """Do something that may fail before anything is submitted: then nothing that looks like a run stays behind."""
+    try:
+        ask()
+    except EnvironmentProblem:
+        shutil.rmtree(run.root, ignore_errors=True)
+        raise
+
+
+def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
+    """What submitit's SlurmExecutor is told about the controller's job, or about one that gives a group its nodes.
 
     Nodes and tasks go through `additional_parameters`: given as submitit's own, its job would wait for the results of
     tasks that are never started. --no-kill keeps the job when a node is lost. `B:` sends Slurm's warning before the
     time limit to the controller; without it the training scripts get it, and die of it.
     """
     cluster, groups = config.cluster, config.groups
+    alone = cluster.mode == "array" and not group  # the controller needs next to nothing
     options: dict[str, Any] = {
-        "nodes": nodes_needed(config),
+        "nodes": 1 if alone else groups.nodes if group else nodes_needed(config),
         "ntasks-per-node": 1,
-        "cpus-per-task": cpus_per_node(config),
-        "no-kill": True,
-        "no-requeue": True,
+        "cpus-per-task": 1 if alone else cpus_per_node(config),
+        "no-kill": not group,
+        "requeue" if cluster.requeue else "no-requeue": True,
         "signal": f"B:USR2@{cluster.signal_s}",
-        "comment": f"ftslurm:{run.root.name}",
+        "comment": run.mark(),
     }
-    if gpus_per_node(config):
+    if gpus_per_node(config) and not alone:
         options["gpus-per-node"] = gpus_per_node(config)
-    if groups.mem is not None:
+    if alone:
+        options["mem"] = "1G"
+    elif groups.mem is not None:
         number, unit = groups.mem.rstrip("KMGTkmgt"), groups.mem.lstrip("0123456789")
         options["mem"] = f"{int(number) * groups.per_node}{unit}"
     for key in ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation"):
         if getattr(cluster, key) is not None:
             options[key] = getattr(cluster, key)
-    options |= {key.replace("_", "-"): value for key, value in cluster.sbatch.items()}
+    more = cluster.sbatch | (cluster.controller_sbatch if alone else {})
+    options |= {key.replace("_", "-"): value for key, value in more.items()}
     for key in [key for key, value in options.items() if value is None or value is False]:
         del options[key]  # cluster.sbatch.no-requeue=false takes an option back
     return {
@@ -135,7 +161,7 @@ def sbatch_script(config: Config, run: RunDir) -> str:
     return str(_make_sbatch_string(command, run.submitit, **sbatch_parameters(config, run)))
 
 
-def _refusal(error: Exception) -> str:
+def refusal(error: Exception) -> str:
     """What sbatch said, without what submitit says about it."""
     text = str(getattr(error, "stderr", None) or error)
     lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
@@ -154,9 +180,9 @@ def _ignoring(*numbers: int) -> Iterator[None]:
 
 
 def job_id(run: RunDir) -> str | None:
-    """The id of the job that was submitted for this run; None if it was not, or not by submitit."""
+    """The id of the job of this run's controller; None if that is no batch job, or was not submitted yet."""
     try:
-        return (run.submitit / "job_id").read_text().strip()
+        return run.job_id.read_text().strip()
     except OSError:
         return None
 
@@ -178,7 +204,8 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
             return _process_lives(int(job))
         if time.monotonic() - asked >= 15.0:
             asked = time.monotonic()
-            answer = job_state(job) in LIVE_STATES
+            array = config.cluster.mode == "array"
+            answer = abandoned(config, run) is None if array else job_state(job) in LIVE_STATES
         return answer
 
     return ask
@@ -196,8 +223,52 @@ def abandoned(config: Config, run: RunDir) -> str | None:
         return None  # cluster.controller=here: the allocation it ran in is not ours to know
     if config.cluster.kind == "local":
         return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
+    if config.cluster.mode == "array":  # whoever leads: its job may be a pilot's
+        left = None if heard.silent_s(config, run) is None and run.alive.exists() else jobs_of(config, run)
+        return "none of its Slurm jobs is left" if left == [] else None
     state = job_state(job)
     return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
+
+
+def silence(config: Config, run: RunDir) -> str | None:
+    """That the controller is not heard any more, and what to do; None: it is."""
+    if config.cluster.kind == "slurm" and last_event(run.events) == "run_requeued":
+        return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
+    silent, job = heard.silent_s(config, run), job_id(run)
+    if silent is None:
+        return None
+    ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
+    return f"the controller has not been heard for {seconds(silent)}{ends}"
+
+
+def jobs_of(config: Config, run: RunDir) -> list[str] | None:
+    """Every job of this run that waits or runs, its controller's and those of its groups; None: Slurm does not say."""
+    try:
+        done = subprocess.run(slurm.QUEUE, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    own = job_id(run)
+    groups = slurm.read_queue(done.stdout, run.mark(), config.cluster.pilots, run.pools() | ({own: 0} if own else {}))
+    return [job.name for job in groups if job.state in LIVE_STATES]
+
+
+def cancel(config: Config, run: RunDir) -> list[str]:
+    """End every job of a run whose controller is not heard; those that Slurm has been told to."""
+    left = jobs_of(config, run)
+    try:
+        done = subprocess.run(["scancel", *left], capture_output=True, timeout=60, check=False) if left else None
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return left or [] if done is not None and done.returncode == 0 else []
+
+
+def take_out_of_queue(job: str) -> bool:
+    """Cancel a job that waits in Slurm's queue; whether it did, and is no more."""
+    if job_state(job) != "PENDING":
+        return False
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(["scancel", "--state=PENDING", job], capture_output=True, timeout=60, check=False)
+    return job_state(job) in ("CANCELLED", "")
 
 
 def in_queue(run: RunDir) -> str | None:
@@ -207,9 +278,15 @@ def in_queue(run: RunDir) -> str | None:
         return None
     state, _, reason = _ask_squeue(job, "%T %r").partition(" ")
     if state == "PENDING":
-        return f"Slurm job {job} is waiting in the queue ({reason})"
+        reason += ": Slurm holds a requeued job for two minutes" if reason == "BeginTime" else ""
+        return f"Slurm job {job} is waiting in the queue" + (f" ({reason})" if reason not in ("", "None") else "")
     known = state not in ("", "UNKNOWN")
     return f"Slurm job {job} is {state}" if known else f"Slurm does not know job {job} (any more)"
+
+
+@lru_cache(maxsize=1)
+def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 the same answer for some seconds
+    return in_queue(run)
 
 
 def _ask_squeue(job: str, what: str) -> str:
@@ -238,22 +315,40 @@ def _process_lives(pid: int) -> bool:
     return True
 
 
-def main(run_dir: str) -> None:
-    """What submitit runs: the controller, to its end. If the run does not succeed, neither does the Slurm job."""
+def main(run_dir: str, hand_over: bool = False) -> None:
+    """What submitit runs: the controller, to its end. If the run does not succeed, neither does the Slurm job.
+
+    When Slurm has requeued the job this is the run's second controller, or a later one.
+
+    Args:
+        hand_over: there is an earlier one (array mode), which is to make way.
+    """
     run = RunDir(Path(run_dir))
-    code = control(compose.load(run.config), run)
+    before, outcome = read_past(run)
+    if outcome in ("succeeded", "failed"):
+        sys.exit(outcome == "failed")
+    code = control(compose.load(run.config), run, past=before, hand_over=hand_over)
     if code:
         sys.exit(code)
 
 
-def control(config: Config, run: RunDir, tell: Callable[[Event], None] = lambda _: None) -> int:
-    """Run the controller in this process.
+def control(
+    config: Config,
+    run: RunDir,
+    tell: Callable[[Event], None] = lambda _: None,
+    past: Past | None = None,
+    hand_over: bool = False,
+    number: int | None = None,
+) -> int:
+    """Run the controller in this process, and see to it that the run goes on in another job if it is to.
 
     Args:
         tell: called with every event once it is in the journal.
+        past: what an earlier controller of this run had come to.
+        number: ours, if the lead has been taken for us already (array mode).
 
     Returns:
-        The exit code of the run: 0 it succeeded, 1 it did not.
+        The exit code of the run: 0 it succeeded, or goes on with another controller; 1 it did not.
     """
     from ftslurm.controller import Controller
 
@@ -264,15 +359,21 @@ def control(config: Config, run: RunDir, tell: Callable[[Event], None] = lambda 
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(os.environ)
-        outcome = Controller(config, run, allocation, tell).run()
+        allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
+        if config.cluster.kind == "slurm" and config.cluster.mode == "array":  # groups outlive their controller
+            if number is None:
+                number = lead.follow(config, run, os.environ.get("SLURM_JOB_ID"), hand_over)
+            past, outcome = read_past(run)
+            if number is None:
+                return 0 if outcome == "succeeded" else 1
+        outcome = Controller(config, run, allocation, tell, past, number).run()
     except Exception:
         logger.exception("the controller failed; this is a bug in ftslurm")
         raise
-    return 0 if outcome == "succeeded" else 1
-
-
-def end_before_start(run: RunDir, reason: str) -> None:
-    """Close the journal of a run whose job was cancelled in the queue, so that nobody goes on waiting for it."""
-    with Journal(run.events) as journal:
-        journal.append("run_finished", outcome="stopped", reason=reason, steps=0, restarts=0)
+    if outcome == "requeued":
+        why_not = again.go_on(config, run, lambda job: submit(config, run, after=job))
+        if why_not is None:
+            return 0
+        logger.error("%s", why_not)
+        tell(again.end_journal(run, why_not))
+    return 0 if outcome in ("succeeded", "left", lead.SUPERSEDED) else 1

@@ -1,4 +1,4 @@
-"""How does a person follow a run? A live table on a terminal, plain lines anywhere else, and a closing summary."""
+"""How does a person follow a run? A live table on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from textwrap import wrap
 from types import TracebackType
 
 from rich.cells import cell_len
@@ -16,11 +17,14 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm import wording
+from ftslurm import wording, wording_jobs
 from ftslurm.core.model import Phase
 from ftslurm.journal import Event, JournalReader, number
 from ftslurm.rundir import RunDir
-from ftslurm.status import GroupStatus, Recovery, RunStatus, fold
+from ftslurm.status import RunStatus, fold
+from ftslurm.status_groups import GroupStatus, LighthouseStatus
+from ftslurm.still import aged
+from ftslurm.summary import outcome_style
 
 _STYLES = {
     Phase.PENDING: "yellow",
@@ -30,19 +34,31 @@ _STYLES = {
     Phase.SUCCEEDED: "blue",
     Phase.FAILED: "bold red",
 }
-_OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
 _EVENTS = {
     "step_exited": "red",
     "group_given_up": "bold red",
     "node_excluded": "red",
-    "allocation_lost": "red",
+    "node_silent": "yellow",
+    "hang_found": "red",
+    "warning": "bold yellow",
+    "group_waits": "yellow",
+    "allocation_lost": "yellow",
+    "allocation_refused": "bold yellow",
+    "allocation_pending": "yellow",
+    "allocation_leaving": "yellow",
+    "allocation_requeued": "yellow",
+    "scaled": "magenta",
+    "scale_refused": "magenta",
     "fault_injected": "magenta",
+    "fault_refused": "magenta",
     "restart_scheduled": "yellow",
+    "roll_over": "yellow",
+    "run_requeued": "yellow",
     "step_launched": "yellow",
     "group_joined": "green",
 }
+NOTE_S = 5.0  # how often it is asked what is the matter
 _FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line the cursor is on, and one to breathe
-_RESTARTS_SHOWN = 20
 
 
 def console() -> Console:
@@ -79,6 +95,7 @@ def follow(
     poll_s: float = 0.2,
     plain_every_s: float = 10.0,
     history: int | None = None,
+    note: Callable[[], str | None] = lambda: None,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunStatus:
@@ -89,6 +106,7 @@ def follow(
         until: asked once a round; say true when nobody writes the journal any more (the controller died).
         poll_s: how often the journal is looked at; reading nothing new costs one open.
         plain_every_s: without a terminal, at most one line about the progress in this time.
+        note: asked every few seconds; what it says is shown with the run.
         history: of the lines written before we came, show only this many (default: all).
 
     Raises:
@@ -96,6 +114,7 @@ def follow(
     """
     reader = JournalReader(run.events)
     status = RunStatus(run_id=run.root.name)
+    look, told = 0.0, None  # at the note
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
         while True:
@@ -107,7 +126,9 @@ def follow(
                 if line is not None:
                     lines.append((event, line))
                 history = None  # for the first lines only
-            screen.show(lines, status)
+            if clock() - look >= NOTE_S:
+                look, told = clock(), note()
+            screen.show(lines, status, told)
             if last or status.outcome != "running":
                 return status
             sleep(poll_s)
@@ -121,8 +142,8 @@ class _Screen(AbstractContextManager["_Screen"]):
         return wording.describe(event, status)
 
     @abstractmethod
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus) -> None:
-        """Print the new lines, and show how the run stands now."""
+    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
+        """Print the new lines, and show how the run stands now; `note` says what is the matter with it."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         return None
@@ -135,23 +156,29 @@ class _Lines(_Screen):
         self._console = console
         self._every_s = every_s
         self._told: float | None = None  # the time of the last line about progress
+        self._noted = False
 
     def line(self, event: Event, status: RunStatus) -> str | None:
+        if event.get("event") == "full_restart":
+            self._told = None
         if event.get("event") != "progress":
             return super().line(event, status)
         now = number(event, "time") or 0.0
         if self._told is None:
-            self._told = status.started or 0.0
+            self._told = now  # not yet: the groups tell of their first step one after another
         if now - self._told < self._every_s:
             return None
         self._told = now
-        rate = f", {status.steps_per_s:.1f} steps/s" if status.steps_per_s is not None else ""
-        return f"step {_of_total(status.step, status)}, {wording.plural(status.stepping, 'group')}{rate}"
+        rate = f", {wording.rate(status.steps_per_s)} steps/s" if status.steps_per_s else ""
+        return f"step {wording.of_total(status.step, status)}, {wording.plural(status.at_work, 'group')}{rate}"
 
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus) -> None:  # noqa: ARG002  the lines say it all
+    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
             # Never wrapped: one event is one line for whoever greps.
             self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
+        if note is not None and not self._noted and status.outcome == "running":
+            self._console.print(Text(note), soft_wrap=True, highlight=False)
+        self._noted = note is not None
 
 
 class _Table(_Screen):
@@ -171,40 +198,53 @@ class _Table(_Screen):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._live.stop()
 
-    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus) -> None:
+    def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
             style = "blue" if event.get("cause") == "ok" else _EVENTS.get(str(event.get("event")), "")
             # The terminal wraps, not rich: so a path can be copied in one piece.
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
         now, size = self._clock(), self._console.size
-        drawn = (status, int(now), size)
+        drawn = (status, int(now), size, note)
         if drawn != self._drawn:  # over a slow line every picture costs
-            self._live.update(render(status, now, size.width, size.height), refresh=True)
+            self._live.update(render(status, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn
 
 
-def render(status: RunStatus, now: float, width: int = 80, height: int = 100) -> RenderableType:
+def render(
+    status: RunStatus, now: float, width: int = 80, height: int = 100, note: str | None = None
+) -> RenderableType:
     """The live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
-    width = min(width, 120)
+    width, status = min(width, 120), aged(status, now)
+    running = status.outcome == "running"
     parts: list[RenderableType] = [_title(status, now, width)]
-    if status.outcome != "running" and status.reason:
-        parts.append(Text(status.reason, _style(status)))
-    parts += [_bar(status, width), Text(), _groups(status, width, height)]
-    if status.outcome == "running":
-        parts += [Text(), _lighthouse(status)]
+    if not running and status.reason:
+        parts.append(Text(status.reason, outcome_style(status)))
+    if note is not None and running:
+        parts.append(Text(note, "bold red"))
+    low = height < 40  # a line each; they have been told in full
+    warnings = [f"warning: {words}" for words in status.warnings if running]
+    parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
+    room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
+    notes = (wording.standbys(status), wording.left_out(status), wording.checkpoint(status))
+    extra = [*(line for line in notes if line), *wording_jobs.lines(status, now)] if running else []
+    parts += [_bar(status, width), Text(), _groups(status, now, width, room - len(extra))]
+    if running and status.lighthouse is not None:
+        parts += [Text(), _lighthouse(status, status.lighthouse)]
+    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in extra]
     return Group(*parts)
 
 
 def _title(status: RunStatus, now: float, width: int) -> Text:
     left = Text.assemble((status.run_id, "bold"))
     if status.job_id is not None:
-        left.append(f"  job {status.job_id}", "dim")
+        left.append(f"  job {status.job_id}" + (f" (start {status.starts})" if status.starts > 1 else ""), "dim")
     facts = []
     if status.outcome != "running":
         facts.append(wording.ended(status.outcome))
     elif status.groups:
-        facts.append(f"{status.stepping} of {wording.plural(len(status.groups), 'group')} stepping")
+        word = "running" if status.lighthouse is None else "stepping"
+        facts.append(f"{status.at_work} of {wording.plural(len(status.groups), 'group')} {word}")
     if status.restarts:
         facts.append(wording.plural(status.restarts, "restart"))
     if status.started is not None:
@@ -216,9 +256,11 @@ def _title(status: RunStatus, now: float, width: int) -> Text:
 
 def _bar(status: RunStatus, width: int) -> RenderableType:
     rate, total = status.steps_per_s, status.total_steps
-    words = f"step {_of_total(status.step, status)}"
-    if rate is not None:
-        words += f"  {rate:.1f} steps/s"
+    words = f"step {wording.of_total(status.step, status)}"
+    if rate:
+        words += f"  {wording.rate(rate)} steps/s"
+    elif status.still_s is not None:
+        words += f"  still for {wording.seconds(status.still_s)}"
     if not total:
         return Text(words)
     if rate:
@@ -231,35 +273,43 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
     return grid
 
 
-def _groups(status: RunStatus, width: int, height: int) -> RenderableType:
+def _groups(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
     shown, rest = _fitting(status.groups, max(2, height - _FIXED_LINES))
     wide = width >= 100
     step = max([len("step"), *(len(_step(g, status, wide)) for g in status.groups)])
-    columns = {"group": 5, "phase": 9, "step": step, "quorum": 6, "attempt": 7, "restarts": 8, "steps/s": 7}
+    # Groups without a quorum may differ, and have sessions.
+    roles = {"role": max([4, *(cell_len(g.role) for g in status.groups if g.role)])} if _has_roles(status) else {}
+    ties = {"quorum": 6} if status.lighthouse is not None else {"sessions": 8}
+    columns = {"group": 5, **roles, "phase": 9, "step": step, **ties, "attempt": 7, "restarts": 8, "steps/s": 7}
     gap = 2 if wide else 1
     room = max(10, width - sum(columns.values()) - gap * len(columns))
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     for name, size in columns.items():
-        table.add_column(name, width=size, justify="left" if name == "phase" else "right", no_wrap=True)
+        table.add_column(name, width=size, justify="left" if name in ("phase", "role") else "right", no_wrap=True)
     table.add_column("node", width=room, no_wrap=True, overflow="ellipsis")
     for g in shown:
         table.add_row(
             str(g.group),
+            *([_or_dash(g.role)] if roles else []),
             Text(wording.phase(g, status), _STYLES[g.phase]),
             _step(g, status, wide),
-            _or_dash(g.participants),
+            _or_dash(g.participants if status.lighthouse is not None else g.sessions),
             _or_dash(g.attempt),
             Text(str(g.restarts), "yellow" if g.restarts else ""),
-            _or_dash(g.steps_per_s if g.steps_per_s is None else f"{g.steps_per_s:.1f}"),
-            _place(g, room),
+            _or_dash(wording.rate(g.steps_per_s) if g.steps_per_s else None),
+            _place(g, status, now, room),
         )
     return Group(table, _rest(rest, status)) if rest else table
+
+
+def _has_roles(status: RunStatus) -> bool:
+    return any(g.role for g in status.groups)
 
 
 def _step(group: GroupStatus, status: RunStatus, wide: bool) -> str:
     if group.step is None:
         return "-"
-    return _of_total(group.step, status) if wide else str(group.step)
+    return wording.of_total(group.step, status) if wide else str(group.step)
 
 
 def _or_dash(value: object) -> str:
@@ -284,12 +334,19 @@ def _rest(groups: Sequence[GroupStatus], status: RunStatus) -> Text:
     return text
 
 
-def _place(group: GroupStatus, room: int) -> Text:
+def _place(group: GroupStatus, status: RunStatus, now: float, room: int) -> Text:
     """Where the group is, and what is the matter if it does not step."""
+    job = wording_jobs.table_note(group, status, now) if status.outcome == "running" else None
+    if job is not None and group.phase is Phase.PENDING:
+        return Text(job, "yellow")
     text = Text(wording.few(group.nodes, 2) if group.nodes else "")
     gap = " " if group.nodes else ""
+    if job is not None and (group.still_s is None and not group.waiting_for):
+        text.append(gap + job, "dim")
     if group.phase is Phase.FAILED and group.last_error:
         return text.append(gap + group.last_error, "red")
+    if group.still_s is not None:
+        return text.append(f"{gap}still for {wording.seconds(group.still_s)}", "yellow")
     if group.waiting_for:
         waits = f"{gap}waits for {group.waiting_for}"
         short = f"{gap}{group.waiting_for}..."
@@ -297,8 +354,7 @@ def _place(group: GroupStatus, room: int) -> Text:
     return text
 
 
-def _lighthouse(status: RunStatus) -> Text:
-    unit = status.lighthouse
+def _lighthouse(status: RunStatus, unit: LighthouseStatus) -> Text:
     text = Text.assemble("Lighthouse ", (unit.phase.value, _STYLES[unit.phase]))
     if unit.nodes:
         text.append(f" on {wording.few(unit.nodes)}")
@@ -309,57 +365,6 @@ def _lighthouse(status: RunStatus) -> Text:
         number_, size = max(quorums)
         text.append(f", quorum {number_} has {wording.plural(size, 'group')}")
     return text
-
-
-def summary(status: RunStatus, run: RunDir) -> RenderableType:
-    """What is left to say when following ends: how it ended, what it cost, and where to look."""
-    head = Text.assemble("run ", (status.run_id, "bold"), " ", (wording.ended(status.outcome), _style(status)))
-    if status.reason:
-        head.append(f": {status.reason}")
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim")
-    facts.add_column(overflow="fold")
-    end = status.finished or status.updated
-    took = f" in {wording.seconds(end - status.started)}" if end and status.started else ""
-    facts.add_row("steps", f"{_of_total(status.step, status)}{took}")
-    facts.add_row("restarts", str(status.restarts))
-    if status.longest_gap is not None:
-        gap, group = status.longest_gap
-        facts.add_row("longest gap", f"{wording.seconds(gap)} between two commits of a live group (group {group})")
-    if status.excluded_nodes:
-        facts.add_row("nodes not used", wording.few(status.excluded_nodes, 8))
-    for g in status.groups:
-        if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
-            log = f" - log: {wording.short_log(g.last_log)}" if g.last_log else ""
-            facts.add_row(f"group {g.group}", Text(f"{g.last_error or 'given up'}{log}", "red"))
-    facts.add_row("logs", Text(str(run.logs)))
-    parts: list[RenderableType] = [head, Text(), facts]
-    if status.recoveries:
-        parts += [Text(), _restarts(status.recoveries)]
-    return Group(*parts)
-
-
-def _restarts(recoveries: Sequence[Recovery]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("group", justify="right")
-    table.add_column("attempt", justify="right")
-    table.add_column("back after", justify="right", no_wrap=True)
-    table.add_column("reason", overflow="fold")
-    earlier = len(recoveries) - _RESTARTS_SHOWN
-    if earlier > 0:
-        table.add_row("...", "...", "...", f"{earlier} earlier restarts")
-    for r in recoveries[-_RESTARTS_SHOWN:]:
-        away = wording.seconds(r.seconds) if r.seconds is not None else "not back"
-        table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))
-    return table
-
-
-def _style(status: RunStatus) -> str:
-    return _OUTCOMES.get(status.outcome, "bold yellow")
-
-
-def _of_total(step: int, status: RunStatus) -> str:
-    return f"{step}/{status.total_steps}" if status.total_steps else str(step)
 
 
 def _stamp(event: Event) -> str:

@@ -63,10 +63,12 @@ class Cluster:
         select: str = "CR_Core_Memory",
         extra_conf: str = "",
     ) -> Cluster:
-        """A cluster in a new folder, with every node idle. A `Key=Value` line of `extra_conf` replaces ours."""
+        """A cluster in a new folder, with every node idle. A `Key=Value` line of `extra_conf` replaces ours; in it
+        FOLDER stands for that folder."""
         cluster = cls(folder, nodes)
         try:
-            cluster._write_config(gpus, cpus, mem_mb, slurmd_timeout, select, extra_conf)
+            extra = extra_conf.replace("FOLDER", str(folder))
+            cluster._write_config(gpus, cpus, mem_mb, slurmd_timeout, select, extra)
             cluster._start_daemons()
         except BaseException:
             cluster.stop()
@@ -100,6 +102,9 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """The node's slurmd, slurmstepds and tasks are gone at once, as if the power had failed."""
         self._daemons[node].kill()
+        for pid in processes_in(self.folder, node):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)  # none of them sees another one die
         _kill_all(self.folder, node)
         self._daemons.pop(node).wait()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -74,8 +75,12 @@ class Run:
             assert time.monotonic() < deadline, f"{what}: not within {patience_s} s\n{self.text}"
             time.sleep(0.02)
 
-    def finish(self, code: int = 0, outcome: str | None = None) -> Run:
-        """Wait for the end; check exit code and outcome, that nothing is left running, and what must always hold."""
+    def finish(self, code: int = 0, outcome: str | None = None, warns: bool = False) -> Run:
+        """Wait for the end; check exit code and outcome, that nothing is left running, and what must always hold.
+
+        Args:
+            warns: whether the run has a warning for its user.
+        """
         try:
             got = self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -87,6 +92,7 @@ class Run:
             assert [e["outcome"] for e in ends] == [expected], self.text
         self.until(lambda: not self.processes(), f"processes left behind: {self.processes()}", 10.0)
         self.check_invariants()
+        assert bool(self.named("warning")) == warns, self.text  # no false alarms
         return self
 
     def check_invariants(self) -> None:
@@ -94,15 +100,21 @@ class Run:
         live: dict[str, dict[str, object]] = {}
         attempts: dict[str, int] = {}
         for e in self.events:
+            if e["event"] == "run_started":
+                live.pop("lighthouse", None)  # it has ended with the controller before, which may not have said so
             if e["event"] == "step_launched":
                 unit = str(e["unit"])
+                if e["standby"]:
+                    was = live.pop(str(e["standby"]).partition("/")[0])  # its step goes on as this one
+                    assert set(was["nodes"]) == set(e["nodes"])  # type: ignore[call-overload]
                 assert unit not in live, f"two live steps of {unit}"
                 assert e["attempt"] == attempts.get(unit, -1) + 1
                 attempts[unit] = int(str(e["attempt"]))
                 if e["group"] is not None:
                     for other in (o for o in live.values() if o["group"] is not None):
                         shared = set(e["nodes"]) & set(other["nodes"])  # type: ignore[call-overload]
-                        assert not (shared and e["slot"] == other["slot"]), f"{unit} and {other['unit']} share a place"
+                        same = (e["slot"], e["allocation"]) == (other["slot"], other["allocation"])
+                        assert not (shared and same), f"{unit} and {other['unit']} share a place"
                 live[unit] = e
             elif e["event"] == "step_exited":
                 del live[str(e["unit"])]
@@ -132,6 +144,27 @@ class Run:
         os.kill(pid, number)
         return now
 
+    def wait_until_back(self, *groups: int, attempt: int = 1) -> None:
+        """These groups have committed a step in a later attempt."""
+        for group in groups:
+            self.wait_for("group_joined", group=group, attempt=attempt)
+
+    def wait_for_steps(self, steps: int, groups: int) -> None:
+        """The first so many groups have committed so many steps each."""
+        self.until(lambda: all(len(self.steps(g)) >= steps for g in range(groups)), f"{steps} steps of {groups} groups")
+
+    def kill_lighthouse(self) -> float:
+        """Kill it with -9, not its guard, which is the elder of the two; returns when."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if b"ftslurm.lighthouse" in line and b"srun" not in line:
+                    found.append(pid)
+        now = time.time()
+        os.kill(max(found), signal.SIGKILL)
+        return now
+
     def processes(self) -> dict[int, str]:
         """Every process of this run, by the environment it was started with; on every node, they are all here."""
         mark = f"FTSLURM_RUN_DIR={self.dir}".encode()
@@ -150,6 +183,15 @@ class Run:
         """The steps that one rank says it has committed, over all attempts."""
         path = Path(f"{self.steps_file}-{group}-{rank}")
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def end_soon(self, steps: int = 20) -> int:
+        """Let a training with an open end come to it, so many steps from now; returns its last step."""
+        groups = [int(str(e["group"])) for e in self.named("step_launched") if e["group"] is not None]
+        last = max(int(s["step"]) for g in groups for s in self.steps(g)[-1:]) + steps
+        part = Path(f"{self.steps_file}-end.part")
+        part.write_text(str(last))
+        part.rename(f"{self.steps_file}-end")
+        return last
 
     def check_training(self, steps: int, survivors: set[int], returned: set[int] = frozenset(), ranks: int = 1) -> None:  # type: ignore[assignment]
         """Recovery as it must be: survivors committed every step once and never stalled, all weights are bit-equal."""
@@ -184,6 +226,18 @@ class Run:
             os.kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def busy_cores(count: int | None = None) -> Iterator[None]:
+    """As many busy loops as there are cores, beside whatever else runs."""
+    load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count or os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+
+
 @dataclass
 class Backend:
     """Where runs go: this machine, or a real Slurm."""
@@ -199,9 +253,9 @@ class Backend:
         steps_file = self.tmp_path / f"steps{number}"
         path = script if isinstance(script, Path) else SCRIPTS / script
         flags = {"steps-file": str(steps_file)} if path.name == "toy.py" else {}
-        words = ["run", f"cluster={self.name}", f"run.root={_quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
-        words += [f"job.script={_quoted(path)}", "groups.gpus=0"]
-        words += [f"job.args.{key}={_quoted(value)}" for key, value in (flags | (args or {})).items()]
+        words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
+        words += [f"job.script={quoted(path)}", "groups.gpus=0"]
+        words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
         words += ["health.heartbeat_s=0.5", "stop.grace_s=2", *overrides]
         return self.launch(*words, steps_file=steps_file)
 
@@ -215,7 +269,7 @@ class Backend:
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env=os.environ | self.environ,
+                env={"TOY_DDP": "0"} | os.environ | self.environ,
                 cwd=self.tmp_path,
                 text=True,
                 start_new_session=True,
@@ -231,7 +285,7 @@ class Backend:
         return path
 
 
-def _quoted(value: object) -> str:
+def quoted(value: object) -> str:
     """A value in Hydra's override grammar."""
     if isinstance(value, (bool, int, float)):
         return str(value)

@@ -18,8 +18,8 @@ class LighthouseProcess:
     """Start, order about, kill and restart one Lighthouse."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        self.options = {"local": True, "port": 0, "folder": str(folder), "min_replicas": 1, "quorum_tick_ms": 20}
-        self.options |= {"join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
+        self.options = {"local": True, "port": 0, "may_move": True, "folder": str(folder), "min_replicas": 1}
+        self.options |= {"quorum_tick_ms": 20, "join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
         self.log = folder / "log"
         self.reports: list[dict[str, Any]] = []
         self.start()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
-from ftslurm.core.model import Cause, Ended, Evidence, Exit, Unit
+from ftslurm.core.events import Ended
+from ftslurm.core.model import Cause, Evidence, Exit, Unit
 
 
-def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
+def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
     """The verdict on the step of `unit` that has just ended.
 
     Strong evidence goes before weak: a lost node, a task killed for memory, a task killed by a signal, an exception.
@@ -15,9 +17,13 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
 
     Args:
         tasks: how many tasks the step had.
+        lighthouse_away: whether the Lighthouse was down a moment ago.
     """
     best = min(unit.evidence, key=_strength, default=None)
     cause = _cause(unit, ended, best, tasks)
+    if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
+        cause = Cause.LIGHTHOUSE_LOST
+    launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # is srun itself the reason?
     if best is None or cause in (Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
         best = Evidence(None, None, code=ended.code, signal=ended.signal)
     return Exit(
@@ -29,10 +35,18 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float) -> Exit:
         signal=best.signal,
         node=best.node,
         rank=best.task,
-        error=best.error or _said(unit.evidence) or (ended.error if cause is Cause.START_FAILED else None),
+        error=best.error or _said(unit.evidence) or (ended.error if launcher else None),
         step=unit.step,
         launched=not ended.launcher_failed,
+        healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
+        traceback="\n".join(unit.traceback.splitlines()[-TRACEBACK_LINES:]) or None,
+        ran_as=unit.ran_as,
     )
+
+
+# What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own words for a failed dial.
+_LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
+TRACEBACK_LINES = 20
 
 
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
@@ -48,6 +62,8 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
         return Cause.UNKNOWN
     if best.node_lost:
         return Cause.NODE_LOST
+    if best.cause is not None:
+        return best.cause
     if best.out_of_memory:
         return Cause.OUT_OF_MEMORY
     if best.signal is not None:
@@ -56,7 +72,7 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
 
 
 def _strength(evidence: Evidence) -> int:
-    if evidence.node_lost:
+    if evidence.node_lost or evidence.cause is not None:
         return 0
     if evidence.out_of_memory:
         return 1
@@ -65,8 +81,12 @@ def _strength(evidence: Evidence) -> int:
     return 3 if evidence.error is not None else 4  # equal ones: the first that came
 
 
+# What ranks say of which a peer has just died: that is the death's echo, and no reason for it.
+_ECHO = re.compile(r"(?i)connection (closed|reset) by peer|read error|transport error|connectFullMesh")
+
+
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
-    return next((e.error for e in evidence if e.error), None)
+    return next((e.error for e in evidence if e.error and not _ECHO.search(e.error)), None)
 
 
 def signal_name(number: int) -> str:

@@ -1,14 +1,18 @@
-"""The nouns of a run: its state, what can happen to it, and what can be done about it. All values, nothing acts.
+"""The nouns of a run: its state, as values. What can happen to it is events.py, what can be done about it actions.py.
 
-Words are those of the design: a *unit* is what the controller keeps running (the Lighthouse or a replica group), a
-*step* is one launch of a unit, a *task* is one process of a step. Times are seconds of one clock that never goes
-back, close to unix time.
+A *unit* is what the controller keeps running (the Lighthouse or a replica group), a *step* is one launch of a unit,
+a *task* is one process of a step. Times are seconds of one clock that never goes back, close to unix time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+from math import inf
+
+from ftslurm.core.adoption import Adoption
+from ftslurm.core.saving import SaveAsked
+from ftslurm.rundir import LIGHTHOUSE, STANDBY
 
 
 class Phase(str, Enum):
@@ -33,19 +37,25 @@ class Cause(str, Enum):
     KILLED = "killed"
     OUT_OF_MEMORY = "out_of_memory"
     NODE_LOST = "node_lost"
+    HANG = "hang"
     START_FAILED = "start_failed"
     START_TIMEOUT = "start_timeout"
+    PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
+    LIGHTHOUSE_LOST = "lighthouse_lost"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
 class StepId:
-    """One launch of a unit: ("group-0003", 2) is the third."""
+    """One launch of a unit: ("group-0003", 2) is the third; as text, in environments and the journal, group-0003/2."""
 
     unit: str
     attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.unit}/{self.attempt}"
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,7 @@ class Allocation:
 
     name: str
     nodes: tuple[str, ...]
+    own: bool = True  # the one in which the controller was started; False: a job's that the run has asked for (Job)
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,39 @@ class Place:
 
     nodes: tuple[str, ...]
     slot: int = 0
+    allocation: str | None = None  # name of the job (Job) whose nodes they are; None: the controller's own
+
+
+@dataclass(frozen=True)
+class Job:
+    """A Slurm job of this run that gives a group its nodes, or will: a pilot or a satellite."""
+
+    name: str  # as Slurm shows it, "81_2" or "81"; it stays the same when the job is requeued
+    pool: int = 0  # which groups it is for: 0 those of no range, i + 1 those of cluster.ranges[i]
+    state: str = "PENDING"  # Slurm's word
+    id: str = ""  # what srun wants to hear; known once it runs
+    nodes: tuple[str, ...] = ()
+    reason: str = ""  # why it is pending, in Slurm's word
+    born: float = 0.0  # when it was first known
+    since: float = 0.0  # when its state last changed
+    ends: float | None = None  # its time limit, in unix time
+    leaving: Cause | None = None  # it is about to end, and why: its group goes at once
+    left: float | None = None  # since when it is empty of a group that has left it
+    doubted: float | None = None  # a step of it was ended by others: does it still run? Slurm has been asked
+    dismissed: str | None = None  # why it is cancelled
+    asked: str | None = None  # what Slurm has been asked to do with it: requeue, release
+    tried: float = -inf  # when
+    began: float | None = None  # when it was first seen running, since it was last requeued
+
+    @property
+    def alive(self) -> bool:
+        """Whether it gives nodes or will."""
+        return self.dismissed is None and self.state in ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED")
+
+    @property
+    def usable(self) -> bool:
+        """Whether a step may be started in it."""
+        return self.alive and self.state == "RUNNING" and bool(self.nodes) and not (self.leaving or self.doubted)
 
 
 @dataclass(frozen=True)
@@ -76,7 +120,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One sign of how a task ended: the worker's last words, its watcher's report, or srun's line."""
+    """One sign of how a task ended: the worker's last words, its guard's report, srun's line, or our own judgement."""
 
     task: int | None
     node: str | None
@@ -86,6 +130,27 @@ class Evidence:
     node_lost: bool = False
     error: str | None = None  # one line: exception type and message, or what srun said
     started: bool = True  # False: before the user's script was reached
+    cause: Cause | None = None  # for evidence that leaves no doubt: Slurm said so, or we have judged (hang)
+    stuck: bool = False  # whatever runs it cannot answer: its srun would hang as well, and is not waited for
+
+    def __str__(self) -> str:
+        where = "" if self.task is None else f"task {self.task}"
+        where += f" on {self.node}" if self.node else ""
+        how = "" if self.code is None else f"exit code {self.code}"
+        how = how if self.signal is None else f"signal {self.signal}"
+        how += " out of memory" if self.out_of_memory else ""
+        return ": ".join(word.strip() for word in (where, how, self.error or "") if word.strip())
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Jobs that sbatch is being asked for, or that it has refused."""
+
+    pool: int
+    count: int  # 0: nothing is under way
+    refusals: int = 0  # in a row
+    again: float = 0.0  # after a refusal: not before
+    error: str = ""  # sbatch's word
 
 
 @dataclass(frozen=True)
@@ -103,6 +168,36 @@ class Exit:
     error: str | None = None
     step: int | None = None  # the last step it had committed
     launched: bool = True  # False: srun itself failed, no node was reached
+    healthy_s: float = 0.0  # for how long it had been committing steps
+    traceback: str | None = None  # the last lines of the script's
+    ran_as: StepId | None = None  # the standby's step that it was, if it was one
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """The last sign of life of one task, and where its worker then was (worker/position.py)."""
+
+    time: float
+    state: str = "?"  # one letter, as in /proc: R runs, S sleeps, D waits for a device, T is stopped
+    step: int | None = None  # None: the script has no Manager yet
+    stage: int = 0  # 0 computes, 1 asks for a quorum, 2 has it, 3 in a collective, 4 votes
+    moved: float = 0.0  # when step or stage last changed
+    stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
+
+
+@dataclass(frozen=True)
+class Marks:
+    """When an attempt got how far; what it answers, and since when. Seconds of the controller's clock."""
+
+    detect_s: float | None = None  # how long the failure before it went unnoticed, where that is known
+    noticed: float | None = None  # the failure before it
+    ended: float | None = None  # that attempt's last process was gone
+    launched: float | None = None
+    hello: float | None = None  # every task's interpreter runs
+    ready: float | None = None  # every task has imported everything
+    begun: float | None = None  # the script starts
+    quorum: float | None = None  # its first
+    joined: float | None = None  # its first committed step
 
 
 @dataclass(frozen=True)
@@ -110,29 +205,56 @@ class Unit:
     """One thing to keep running, and all that was seen of it."""
 
     name: str
-    group: int | None  # None: the Lighthouse
+    group: int | None  # None: the Lighthouse, or a standby
     phase: Phase = Phase.PENDING
     attempt: int = -1  # the current or last launch
     place: Place | None = None
     reason: str = "start"  # why the next launch, or the current one
     due: float = 0.0  # PENDING: not before; STARTING: not after; STOPPING: when to kill (again)
-    launched: float = 0.0
+    ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
+    marks: Marks = Marks()
     begin_after: float = 0.0  # the script does not start before
     hosts: tuple[str | None, ...] = ()  # task -> the node it said it is on
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: told its address)
+    over: frozenset[int] = frozenset()  # tasks whose script has ended well
     done: frozenset[int] = frozenset()  # tasks that ended with 0
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
+    lighthouse: str | None = None  # where this attempt was last told that the Lighthouse is; empty: there is none
+    url: str | None = None  # where its parameter server is
+    servers: tuple[str, ...] = ()  # where this attempt was last told that those of the serving groups are
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
+    restored: int | None = None  # the step of the checkpoint that it has loaded
+    floor: int = 0  # its first committed step must be above this one, or it has begun a new history
+    wanted: int = 0  # the step from which on it was last asked for a checkpoint
+    seen: tuple[int, int] | None = None  # quorum and step in which our own Lighthouse last saw it: newer than `step`
     intent: Cause | None = None  # STOPPING on our decision, for this cause
     evidence: tuple[Evidence, ...] = ()
-    down_since: float | None = None  # when the failure that the current attempt answers was noticed
+    traceback: str = ""
+    pulses: tuple[Pulse | None, ...] = ()  # task -> its last
+    dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
+    failing: Marks = Marks()  # detect_s and noticed: of the current attempt's own failure
+    drilled: float | None = None  # when a drill was last done to this attempt
+    slurm_step: str | None = None  # JOB.STEP
+    adoption: Adoption | None = None  # STARTING: it runs, and this controller has yet to hear from it
+    told: float | None = None  # when Slurm told its step to end, in a job beside the controller's
+    retired: bool = False  # `ftslurm scale` takes it out of the run
+    waits_for: str | None = None  # PENDING: why it is not launched although it is due
     exits: tuple[Exit, ...] = ()
 
     @property
     def id(self) -> StepId:
         """The current or last step."""
-        return StepId(self.name, self.attempt)
+        return self.ran_as or StepId(self.name, self.attempt)
+
+    @property
+    def is_standby(self) -> bool:
+        """Whether it waits to become a group's next attempt."""
+        return self.name.startswith(STANDBY)
+
+    @property
+    def is_lighthouse(self) -> bool:
+        return self.name == LIGHTHOUSE
 
     @property
     def joined(self) -> bool:
@@ -141,202 +263,56 @@ class Unit:
 
 
 @dataclass(frozen=True)
+class Look:
+    """A node of which nothing is heard, and a probe that was sent there."""
+
+    node: str
+    since: float  # when the step that is missed was last heard
+    asked: float  # when the probe was sent
+    heard: float | None = None  # when anything was, also of other steps there
+    slurm: bool = False  # slurmctld was there meanwhile
+    answered: float | None = None
+    reachable: bool = False
+    steps: tuple[tuple[str, str], ...] | None = None  # "group-0003/2": "ST", the states of its processes; None: unknown
+
+
+@dataclass(frozen=True)
+class Overtaken:
+    """A task that stands still since `moved`, and since when it is known that another has passed it."""
+
+    unit: str
+    task: int
+    moved: float
+    since: float
+
+
+@dataclass(frozen=True)
+class Returning:
+    """A lost node that the job still has: when it is looked at next, and how often it has been."""
+
+    node: str
+    next_look: float
+    looks: int = 0
+
+
+@dataclass(frozen=True)
 class Ending:
     """The run is being brought to an end."""
 
-    outcome: str  # succeeded, failed or stopped
+    outcome: str  # succeeded, failed, stopped, or requeued: this controller's work is over, the run is not; or GOES_ON
     reason: str
     cause: Cause = Cause.CANCELLED  # what the steps that still run are said to end of
+    by: str | int | None = None  # who asked for it: a user's id, or the signal
+    until: float = 0.0  # it is not over before: Slurm has been asked why
 
 
 @dataclass(frozen=True)
-class RunState:
-    """Everything the controller knows."""
+class Saved:
+    """What checkpoint.dir has to resume from: the newest complete checkpoint."""
 
-    lighthouse: Unit
-    groups: tuple[Unit, ...]
-    allocation: Allocation | None = None
-    lighthouse_url: str | None = None
-    avoid: frozenset[str] = frozenset()  # nodes on which nothing is placed any more
-    step: int = 0  # the highest step any group has committed
-    released: bool = False  # the first start has happened: later groups do not wait for one another
-    injected: frozenset[int] = frozenset()  # indices of the drills already done
-    lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
-    resuming: bool = False  # all groups start over from a checkpoint; until the first has committed a step again
-    checkpoint: bool = False  # whether there was a checkpoint when a step last ended
-    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
-    allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
-    ending: Ending | None = None
-    finished: bool = False
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        return (self.lighthouse, *self.groups)
-
-
-# --- what can happen -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Granted:
-    """Slurm gave nodes."""
-
-    allocation: Allocation
-
-
-@dataclass(frozen=True)
-class NodesLeft:
-    """Slurm says which nodes the allocation still has."""
-
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Hello:
-    """A task is there, on this node; its interpreter has not imported torch yet."""
-
-    id: StepId
-    task: int
-    node: str
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A task has imported everything and waits for its assignment."""
-
-    id: StepId
-    task: int
-
-
-@dataclass(frozen=True)
-class StoreUp:
-    """Rank 0 hosts the group's TCPStore."""
-
-    id: StepId
-    addr: str
-    port: int
-
-
-@dataclass(frozen=True)
-class LighthouseUp:
-    id: StepId
-    url: str
-
-
-@dataclass(frozen=True)
-class QuorumRefused:
-    """Our Lighthouse keeps groups waiting that would start a new history."""
-
-    id: StepId
-    reason: str
-
-
-@dataclass(frozen=True)
-class Progressed:
-    """Rank 0 saw torchft commit (or abort); sampled."""
-
-    id: StepId
-    step: int
-    quorum_id: int
-    participants: int
-    committed: int
-    aborted: int
-    gap_s: float | None = None  # the longest time between two commits since the last report
-
-
-@dataclass(frozen=True)
-class TaskDone:
-    """A task ended with 0."""
-
-    id: StepId
-    task: int
-
-
-@dataclass(frozen=True)
-class TaskFailed:
-    """A sign that a task failed; the step is to be brought down at once."""
-
-    id: StepId
-    evidence: Evidence
-
-
-@dataclass(frozen=True)
-class Ended:
-    """All processes of a step are gone.
-
-    code and signal are the launcher's: srun's own, or the first failing local process's. `checkpoint` says whether
-    a checkpoint exists at this moment, `launcher_failed` that the step never started, `error` is the launcher's text.
-    """
-
-    id: StepId
-    code: int | None
-    signal: int | None = None
-    error: str | None = None
-    launcher_failed: bool = False
-    checkpoint: bool = False
-
-
-@dataclass(frozen=True)
-class StopAsked:
-    """End the run: a command, a signal from Slurm, or the time limit."""
-
-    reason: str
-    by: str | int  # the user's id, or what sent the signal
-    cause: Cause = Cause.CANCELLED
-
-
-StepEvent = Hello | Ready | StoreUp | LighthouseUp | QuorumRefused | Progressed | TaskDone | TaskFailed | Ended
-Event = Granted | NodesLeft | StepEvent | StopAsked
-
-# --- what can be done ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Record:
-    """Write a line into the journal. All records of a decision are on disk before any other action is taken."""
-
-    event: str
-    fields: dict[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Launch:
-    id: StepId
-    group: int | None
-    place: Place
-
-
-@dataclass(frozen=True)
-class Assign:
-    """Tell every task of a group's step who it is. ranks[task] is its place in the group."""
-
-    id: StepId
-    group: int
-    ranks: tuple[Rank, ...]
-    lighthouse: str
-
-
-@dataclass(frozen=True)
-class Begin:
-    """Tell every task where the group's store is: the script starts."""
-
-    id: StepId
-    addr: str
-    port: int
-
-
-@dataclass(frozen=True)
-class Stop:
-    """SIGTERM to the scripts; a Kill follows after the grace time."""
-
-    id: StepId
-
-
-@dataclass(frozen=True)
-class Kill:
-    """Everything of this step, at once."""
-
-    id: StepId
+    path: str
+    step: int | None  # None: files that ftslurm cannot read; only the script knows what they are
+    damaged: str | None = None  # what is wrong with our newest, where none is complete
 
 
 @dataclass(frozen=True)
@@ -360,25 +336,55 @@ class Evict:
 
 
 @dataclass(frozen=True)
-class NewHistory:
-    """Tell the Lighthouse (`id`) that all groups start over: no lower step than this need be held by anybody."""
+class RunState:
+    """Everything the controller knows."""
 
-    id: StepId
-    step: int
+    lighthouse: Unit
+    groups: tuple[Unit, ...]
+    standbys: tuple[Unit, ...] = ()
+    allocation: Allocation | None = None  # the controller's own; without nodes where all are asked for (array mode)
+    jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
+    asking: tuple[Asking, ...] = ()
+    polled: bool = False  # Slurm has told which jobs the run has
+    next_poll: float = 0.0
+    held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)
+    parked: tuple[tuple[str, int], ...] = ()  # groups that `ftslurm scale` has taken out: unit, last attempt
+    lighthouse_url: str | None = None  # empty: there is none
+    avoid: frozenset[str] = frozenset()  # nodes on which nothing is placed any more
+    returning: tuple[Returning, ...] = ()  # those of them that are looked at now and then: they may come back
+    shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
+    overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
+    suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
+    looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown
+    step: int = 0  # the highest step any group has committed
+    released: bool = False  # all have started: later groups do not wait for one another
+    restarted: float | None = None  # when all groups last started over together
+    injected: frozenset[int] = frozenset()  # indices of the planned drills already done
+    drills: int = 0  # how many drills of the random stream are done
+    stepping_since: float | None = None  # the first committed step of the run
+    asked_where: float = 0.0  # when every task was last asked how far it is
+    lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
+    resuming: bool = False  # all groups start from a checkpoint; until the first has committed a step
+    resume_step: int = 0  # the step of that checkpoint; 0: only the script knows
+    checkpoint: Saved | None = None  # the newest when a step last ended
+    saved: bool = False  # a group has told of a checkpoint
+    newest: int = 0  # the step of the last one that a group has saved in this job
+    origin: int = 0  # the step of the checkpoint that was there when this job began
+    planned: int = 0  # see Past
+    saving: SaveAsked | None = None
+    rolling: Ending | None = None  # how the run ends here when that is answered: its job is about to end
+    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
+    allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
+    warnings: frozenset[str] = frozenset()  # those the user has been told
+    ending: Ending | None = None
+    finished: bool = False
 
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        return (self.lighthouse, *self.groups, *self.standbys)
 
-@dataclass(frozen=True)
-class Inject:
-    """A drill: kill -9 of one task's worker."""
-
-    id: StepId
-    task: int
-
-
-@dataclass(frozen=True)
-class Finish:
-    outcome: str
-    reason: str
-
-
-Action = Record | Launch | Assign | Begin | Stop | Kill | Announce | Evict | NewHistory | Inject | Finish
+    def allocations(self, pool: int | None = None) -> tuple[Allocation, ...]:
+        """Where steps may be started, those for groups of this pool if one is given; the own one first."""
+        own = () if self.allocation is None else (self.allocation,)
+        jobs = (job for job in self.jobs if job.usable and pool in (None, job.pool))
+        return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)

@@ -2,81 +2,122 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from functools import singledispatch
 
 from ftslurm.config import Config
-from ftslurm.core import ranks, restart
-from ftslurm.core.causes import classify, describe
-from ftslurm.core.model import (
-    LIVE,
-    Action,
-    Assign,
-    Begin,
-    Cause,
+from ftslurm.core import adopt, drilling, health, history, jobs, ranks, rollover, scale, servers, supply
+from ftslurm.core.actions import Action, Assign, Begin, Record
+from ftslurm.core.ended import Outcome, ended
+from ftslurm.core.events import (
+    Adopted,
+    Alive,
+    Checkpointed,
+    Dumped,
     Ended,
-    Ending,
     Event,
-    Evidence,
-    Exit,
+    Explained,
+    FirstQuorum,
     Granted,
     Hello,
-    Inject,
+    InjectAsked,
+    InjectRefused,
+    JobEnds,
+    JobEvent,
     LighthouseUp,
+    Looked,
     NodesLeft,
-    Phase,
+    NodeState,
     Progressed,
     QuorumRefused,
-    Rank,
+    QuorumSeen,
     Ready,
-    Record,
-    RunState,
+    Restored,
+    ScaleAsked,
+    ScriptDone,
+    Served,
+    Serving,
+    SessionOpened,
     StepEvent,
     StopAsked,
     StoreUp,
     TaskDone,
     TaskFailed,
-    Unit,
+    Traced,
+    Warned,
 )
+from ftslurm.core.launching import fence, rank_fields
+from ftslurm.core.model import LIVE, Cause, Ending, Evidence, Marks, Phase, Pulse, RunState, Unit
+from ftslurm.core.phases import phases
+from ftslurm.core.saving import GOES_ON
+from ftslurm.core.units import independent, swap, tasks_of
 
-Outcome = tuple[RunState, list[Action]]
-_AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
-PATIENT_STARTS = 3  # launches that reached no node, before the same words from all groups mean that none ever will
-DUD_STARTS = 3  # so many starts in a row without an address, and the Lighthouse is given up
-
-
-def tasks_of(unit: Unit, config: Config) -> int:
-    """How many tasks a step of this unit has."""
-    return 1 if unit.group is None else config.groups.nodes * config.groups.workers
-
-
-def swap(state: RunState, unit: Unit) -> RunState:
-    """The state with one unit replaced by its new self."""
-    if unit.group is None:
-        return replace(state, lighthouse=unit)
-    return replace(state, groups=(*state.groups[: unit.group], unit, *state.groups[unit.group + 1 :]))
+LONGEST_TRACEBACK = 8000  # characters that are kept
+CRASHES = (signal.SIGABRT, signal.SIGSEGV)
+MOST_WARNINGS = 20  # different ones, of a run
 
 
 def observe(state: RunState, event: Event, now: float, config: Config) -> Outcome:
     """Fold one event into the state; the actions are the records it leaves and the answers it calls for at once."""
+    if isinstance(event, JobEvent):
+        return jobs.observe(state, event, now, config)
+    if isinstance(event, ScaleAsked):
+        return scale.observe(state, event, now, config)
     if isinstance(event, Granted):
         fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
-        return replace(state, allocation=event.allocation), [Record("allocation_granted", fields)]
+        known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
+        state = replace(state, allocation=event.allocation, polled=known)
+        granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
+        return history.opened(state, event, now, config), granted
     if isinstance(event, NodesLeft):
         had = state.allocation.nodes if state.allocation is not None else ()
         gone = [node for node in had if node not in event.nodes and node not in state.avoid]
         why = "Slurm has taken it out of the job"
         records: list[Action] = [Record("node_excluded", {"node": node, "reason": why}) for node in gone]
-        return replace(state, avoid=state.avoid | set(gone)), records
+        returning = tuple(back for back in state.returning if back.node in event.nodes)  # a job never gets one back
+        suspected = tuple(pair for pair in state.suspected if pair[0] in event.nodes)
+        state = replace(state, avoid=state.avoid | set(gone), returning=returning, suspected=suspected)
+        return health.slurm_answered(state), records
+    if isinstance(event, Looked):
+        return health.looked(state, event, now)
+    if isinstance(event, NodeState):
+        return health.told_of(state, event.node, event.state, event.reason, now, config)
+    if isinstance(event, InjectAsked):
+        return drilling.asked(state, event, now)
     if isinstance(event, StopAsked):
+        if event.by == "srun" and state.ending is not None:
+            return state, []  # every srun says the same
         record = Record("command", {"what": "stop", "by": event.by, "reason": event.reason})
-        if state.ending is not None:
-            return state, [record]
-        return replace(state, ending=Ending("stopped", event.reason, event.cause)), [record]
+        if state.ending is not None and not _forbids(state.ending, event):
+            return _explained(state, event), [record]
+        ending = Ending(event.outcome, event.reason, event.cause, event.by, now + event.wait_s)
+        return replace(state, ending=ending), [record]
+    if isinstance(event, JobEnds):
+        return rollover.begin(state, event, now, config)
+    if isinstance(event, Explained):
+        return replace(state, ending=state.ending and replace(state.ending, until=0.0)), []
     unit = next((u for u in state.units if u.id == event.id), None)
     if unit is None or unit.phase not in LIVE:
         return state, []  # a late word of an attempt that is over
     return _step_event(event, state, unit, now, config)
+
+
+def _forbids(ending: Ending, event: StopAsked) -> bool:
+    """Whether the run was to go on in another job, and now is not: somebody stops it, or cancels the job."""
+    slurms_own = event.by == "slurm" or (event.by == "SIGTERM" and ending.by == "srun")
+    return ending.outcome == GOES_ON and not slurms_own
+
+
+def _explained(state: RunState, event: StopAsked) -> RunState:
+    """Slurm has said why it ends the run, a moment after it began to."""
+    ending = state.ending
+    if ending is None or ending.by != "SIGTERM" or event.by != "slurm" or event.cause is Cause.CANCELLED:
+        return state
+    for unit in state.groups:
+        if unit.phase is Phase.STOPPING and unit.intent is ending.cause:
+            state = swap(state, replace(unit, intent=event.cause))
+    return replace(state, ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
 
 @singledispatch
@@ -89,7 +130,22 @@ def _(event: Hello, state: RunState, unit: Unit, now: float, config: Config) -> 
     hosts = list(unit.hosts)
     if event.task < len(hosts):
         hosts[event.task] = event.node
-    return swap(state, replace(unit, hosts=tuple(hosts))), []
+    unit = replace(unit, hosts=tuple(hosts), slurm_step=event.slurm_step or unit.slurm_step)
+    unit = health.beat(unit, event.task, Pulse(now, moved=now))
+    if None not in hosts and unit.marks.hello is None:
+        unit = replace(unit, marks=replace(unit.marks, hello=now))
+    return swap(state, unit), []
+
+
+@_step_event.register
+def _(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return adopt.said(event, state, unit, now, config)
+
+
+@_step_event.register
+def _(event: Alive, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    pulse = Pulse(event.time, event.state, event.step, event.stage, event.time - event.since_s)
+    return swap(state, health.beat(unit, event.task, pulse)), []
 
 
 @_step_event.register
@@ -98,7 +154,9 @@ def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> 
     actions: list[Action] = []
     if len(unit.ready) == tasks_of(unit, config):
         fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-        fields["seconds"] = round(now - unit.launched, 3)
+        fields |= {"seconds": _since_launch(unit, now), "slurm_step": unit.slurm_step}
+        warm = unit.is_standby and unit.phase is Phase.STARTING  # not if it is being brought down
+        unit = replace(unit, marks=replace(unit.marks, ready=now), phase=Phase.RUNNING if warm else unit.phase)
         table = ranks.table([str(h) for h in unit.hosts])
         if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
             fields["ranks"] = [rank_fields(r) for r in table]  # Slurm dealt the tasks out in another order
@@ -111,12 +169,16 @@ def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -
     return swap(state, replace(unit, store=(event.addr, event.port))), []
 
 
+def _since_launch(unit: Unit, now: float) -> float | None:
+    return None if unit.marks.launched is None else round(now - unit.marks.launched, 3)
+
+
 @_step_event.register
 def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     if unit.phase is not Phase.STARTING:
         return state, []  # it is being brought down already
     fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
-    fields |= {"seconds": round(now - unit.launched, 3), "url": event.url}
+    fields |= {"seconds": _since_launch(unit, now), "url": event.url}
     up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
     state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [Record("step_ready", fields)]
@@ -128,51 +190,105 @@ def _(event: QuorumRefused, state: RunState, unit: Unit, now: float, config: Con
 
 
 @_step_event.register
+def _(event: QuorumSeen, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    for group, step in event.members:
+        if 0 <= group < len(state.groups) and state.groups[group].phase is Phase.RUNNING:
+            state = swap(state, replace(state.groups[group], seen=(event.quorum_id, step)))
+    return state, []
+
+
+@_step_event.register
 def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
     fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
     actions: list[Action] = []
     joins = unit.step is None and event.committed > 0
-    if joins and _is_new_history(event, unit, state):
+    if joins and not independent(config) and history.is_new_history(event, unit, state):
         error = (
-            f"ended by ftslurm: it came too late to heal and had begun a new history (step {event.step}, "
-            f"the run had reached {state.step})"
+            f"ended by ftslurm: it had begun a new history (step {event.step}, the run had reached "
+            f"{max(unit.floor, state.step)})"
         )
         state = swap(state, replace(unit, intent=Cause.UNKNOWN))
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
-        seconds = round(now - unit.launched, 3)
-        back = None if unit.down_since is None else round(now - unit.down_since, 3)
-        actions.append(Record("group_joined", {**fields, "seconds": seconds, "recovery_s": back}))
+        unit = replace(unit, marks=replace(unit.marks, joined=now))
+        seconds = _since_launch(unit, now)
+        back = None if unit.marks.noticed is None else round(now - unit.marks.noticed, 3)
+        times = {"seconds": seconds, "recovery_s": back, "phases": phases(unit.marks)}
+        actions.append(Record("group_joined", {**fields, **times}))
     counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
     actions.append(Record("progress", fields | counts))
     if event.committed > 0:
         unit = replace(unit, step=event.step)
         state = replace(state, step=event.step if state.resuming else max(state.step, event.step), resuming=False)
-    state = swap(state, unit)
-    return _drills(state, unit, config, actions)
+        state = state if state.stepping_since is not None else replace(state, stepping_since=now)
+    state, drills = drilling.planned(swap(state, unit), unit, now, config)
+    text = history.unsaved(state, event, config)
+    state, warning = (state, []) if text is None else _warn(state, unit, text)
+    return state, actions + drills + warning
 
 
-def _is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
-    """Whether a group that comes late trains from step 0, because it found nobody to heal from.
+@_step_event.register
+def _(event: Checkpointed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
+    fields["seconds"] = event.seconds
+    state = rollover.checkpointed(replace(state, saved=True), event)
+    if event.error is not None:
+        return state, [Record("checkpoint_failed", fields | {"error": event.error})]
+    if not state.resuming:  # progress is told once a second, and may be further behind
+        state = replace(state, step=max(state.step, event.step))
+    return state, [Record("checkpoint_saved", fields)]
 
-    It has committed every step itself, and they are fewer than the run's. (At the first start this may be a group
-    whose first report was overtaken by another's second.)
-    """
-    comes_late = unit.attempt > 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups)
-    return comes_late and event.step <= event.committed and event.step < state.step
+
+@_step_event.register
+def _(event: Restored, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
+    return swap(state, history.restored(unit, event, state)), [Record("checkpoint_restored", fields)]
 
 
-def _drills(state: RunState, unit: Unit, config: Config, actions: list[Action]) -> Outcome:
-    """The faults of the schedule whose step has come."""
-    for i, fault in enumerate(config.faults.kill if unit.phase is Phase.RUNNING else ()):
-        at = fault.at if fault.at >= 1 else fault.at * (config.job.total_steps or 0)
-        if i in state.injected or fault.group != unit.group or unit.step is None or unit.step < at:
-            continue
-        fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "kind": "kill", "rank": fault.rank}
-        actions += [Record("fault_injected", {**fields, "step": unit.step}), Inject(unit.id, fault.rank)]
-        state = replace(state, injected=state.injected | {i})
-    return state, actions
+@_step_event.register
+def _(event: FirstQuorum, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    if unit.marks.quorum is not None:
+        return state, []
+    return swap(state, replace(unit, marks=replace(unit.marks, quorum=now))), []
+
+
+@_step_event.register(Serving)
+@_step_event.register(Served)
+@_step_event.register(SessionOpened)
+def _(event: Serving | Served | SessionOpened, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return servers.observe(event, state, unit, now, config)
+
+
+@_step_event.register
+def _(event: Traced, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, traceback=(unit.traceback + event.text)[-LONGEST_TRACEBACK:])), []
+
+
+@_step_event.register
+def _(event: Warned, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return _warn(state, unit, event.text)
+
+
+def _warn(state: RunState, unit: Unit, text: str) -> Outcome:
+    if text in state.warnings or len(state.warnings) >= MOST_WARNINGS:
+        return state, []  # every group says the same, and every attempt again
+    state = replace(state, warnings=state.warnings | {text})
+    return state, [Record("warning", {"group": unit.group, "text": text})]
+
+
+@_step_event.register
+def _(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    unit = replace(unit, dumped=unit.dumped | {event.task})
+    if unit.phase is Phase.STOPPING and len(unit.dumped) == tasks_of(unit, config):
+        unit = replace(unit, due=min(unit.due, now))  # nothing more to wait for
+    return swap(state, unit), []
+
+
+@_step_event.register
+def _(event: InjectRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"kind": event.fault, "group": unit.group, "rank": event.task, "reason": event.error}
+    return swap(state, replace(unit, drilled=None)), [Record("fault_refused", fields)]
 
 
 @_step_event.register
@@ -181,109 +297,50 @@ def _(event: TaskDone, state: RunState, unit: Unit, now: float, config: Config) 
 
 
 @_step_event.register
+def _(event: ScriptDone, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, over=unit.over | {event.task})), []
+
+
+@_step_event.register
 def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     evidence = event.evidence
+    if evidence.task in unit.over and evidence.signal in CRASHES:
+        # Its work was done. Libraries' threads may bring the process down while the interpreter is taken apart (seen
+        # with torch: "terminate called without an active exception"); what it had to say is in its log.
+        return swap(state, replace(unit, done=unit.done | {evidence.task})), []
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.hosts):
         evidence = replace(evidence, node=unit.hosts[evidence.task])
     unit = replace(unit, evidence=(*unit.evidence, evidence))
     actions: list[Action] = []
-    if evidence.node_lost and evidence.node is not None and evidence.node not in state.avoid:
-        state = replace(state, avoid=state.avoid | {evidence.node})
-        actions.append(Record("node_excluded", {"node": evidence.node, "reason": evidence.error or "lost"}))
+    if evidence.node_lost and evidence.node is not None:
+        state, actions = health.exclude(state, evidence.node, evidence.error or "lost", now, config)
     if unit.phase is not Phase.STOPPING:  # decide.py kills what is STOPPING and due
-        unit = replace(unit, phase=Phase.STOPPING, due=now, down_since=now)
+        failing = Marks(detect_s=drilling.since(unit, now), noticed=now)
+        if jobs.is_told(unit, evidence) and state.ending is None and unit.place is not None:
+            state = jobs.doubt(state, unit.place.allocation, now)  # why? vacate.py brings it down, politely
+            return swap(state, replace(unit, told=unit.told or now)), actions
+        unit = replace(unit, phase=Phase.STOPPING, due=now, failing=failing)
     return swap(state, unit), actions
 
 
 @_step_event.register
 def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    if unit.group is None and state.ending is not None:
-        unit = replace(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
-    verdict = classify(unit, event, tasks_of(unit, config), now)
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-    fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
-    fields |= {"rank": verdict.rank, "error": verdict.error, "step": verdict.step}
-    noticed = now if unit.down_since is None or unit.phase is not Phase.STOPPING else unit.down_since
-    fields["noticed"] = round(noticed, 3)
-    actions: list[Action] = [Record("step_exited", fields)]
-    unit = replace(unit, exits=(*unit.exits, verdict), down_since=noticed, step=None)
-    if unit.group is None:
-        return _lighthouse_ended(state, unit, verdict, now, actions)
-    if verdict.cause is Cause.OK:
-        return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
-    return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+    again = adopt.not_reached(event, state, unit, now, config)
+    return ended(event, state, unit, now, config) if again is None else (again, [])
 
 
-def _lighthouse_ended(state: RunState, unit: Unit, verdict: Exit, now: float, actions: list[Action]) -> Outcome:
-    """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
-    if state.ending is not None:
-        return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    if unit.ready:
-        unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
-    if len(unit.exits) >= DUD_STARTS:
-        reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
-        state = replace(state, ending=Ending("failed", reason))
-        return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    due = now + 1.0 if unit.exits else now
-    unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
-    return swap(state, unit), actions
-
-
-def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
-    """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
-    state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
-    if state.ending is not None:
-        return state, actions
-    finished = [u.group for u in state.groups if u.phase is Phase.SUCCEEDED]
-    if finished:
-        reason = f"not restarted: group {finished[0]} had already finished, a fresh group would start a new history"
-        return state, [*actions, given_up(unit, f"{describe(verdict)}; {reason}")]
-    hopeless = _same_start_error(state)
-    if hopeless:
-        return replace(state, ending=Ending("failed", hopeless)), actions
-    answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
-    if isinstance(answer, restart.GiveUp):
-        state, more = (
-            swap(state, replace(unit, phase=Phase.FAILED)),
-            given_up(unit, f"{describe(verdict)}; {answer.reason}"),
-        )
-        return state, [*actions, more]
-    reason = f"restart: {describe(verdict)}"
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt + 1, "due": answer.time, "reason": reason}
-    unit = replace(unit, phase=Phase.PENDING, due=answer.time, reason=reason, intent=None)
-    return swap(state, unit), [*actions, Record("restart_scheduled", fields)]
-
-
-def _same_start_error(state: RunState) -> str | None:
-    """If every group has failed in the same words before anybody's first step, it is the script; say so at once."""
-    if state.step > 0 or not all(u.exits for u in state.groups):
-        return None
-    ends = [u.exits[-1] for u in state.groups]
-    if len(ends) == 1:
-        ends = list(state.groups[0].exits[-2:])  # one failure of one group may be chance
-    if not all(e.launched for e in ends) and min(len(u.exits) for u in state.groups) < PATIENT_STARTS:
-        return None  # slurmctld may be away for a moment
-    words = {e.error for e in ends}
-    if len(ends) < 2 or len(words) > 1 or None in words or {e.cause for e in ends} - _AT_THE_START:
-        return None
-    return f"every group failed before its first step, all in the same way: {words.pop()}"
-
-
-def given_up(unit: Unit, reason: str) -> Record:
-    """The journal line of a group that gets no further attempt."""
-    return Record("group_given_up", {"group": unit.group, "reason": reason})
-
-
-def rank_fields(rank: Rank) -> dict[str, object]:
-    """One row of a rank table as the journal writes it."""
-    return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
+def _not_waited_for(unit: Unit, state: RunState) -> bool:
+    """Whether the others may begin: it has its store, it has failed since all were started, or it has no node."""
+    failed = bool(unit.exits) and (state.restarted is None or unit.exits[-1].time > state.restarted)
+    there = unit.phase in LIVE and unit.store is not None
+    return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
 
 
 def assignments(state: RunState, now: float, config: Config) -> Outcome:
     """Tell steps who they are once all their tasks are ready, and let them begin once their store is up.
 
-    At the first start the groups begin together: whoever begins alone commits steps alone, and the others have to
-    heal from it. Every group waits for every other's store, or for its first failure.
+    At the first start and at a full restart the groups begin together: whoever begins alone commits steps alone, and
+    the others have to heal from it. Every group waits for every other's store, or for its first failure.
     """
     actions: list[Action] = []
     for unit in state.groups:
@@ -291,12 +348,21 @@ def assignments(state: RunState, now: float, config: Config) -> Outcome:
             continue
         if not unit.assigned and len(unit.ready) == tasks_of(unit, config) and None not in unit.hosts:
             table = ranks.table([str(h) for h in unit.hosts])
-            actions.append(Assign(unit.id, unit.group, table, state.lighthouse_url))
-            state = swap(state, replace(unit, assigned=True))
-    released = state.released or all(u.store is not None or u.exits for u in state.groups)
+            slot = unit.place.slot if unit.place is not None else 0
+            url, over = state.lighthouse_url, fence(unit) if unit.ran_as is not None else ()
+            there = servers.urls(state, config)
+            actions.append(Assign(unit.id, unit.group, table, url, unit.attempt, slot, over, there))
+            due = now + config.health.start_timeout_s  # for its store
+            state = swap(state, replace(unit, assigned=True, lighthouse=url, servers=there, due=due))
+    alone = independent(config)
+    released = alone or state.released or all(_not_waited_for(u, state) for u in state.groups)
     state = replace(state, released=released)
     for unit in state.groups:
         if released and unit.phase is Phase.STARTING and unit.store is not None and now >= unit.begin_after:
-            actions.append(Begin(unit.id, *unit.store))
-            state = swap(state, replace(unit, phase=Phase.RUNNING))
+            heals, floor = (False, 0) if alone else (history.heals(state, config), history.floor(state, config))
+            actions.append(Begin(unit.id, *unit.store, heals, floor))
+            begun = replace(unit.marks, begun=now)
+            state = swap(state, replace(unit, phase=Phase.RUNNING, marks=begun, floor=floor))
+            if alone and state.stepping_since is None:
+                state = replace(state, stepping_since=now)  # drills have no better beginning
     return state, actions

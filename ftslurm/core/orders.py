@@ -1,7 +1,7 @@
-"""What does the Lighthouse have to be told about the groups? Pure; only `lighthouse.kind=ftslurm` takes orders.
+"""What does the Lighthouse have to be told about the groups, and they about it? Pure.
 
-Level, not edge: what it should know of each group is compared with what the present Lighthouse has been told. So a
-relaunched one, which has been told nothing, is told everything.
+Level, not edge: what each should know is compared with what it has been told. So a relaunched Lighthouse, which has
+been told nothing, is told everything. Only our own (`lighthouse.kind=ftslurm`) takes orders; either kind may move.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.config import Config
-from ftslurm.core.model import LIVE, Action, Announce, Evict, NewHistory, Phase, RunState, Unit
+from ftslurm.core.actions import Action, NewHistory, Redirect
+from ftslurm.core.model import LIVE, Announce, Evict, Phase, RunState, Unit
 
 
 def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -25,9 +26,20 @@ def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[
         state = replace(state, told=tuple(old if order is None or _same(order, old) else order for order, old in both))
     actions: list[Action] = [*new]  # the dead first: none of them may be in the new history
     if state.resuming and state.allowed_by != lighthouse.id:
-        actions.append(NewHistory(lighthouse.id, 0))  # which step a checkpoint holds, only the script knows
+        actions.append(NewHistory(lighthouse.id, state.resume_step))
         state = replace(state, allowed_by=lighthouse.id)
     return state, actions
+
+
+def redirect(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Tell the groups that were assigned to a Lighthouse elsewhere where it is now."""
+    url = state.lighthouse_url
+    groups = tuple(
+        replace(u, lighthouse=url) if u.phase in LIVE and u.lighthouse not in (None, url) else u for u in state.groups
+    )
+    both = zip(groups, state.groups, strict=True)
+    actions: list[Action] = [Redirect(u.id, url) for u, old in both if u != old and url is not None]
+    return (replace(state, groups=groups), actions) if actions else (state, [])
 
 
 def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
@@ -38,7 +50,8 @@ def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
     """
     assert unit.group is not None
     store = None if unit.store is None else f"{unit.store[0]}:{unit.store[1]}"
-    over = unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
+    left = bool(unit.hosts) and len(unit.done) == len(unit.hosts)  # it has finished; Slurm may take a while to say so
+    over = left or unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
     if not over and store is not None:
         return Announce(state.lighthouse.id, unit.group, unit.attempt, store)
     last = unit.attempt if over else unit.attempt - 1

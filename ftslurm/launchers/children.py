@@ -11,14 +11,19 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 from ftslurm import channel
-from ftslurm.core.model import Launch, StepId
-from ftslurm.worker.guard import PR_SET_CHILD_SUBREAPER, _prctl, descendants
+from ftslurm.core.model import StepId
+from ftslurm.slurm import SRUN_FAILED
+from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
+
+HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
+STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is gone
 
 
 @dataclass(frozen=True)
@@ -27,16 +32,6 @@ class Command:
 
     argv: list[str]
     env: Mapping[str, str]
-
-
-class Launcher(Protocol):
-    """How this run's steps are started. The two differ in their command lines and in what a first kill takes."""
-
-    @property
-    def kill_signal(self) -> int | None:
-        """Sent to the step's processes besides the `kill` message."""
-
-    def commands(self, launch: Launch, log_dir: Path) -> list[Command]: ...
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Answered:
-    """A command of Slurm's that ran aside has ended. text is what it printed on stdout."""
+    """A command that ran aside has ended. text is what it printed."""
 
     what: str
     code: int
@@ -92,30 +87,53 @@ class _Step:
     log: IO[bytes]
     kills: int = 0
     slurm_id: str | None = None  # JOB.STEP, once a task has said it
+    heard: bool = False
     over: bool = False  # every process we started for it has ended
     cancelling: bool = False  # scancel was asked to make sure
+    stuck: bool = False  # its srun waits for a node that is gone
+    over_since: float | None = None
+
+
+@dataclass
+class _Aside:
+    what: str
+    command: subprocess.Popen[bytes]
+    printed: int  # a file in memory
+    until: float
 
 
 class Children:
     """Every step that runs."""
 
-    def __init__(self, run_dir: Path, local: bool) -> None:
-        self.local = local
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
+    def __init__(self, run_dir: Path, local: bool, make_sure: Callable[[], None] = lambda: None) -> None:
+        self.local, self.make_sure = local, make_sure  # raises if the steps are another controller's by now
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
         self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
         self.selector = selectors.DefaultSelector()
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}
-        self.aside: dict[int, tuple[str, subprocess.Popen[str]]] = {}
+        self.adopted: set[StepId] = set()  # another controller's srun has started these, ours only speak with them
+        self.aside: dict[int, _Aside] = {}
 
-    def ask(self, what: str, argv: Sequence[str]) -> None:
-        """Run a command aside, because Slurm's may take their time; its Answered comes when it has ended."""
-        if what not in (name for name, _ in self.aside.values()):
-            with contextlib.suppress(OSError):
-                command = subprocess.Popen(
-                    argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-                )
-                self.aside[command.pid] = (what, command)
+    def ask(
+        self, what: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 600.0
+    ) -> None:
+        """Run a command aside, because Slurm's may take their time; its Answered comes when it has ended.
+
+        One question is asked once at a time.
+        """
+        if what in (aside.what for aside in self.aside.values()):
+            return
+        with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as sink:
+            command = subprocess.Popen(
+                argv,
+                env=None if env is None else dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self.aside[command.pid] = _Aside(what, command, os.dup(sink.fileno()), time.monotonic() + timeout_s)
 
     def identify(self, step: StepId, slurm_id: str) -> None:
         """Remember what Slurm calls a step."""
@@ -160,6 +178,28 @@ class Children:
             self.by_pid[process.pid] = child
         return None
 
+    def adopt(self, step: StepId, command: Command, cwd: str, log: Path, slurm_id: str | None) -> str | None:
+        """Start the way to a step that runs. If that ends badly, so must the step: slurm_id, if that is known."""
+        self.adopted.add(step)
+        problem = self.launch(step, [command], cwd, log)
+        if step in self.steps:
+            self.steps[step].slurm_id = slurm_id
+        return problem
+
+    def leave(self) -> None:
+        """Let go of all steps, so that they live on in their jobs and a new controller may adopt them.
+
+        However an srun ends, its step ends too, unless all its processes are killed at once (measured on 22.05, 24.11).
+        """
+        for pid in self.by_pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        for child in self.by_pid.values():  # a Lighthouse writes in the run directory: it is gone before the next is
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(HELPER_S)
+        self.by_pid.clear()
+        self.steps.clear()
+
     def send(self, step: StepId, line: bytes) -> None:
         """Queue a line for every process of a step."""
         entry = self.steps.get(step)
@@ -168,17 +208,24 @@ class Children:
                 child.unsent += line
                 self._write(child)
 
-    def kill(self, step: StepId, first: int | None) -> None:
+    def kill(self, step: StepId, first: int | None, stuck: bool = False) -> None:
         """Bring a step down at once: by order and by `first`; asked again, by SIGKILL.
 
         SIGKILL goes to the launcher's main process alone: when srun's dies, its helper process kills the tasks.
+
+        Args:
+            stuck: a node of the step is gone: what is left of it here is not waited for.
         """
         entry = self.steps.get(step)
         if entry is None:
             return
+        entry.stuck = entry.stuck or stuck
         self.send(step, channel.encode("kill"))
         entry.kills += 1
         number = first if entry.kills == 1 else signal.SIGKILL
+        if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
+            entry.cancelling = True  # our srun is not the one with which it ends
+            self.ask(entry.slurm_id, ["scancel", entry.slurm_id])
         for child in entry.children:
             if child.code is None and number is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -200,6 +247,10 @@ class Children:
                 self._write(child)
         yield from self._reap()
         yield from self._settle()
+        for pid, aside in self.aside.items():
+            if time.monotonic() > aside.until:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
 
     def _read(self, child: _Child, stream: str) -> Iterator[News]:
         pipe = child.process.stdout if stream == "out" else child.process.stderr
@@ -225,6 +276,7 @@ class Children:
                     if message is None:
                         _log(step, line + b"\n")  # not ours, but somebody will want to read it
                     else:
+                        step.heard = True
                         yield Said(child.id, message)
 
     def _write(self, child: _Child) -> None:
@@ -256,10 +308,9 @@ class Children:
             if pid == 0:
                 return
             if pid in self.aside:
-                what, command = self.aside.pop(pid)
-                command.returncode = os.waitstatus_to_exitcode(status)
-                with command:
-                    yield Answered(what, command.returncode, command.stdout.read() if command.stdout else "")
+                aside = self.aside.pop(pid)
+                aside.command.returncode = code = os.waitstatus_to_exitcode(status)
+                yield Answered(aside.what, code, _printed(aside.printed))
                 continue
             child = self.by_pid.pop(pid, None)
             if child is None:
@@ -288,13 +339,23 @@ class Children:
         """
         for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
             if not self.local:
+                step.over_since = step.over_since or time.monotonic()
+                waited = time.monotonic() - step.over_since > (STUCK_S if step.stuck else HELPER_S)
                 if any(_group_lives(child.process.pid) for child in step.children):
-                    continue
-                abnormal = step.kills > 1 or any((child.code or 0) < 0 for child in step.children)
+                    if not waited:
+                        continue
+                    for child in step.children:  # srun's helper, which tries to reach the node
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(child.process.pid, signal.SIGKILL)
+                there = step.heard or step.kills  # else srun alone has failed, and is tried again
+                bad = [c.code for c in step.children if c.code and (there or c.code != SRUN_FAILED)]
+                if id_ in self.adopted and bad:
+                    self.make_sure()  # it ends so, too, when another controller has attached
+                abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
                 if abnormal and step.slurm_id is not None and not step.cancelling:
                     step.cancelling = True
                     self.ask(step.slurm_id, ["scancel", step.slurm_id])
-                if any(what == step.slurm_id for what, _ in self.aside.values()):
+                if not step.stuck and any(aside.what == step.slurm_id for aside in self.aside.values()):
                     continue
             step.log.close()
             del self.steps[id_]
@@ -313,6 +374,13 @@ class Children:
             return self.mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
+
+
+def _printed(fd: int) -> str:
+    """What a command that has ended has printed."""
+    with os.fdopen(fd, "rb") as file:
+        file.seek(0)
+        return file.read().decode(errors="replace")
 
 
 def _group_lives(leader: int) -> bool:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftslurm.config import Config
-from ftslurm.core.model import Allocation, Launch
+from ftslurm.config import Config, nodes_needed
+from ftslurm.core.actions import Launch
+from ftslurm.core.model import Allocation
 from ftslurm.launchers import program
 from ftslurm.launchers.children import Command
-from ftslurm.rundir import RunDir
+from ftslurm.rundir import LIGHTHOUSE, LOCAL_ALLOCATION, RunDir
 
 GPUS = "FTSLURM_LOCAL_GPUS"  # the GPUs the run may use; submitit's local executor hides CUDA_VISIBLE_DEVICES
 
@@ -29,18 +31,30 @@ class LocalLauncher:
         argv = program.command(self.config, launch, log_dir, local=True, url=self.url)
         base = program.environment(self.config, self.run, launch, os.environ, local=True)
         base.pop("SUBMITIT_EXECUTOR", None)
-        workers = 1 if launch.group is None else self.config.groups.workers
+        workers = 1 if launch.id.unit == LIGHTHOUSE else self.config.groups.workers
         out = []
         for index, node in enumerate(launch.place.nodes):
             for local in range(workers):
                 task = {"FTSLURM_TASK": str(index * workers + local), "FTSLURM_LOCAL_TASK": str(local)}
-                gpus = "" if launch.group is None else ",".join(self._gpus(launch.group, index))
+                gpus = ",".join(self._gpus(launch, index))
                 out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, "CUDA_VISIBLE_DEVICES": gpus}))
         return out
 
-    def _gpus(self, group: int, node_index: int) -> list[str]:
-        """The share of one (group, node) pair; shares of all pairs are disjoint."""
-        per_node = self.config.groups.gpus or 0
+    def look(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one
+        """A look at our processes under this virtual node's name (ftslurm.worker.look)."""
+        env = {**os.environ, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
+        return Command([sys.executable, "-m", "ftslurm.worker.look"], env)
+
+    def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 nodes are virtual here
+        """The share of the visible GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
+        count = self.config.groups.gpus or 0
+        return f"{group * self.config.groups.nodes * count}:{count}"
+
+    def _gpus(self, launch: Launch, node_index: int) -> list[str]:
+        """The share of one (group, node) pair; shares of all pairs are disjoint. A standby sees all, for the time."""
+        per_node, group = self.config.groups.gpus or 0, launch.group
+        if group is None:
+            return visible_gpus(os.environ) if per_node and program.is_standby(launch) else []
         first = (group * self.config.groups.nodes + node_index) * per_node
         return visible_gpus(os.environ)[first : first + per_node]
 
@@ -54,6 +68,5 @@ def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
 
 
 def allocation(config: Config) -> Allocation:
-    """This machine under as many names as the groups need nodes: placement and ranks are what they are on Slurm."""
-    count = config.groups.count * config.groups.nodes + config.cluster.spare_nodes
-    return Allocation("local", tuple(f"local{i}" for i in range(count)))
+    """This machine under as many names as the run needs nodes: placement and ranks are what they are on Slurm."""
+    return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(config))))

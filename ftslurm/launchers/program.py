@@ -6,11 +6,28 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from ftslurm.config import Config, interpreter
-from ftslurm.core.model import Launch
-from ftslurm.rundir import RunDir
+from ftslurm.core.actions import Launch
+from ftslurm.core.model import StepId
+from ftslurm.launchers.children import Command
+from ftslurm.rundir import LIGHTHOUSE, RunDir
+
+
+class Launcher(Protocol):
+    """How this run's steps are started. The two differ in their command lines and in what a first kill takes."""
+
+    @property
+    def kill_signal(self) -> int | None:
+        """Sent to the step's processes besides the `kill` message."""
+
+    def commands(self, launch: Launch, log_dir: Path) -> list[Command]: ...
+
+    def look(self, node: str, allocation: str | None = None) -> Command: ...
+
+    def gpus(self, group: int, slot: int) -> str: ...
 
 
 def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: str | None) -> list[str]:
@@ -19,7 +36,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     Args:
         log_dir: where the task writes its logs.
         local: whether everything is on this machine.
-        url: the Lighthouse's address, if it has had one: its successor takes the same port.
+        url: the Lighthouse's address, if it has had one: its successor takes the same port if it can.
     """
     health = config.health
     shared = [
@@ -27,22 +44,43 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         f"--heartbeat-s={health.heartbeat_s}",
         f"--orphan-after-s={health.orphan_after_s}",
         *(["--eof-ends"] if local else []),
+        *(["--ends-job"] if not local and (config.cluster.mode, config.cluster.controller) == ("steps", "job") else []),
     ]
-    if launch.group is None:
+    if launch.id.unit == LIGHTHOUSE:
         lighthouse = config.lighthouse
         settings = {
             "kind": lighthouse.kind,
             "local": local,
             "port": lighthouse.port if url is None else urlsplit(url).port,
+            "may_move": url is not None,  # who asks for a port is told that it is taken; a running training goes on
             "min_replicas": config.groups.min,
             "join_timeout_ms": lighthouse.join_timeout_ms,
             "heartbeat_timeout_ms": lighthouse.heartbeat_timeout_ms,
             "quorum_tick_ms": lighthouse.quorum_tick_ms,
         }
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
+    if not local and config.cluster.mode == "array":
+        shared.append("--adoptable")  # it is in another job than the controller, and outlives it
     gpus = config.groups.gpus or 0
-    share = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
-    return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *share]
+    if is_standby(launch):  # its share of the GPUs comes with the assignment
+        own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]
+        own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
+    else:
+        own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
+    return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *own]
+
+
+def attach(config: Config, step: StepId, patience_s: float) -> list[str]:
+    """The argument list of one task of a new controller's way to a step that runs (ftslurm.worker.attach)."""
+    return [
+        *(sys.executable, "-m", "ftslurm.worker.attach"),
+        *(f"--step={step}", f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
+    ]
+
+
+def is_standby(launch: Launch) -> bool:
+    """Whether a step waits for a group that fails."""
+    return launch.id.unit.startswith("standby-")
 
 
 def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, str], *, local: bool) -> dict[str, str]:
@@ -62,9 +100,11 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_CLUSTER": "local" if local else "slurm",
         "FTSLURM_RUN_DIR": str(run.root),
         "FTSLURM_RUN_ID": run.root.name,
-        "FTSLURM_STEP": f"{launch.id.unit}/{launch.id.attempt}",
+        "FTSLURM_STEP": str(launch.id),
+        **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),
         "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),
         "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),
+        "FTSLURM_CHECKPOINT_KEEP": str(config.checkpoint.keep),
     }
     if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
         env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import signal
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ftslurm import slurm
 from ftslurm.config import Config
-from ftslurm.core.model import Allocation, Launch
+from ftslurm.core.actions import Launch
+from ftslurm.core.model import Allocation, Place, StepId
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import program
 from ftslurm.launchers.children import Command
-from ftslurm.rundir import RunDir
+from ftslurm.rundir import LIGHTHOUSE, RunDir
+
+PRESENT_S, ON_ITS_WAY_S = 1.0, 15.0  # how long the guards of a step that is to be adopted may take to answer
 
 
 @dataclass
@@ -25,17 +31,66 @@ class SrunLauncher:
     run: RunDir
     url: str | None = None
     kill_signal: int | None = signal.SIGTERM
+    jobs: Mapping[str, str] = field(default_factory=dict)  # name of an allocation -> what srun calls it
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        argv = command(self.config, launch, log_dir, os.environ["SLURM_JOB_ID"], self.url)
+        if launch.id.unit == LIGHTHOUSE and self.config.cluster.mode == "array":
+            return [self._lighthouse(launch, log_dir)]
+        argv = command(self.config, launch, log_dir, self._job(launch.place.allocation), self.url)
         argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
         env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
         return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})]
 
+    def attach(self, step: StepId, place: Place, known: bool) -> Command:
+        """A way to the guards of a step that runs: an srun with the same layout as the step's own.
+
+        Args:
+            known: the step has been up; one that has only just been launched is waited for.
+        """
+        argv = slurm.srun_command(
+            job=self._job(place.allocation),
+            name=f"adopt-{step.unit}",
+            nodes=place.nodes,
+            tasks_per_node=self.config.groups.workers,
+            gpus=False,
+            chdir=str(Path.cwd()),
+            extra=[],
+        )
+        argv = [*argv, *program.attach(self.config, step, PRESENT_S if known else ON_ITS_WAY_S)]
+        argv[0] = shutil.which(argv[0]) or argv[0]
+        env = slurm.scrubbed(os.environ) | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
+        return Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})
+
+    def _job(self, allocation: str | None) -> str:
+        return os.environ.get("SLURM_JOB_ID", "0") if allocation is None else self.jobs.get(allocation, allocation)
+
+    def _lighthouse(self, launch: Launch, log_dir: Path) -> Command:
+        """Beside the controller, which need not be in an allocation: a process like any other."""
+        env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
+        env |= {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": platform.node()}
+        return Command([*program.command(self.config, launch, log_dir, local=False, url=self.url), "--eof-ends"], env)
+
+    def look(self, node: str, allocation: str | None = None) -> Command:
+        """A probe of one node: is it there, and which of our processes? (ftslurm.worker.look)"""
+        job = self._job(allocation)
+        argv = slurm.srun_command(
+            job=job, name="look", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
+        )
+        env = slurm.scrubbed(os.environ) | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        argv = [*argv, sys.executable, "-m", "ftslurm.worker.look"]
+        argv[0] = shutil.which(argv[0]) or argv[0]
+        return Command(argv, env)
+
+    def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 a slot is a share of a node
+        """The share of the node's GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
+        count = self.config.groups.gpus or 0
+        return f"{slot * count}:{count}"
+
 
 def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
     """The whole command of one step, srun and what it runs; `url` is the Lighthouse's, if it has had one."""
-    group = launch.group is not None
+    group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
     return [
         *slurm.srun_command(
             job=job,
@@ -50,13 +105,15 @@ def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | 
     ]
 
 
-def allocation(environ: dict[str, str] | os._Environ[str]) -> Allocation:
-    """The allocation this process runs in.
+def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Allocation:
+    """The allocation this process runs in; without nodes in array mode, where groups have jobs of their own.
 
     Raises:
         EnvironmentProblem: it runs in none.
     """
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
+    if config.cluster.mode == "array":
+        return Allocation(job or platform.node(), ())
     if not job or not nodes:
         raise EnvironmentProblem(
             "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "

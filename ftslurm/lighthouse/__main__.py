@@ -1,4 +1,7 @@
-"""The Lighthouse's step: `python -m ftslurm.lighthouse`, under the same guard as a worker."""
+"""The Lighthouse's step: `python -m ftslurm.lighthouse --...`, under the same guard as a worker.
+
+Told KEY=VALUE instead, or nothing, it stands alone (alone.py).
+"""
 
 import sys
 
@@ -10,5 +13,9 @@ import json
 from ftslurm.worker import guard
 
 if __name__ == "__main__":
+    if not any(word.startswith("--") for word in sys.argv[1:]):
+        from ftslurm.lighthouse import alone
+
+        sys.exit(alone.main(sys.argv[1:]))
     kind = json.loads(guard.options(sys.argv[1:]).lighthouse)["kind"]
     guard.main({"ftslurm": "ftslurm.lighthouse.server", "torchft": "ftslurm.lighthouse.stock"}[kind])

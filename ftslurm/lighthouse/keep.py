@@ -5,6 +5,8 @@ whose are over. It is written now and then, by a thread, for the file system may
 
 `lighthouse.quorum` holds the last quorum, written in place before any member gets it. It is not synced: what a
 process has written survives the process, and it is trusted only on a machine that has not been booted since.
+
+A disk that is full, or a file that cannot be made, does not stop the training: it goes on without, and tries again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,14 @@ class Keep:
         self._boot = _boot_id()
         self._writing = threading.Lock()
         self.reserved = 0  # quorum ids below this one may be issued
-        self._quorum = os.open(os.path.join(folder, "lighthouse.quorum"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._quorum_path = os.path.join(folder, "lighthouse.quorum")
+        self._quorum: int | None = None
+        with contextlib.suppress(OSError):  # tried again, and told, by write_state
+            self._open_quorum()
+
+    def _open_quorum(self) -> None:
+        if self._quorum is None:
+            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def load(self) -> Memory:
         """What a predecessor has left; a new memory if there was none.
@@ -65,6 +74,8 @@ class Keep:
         return memory
 
     def _load_quorum(self) -> Any:
+        if self._quorum is None:
+            return None
         head, data = b"", b""
         with contextlib.suppress(OSError):
             head = os.pread(self._quorum, _HEAD.size, 0)
@@ -80,14 +91,24 @@ class Keep:
         return None
 
     def write_quorum(self, data: bytes) -> None:
-        """Remember the last quorum, as messages.write_quorum wrote it."""
-        with contextlib.suppress(OSError):  # a full disk does not stop the training; ids are safe by their block
+        """Remember the last quorum, as messages.write_quorum wrote it.
+
+        This is the one write in the event loop, for no member may get an answer that a successor would not know of.
+        Without a sync it is a copy into the page cache; should even that not return, the pulse stops, and the
+        controller starts a successor. A full disk does not stop the training: ids are safe by their block.
+        """
+        if self._quorum is None:
+            return
+        try:
             os.pwrite(self._quorum, _HEAD.pack(self._boot, len(data), zlib.crc32(data)) + data, 0)
+        except OSError:
+            self.forget_quorum()  # the one before must not be taken for the last
 
     def forget_quorum(self) -> None:
-        """The last quorum belongs to a history that is over."""
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._quorum, 0)
+        """The last quorum belongs to a history that is over, or is not known."""
+        if self._quorum is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._quorum, 0)
 
     def snapshot(self, memory: Memory) -> str:
         """What lighthouse.json is to say, with the next block of quorum ids."""
@@ -106,11 +127,12 @@ class Keep:
         """Replace lighthouse.json by a snapshot, for good: readers see the old or the new one, also after a crash.
 
         Raises:
-            OSError: it could not be written; the old one is still there.
+            OSError: it could not be written, and the old one is still there; or lighthouse.quorum cannot be made.
         """
         with self._writing:
             self._replace(text)
-        self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
+            self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
+            self._open_quorum()
 
     def _replace(self, text: str) -> None:
         part = self._state + ".part"

@@ -12,9 +12,8 @@ import json
 import os
 import select
 import socket
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import grpc
@@ -24,23 +23,25 @@ from ftslurm import channel
 from ftslurm.lighthouse import messages
 from ftslurm.lighthouse.book import Book, Refused, Unknown
 from ftslurm.lighthouse.keep import BLOCK, Keep
+from ftslurm.lighthouse.orders import listen_to
+from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.worker.guard import Task
 
-BIND_FOR_S = 10.0  # a Lighthouse that was killed leaves its port to its successor within this time
+BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
 UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the manager's first request
 WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
 REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
 SAVE_EVERY_S = 10.0  # the highest step is saved so often
 MEMBERS_A_LINE = 40  # of a report, see channel.LONGEST
+STRANGERS_TOLD = 3  # to the controller: a port that anybody can reach must not fill the journal
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second Lighthouse could share the port with one that still lives
     ("grpc.max_receive_message_length", messages.LARGEST_REQUEST),
     ("grpc.max_metadata_size", 8192),
     ("grpc.max_concurrent_streams", 1000),
-    # Managers ping every 60 s, also while they wait for a quorum (T: src/net.rs); by default grpc takes that for an
-    # attack from the third ping on and hangs up.
+    # Managers ping every 60 s (T: src/net.rs); by default grpc takes that for an attack from the third on.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     # The node of a manager may vanish without a word: its connections are not kept for ever.
@@ -61,6 +62,7 @@ class Server:
         self.report = report
         self.waiting: dict[Ask, asyncio.Future[bytes]] = {}
         self.strangers = 0  # requests in the waiting room
+        self.turned_away: set[str] = set()  # their stores
         self.news = asyncio.Event()  # set, and replaced, when the controller has told of an attempt
         self.look_due = False
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
@@ -68,6 +70,7 @@ class Server:
         self.saving: asyncio.Future[None] | None = None
         self.save_again = False
         self.saved: tuple[str, float] = ("", 0.0)
+        self.save_error = ""  # why lighthouse.json could not be written the last time
         self.server: Any = None
 
     # --- the service -----------------------------------------------------------------------------------------------
@@ -98,8 +101,7 @@ class Server:
         if isinstance(answer, Refused):
             await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, answer.reason)
         if isinstance(answer, Unknown):
-            reason = f"no attempt of this run that is known here has the store {answer.store[:100]!r}"
-            await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, reason)
+            await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, self._stranger(answer.store))
         if isinstance(answer, Quorum):
             return messages.write_quorum(answer, time.time())
         return await self._answer(answer, context)
@@ -134,6 +136,18 @@ class Server:
             self.strangers -= 1
         return answer
 
+    def _stranger(self, store: str) -> str:
+        """Why this one is never let in; the first few are also told to the controller, and so to people."""
+        reason = (
+            f"a manager with the store {store[:40]!a} is refused, no attempt of this run has that store: a script "
+            "that gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, lighthouse=torchft"
+        )
+        if store not in self.turned_away and len(self.turned_away) < STRANGERS_TOLD:
+            self.turned_away.add(store)
+            log(reason)
+            self.report("refused", reason=reason, highest=self.book.memory.highest)
+        return reason
+
     async def heartbeat(self, request: bytes, context: Any) -> bytes:
         """A manager is alive. The answer is an empty message."""
         try:
@@ -155,13 +169,14 @@ class Server:
         """Is there a quorum now? Then answer its members; the others ask again, as with torchft's own."""
         self.look_due = False
         moment = now()
+        if self.book.asking and self.book.memory.next_id >= self.keep.reserved and not self.save_error:
+            self.save()  # the thread is too slow; when it has reserved more ids we look again
+            return
         quorum = self.book.form(moment)
         if quorum is None:
             self._complain()
             return
         answer = messages.write_quorum(quorum, time.time())
-        if quorum.id >= self.keep.reserved:
-            self._write(self.keep.snapshot(self.book.memory))  # the thread was too slow: wait for it here
         self.keep.write_quorum(answer)
         waiting, self.waiting = self.waiting, {}
         ids = set(quorum.ids)
@@ -260,14 +275,21 @@ class Server:
         if text == self.saved[0]:
             return
         self.saved = (text, now())
-        self.saving = asyncio.ensure_future(asyncio.to_thread(self._write, text))
-        self.saving.add_done_callback(lambda _: self.save() if self.save_again else None)
+        self.saving = asyncio.ensure_future(asyncio.to_thread(self.keep.write_state, text))
+        self.saving.add_done_callback(self._saved)
 
-    def _write(self, text: str) -> None:
-        try:
-            self.keep.write_state(text)
-        except OSError as error:
-            log(f"lighthouse.json cannot be written: {error}")
+    def _saved(self, saving: asyncio.Future[None]) -> None:
+        """A failure is told once, and does not stop anything; tick tries again."""
+        failure = None if saving.cancelled() else saving.exception()
+        error = "" if failure is None else str(failure) or repr(failure)
+        if error:
+            self.saved = ("", self.saved[1])
+        if error != self.save_error:
+            self.save_error = error
+            log(f"what has to outlive this process cannot be written: {error}" if error else "all is written again")
+        self.look_soon()
+        if self.save_again:
+            self.save()
 
 
 class RefusedError(Exception):
@@ -284,19 +306,10 @@ def now() -> float:
     return time.monotonic()
 
 
-def log(line: str) -> None:
-    """One line into lighthouse.log."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", file=sys.stderr, flush=True)
-
-
 def main(task: Task, orders: int, reports: int) -> NoReturn:
-    """Serve until killed. The options are LighthouseConfig's, and local, min_replicas and port (0: any)."""
+    """Serve until killed. The options are LighthouseConfig's, and those that launchers/program.py adds."""
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
-    output = os.open(
-        os.path.join(task.options.log_dir, "lighthouse.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
-    )
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    redirect(task)
 
     def report(kind: str, **fields: object) -> None:
         if kind == "quorum" and not select.select([], [reports], [], 0)[1]:
@@ -305,39 +318,57 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             os.write(reports, channel.encode_short(kind, task=task.index, **fields))
 
     try:
-        asyncio.run(serve(options, orders, report))
+        asyncio.run(serve(options, orders, report, Pulse(task)))
     except Exception as error:
-        os.write(2, f"the Lighthouse cannot go on: {error!r}\n".encode())
+        log(f"the Lighthouse cannot go on: {error!r}")
         report("failed", error=str(error), step=None, started=False)
+    flush()
     os._exit(1)
 
 
-async def serve(options: dict[str, Any], orders: int | None, report: Report) -> NoReturn:
+async def serve(options: dict[str, Any], orders: int | None, report: Report, pulse: Pulse | None = None) -> NoReturn:
     """Serve until cancelled.
 
     Args:
-        options: local, port, folder (where the state is kept) and the rules, times in milliseconds.
+        options: local, port, may_move, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a kind of message and its fields.
+        pulse: beats as long as the event loop turns.
     """
+    _beats = asyncio.create_task(beat(pulse)) if pulse else None  # held here: the loop itself would let it go
+    server = await open_server(options, report)
+    if orders is not None:
+        listen_to(orders, server.order)
+    await server.tick()
+
+
+async def open_server(options: dict[str, Any], report: Report) -> Server:
+    """A server that serves, and goes on where its predecessor was; `options` and `report` as for `serve`."""
     rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
     server.save()
-    port = await listen(server, local=options["local"], port=options["port"])
+    port = await listen(server, local=options["local"], port=options["port"], may_move=options["may_move"])
     await server.server.start()
-    if orders is not None:
-        listen_to(orders, server)
     url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report("address", url=url)
-    await server.tick()
+    return server
 
 
-async def listen(server: Server, *, local: bool, port: int) -> int:
+async def beat(pulse: Pulse) -> NoReturn:
+    """Show that the event loop turns."""
+    while True:
+        pulse.beat()
+        await asyncio.sleep(BEAT_EVERY_S)
+
+
+async def listen(server: Server, *, local: bool, port: int, may_move: bool) -> int:
     """Make the server, waiting for its port for a while if it is to have a particular one; returns the port.
+
+    Should somebody else have taken a predecessor's port, it moves to another: the groups' guards are told and forward.
 
     On a local run only this machine can reach it. On a cluster the other nodes must, and with it whoever has a login
     there: torchft's managers know no authentication, so members are told by what only the controller knows of them.
@@ -355,28 +386,10 @@ async def listen(server: Server, *, local: bool, port: int) -> int:
                 got = 0
             if got:
                 return got
-        if now() >= deadline:
+        if now() < deadline:
+            await asyncio.sleep(0.05)
+        elif may_move and port:
+            log(f"port {port} is taken: moving to another")
+            port = 0
+        else:
             raise RuntimeError(f"port {port} cannot be had on {' or '.join(hosts)}")
-        await asyncio.sleep(0.05)
-
-
-def listen_to(orders: int, server: Server) -> None:
-    """Carry out the controller's orders as they come in."""
-    lines = channel.Lines()
-    loop = asyncio.get_running_loop()
-
-    def receive() -> None:
-        data = os.read(orders, 65536)
-        if not data:
-            loop.remove_reader(orders)  # the guard is gone, and with it we shall be
-        for message in _messages(lines.feed(data)):
-            try:
-                server.order(message)
-            except (KeyError, TypeError, ValueError) as error:
-                log(f"bad order {message!r}: {error!r}")
-
-    loop.add_reader(orders, receive)
-
-
-def _messages(lines: list[bytes]) -> Iterator[channel.Message]:
-    return (message for line in lines if (message := channel.decode(line)) is not None)

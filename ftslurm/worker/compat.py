@@ -8,6 +8,7 @@ each defect without its patch and fails when torchft no longer needs it.
 import abc
 import contextlib
 import functools
+import importlib
 import inspect
 import os
 import socket
@@ -43,6 +44,7 @@ def after_import() -> list[str]:
         ("abort-on-error", _errors_leave_peers_waiting, _abort_on_error),
         ("connect-timeout", _manager_ignores_the_variable, _honour_connect_timeout),
         ("hostname", _own_name_does_not_resolve, _advertise_localhost),
+        ("session-end", _sessions_end_with_an_error, _let_sessions_end),
     ):
         try:
             if is_needed(torchft):
@@ -208,13 +210,38 @@ def _own_name_does_not_resolve(_: Any) -> bool:
 def _advertise_localhost(torchft: Any) -> None:
     """Defect: in many containers the machine's own name does not resolve, and torchft advertises nothing else.
 
-    Evidence: `Manager(hostname=socket.gethostname())` and `HTTPTransport.address`: not even the process itself can
-    reach its manager, let alone a healing peer the checkpoint.
+    Evidence: `Manager(hostname=socket.gethostname())`, `HTTPTransport.address` and `ParameterServer.address`: not even
+    the process itself can reach its manager, let alone a healing peer the checkpoint, or a worker its server.
     Steps aside: when the name resolves, and on a real cluster, where "localhost" would be a lie.
     """
     _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
     localhost = {"gethostname": lambda: "localhost"}
-    torchft.checkpointing.http_transport.socket = SimpleNamespace(**(vars(socket) | localhost))
+    server: Any = importlib.import_module("torchft.parameter_server")
+    for module in (torchft.checkpointing.http_transport, server):
+        module.socket = SimpleNamespace(**(vars(socket) | localhost))
+
+
+def _sessions_end_with_an_error(_: Any) -> bool:
+    # Read, not run: that would take a server, a client and two ports. Applied in vain, it hides nothing else.
+    server = importlib.import_module("torchft.parameter_server")
+    return "self.finish()" in inspect.getsource(server.ParameterServer.__init__)
+
+
+def _let_sessions_end(_: Any) -> None:
+    """Defect: every session of a ParameterServer ends with a traceback on stderr, as if something had gone wrong.
+
+    Evidence: its request handler closes the connection before it runs the session, and http.server flushes it after
+    that: "ValueError: I/O operation on closed file". What `forward` raises is logged by torchft itself.
+    Steps aside: when the handler no longer calls `finish` by itself.
+    """
+    server: Any = importlib.import_module("torchft.parameter_server")
+
+    class QuietServer(server._IPv6HTTPServer):  # type: ignore[misc]
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], ValueError):
+                super().handle_error(request, client_address)
+
+    server._IPv6HTTPServer = QuietServer
 
 
 def _edit_arguments(manager_class: Any, edit: Callable[[dict[str, Any]], None]) -> None:

@@ -3,35 +3,46 @@
 It holds the control channel, so a worker that is stuck in C code or holds the GIL still answers; it sees how the
 worker ends, exactly, where srun would say 137; it is the reaper of everything the worker spawns, so the tree dies
 whole whatever sessions and daemons the script made; and it ends everything when the controller falls silent, which
-on Slurm no end-of-file tells (measured: tasks of an srun that was killed get none).
+on Slurm no end-of-file tells (measured: tasks of an srun that was killed get none). And the worker reaches the
+Lighthouse, and parameter servers, through it, wherever they are (forward.py).
 
                       srun / the local launcher
                         | stdin          ^ stdout
-    guard  <------------+                |   hello, alive, exited
+    guard  <------------+                |   hello, alive, dumped, injected, exited
       | pipe: assign, store              |
-    worker (session.py) -----------------+   ready, store, progress, failed, done
+    worker (session.py) -----------------+   ready, store, quorum, progress, trace, failed, done
+      | a page of memory: position
+      +---------------------------> guard
+
+A step that may outlive its controller (--adoptable) reports through its guard, and the guard to whoever has attached
+last (wire.py).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import importlib
+import json
 import os
 import resource
-import select
+import selectors
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ftslurm import channel
+from ftslurm.worker import faults, processes, stacks
+from ftslurm.worker.forward import Forwarder
+from ftslurm.worker.position import Position
+from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from ftslurm.worker.wire import Wire, address, slurm_step
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
+SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
+DYING_S = 0.5  # to give its memory back a process that ends needs some milliseconds, a large one on a busy machine more
 ORPHANED = 75  # EX_TEMPFAIL: nothing wrong with the script, the controller is gone
 
 
@@ -43,6 +54,7 @@ class Task:
     local_index: int
     node: str
     options: argparse.Namespace
+    position: Position = field(default_factory=Position)  # shared by the worker and its guard
 
 
 def options(argv: list[str]) -> argparse.Namespace:
@@ -52,8 +64,13 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--heartbeat-s", type=float, required=True)
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
+    parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
+    parser.add_argument("--ends-job", action="store_true", help="without its controller the Slurm job is to end")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
+    parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
+    parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
+    parser.add_argument("--cuda", action="store_true", help="a standby creates its CUDA context, too")
     return parser.parse_args(argv)
 
 
@@ -71,24 +88,27 @@ def main(worker: str) -> NoReturn:
         node=env.get("FTSLURM_NODE") or env.get("SLURMD_NODENAME") or os.uname().nodename,
         options=options(sys.argv[1:]),
     )
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    fence(env)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    processes.fence(env)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker has its own say
     orders_out, orders_in = os.pipe()
+    reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
     guard_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
         os.close(orders_in)
         _become_worker(guard_pid)
-        importlib.import_module(worker).main(task, orders_out, _take_stdio())
+        importlib.import_module(worker).main(task, orders_out, _take_stdio(reports_in))
         os._exit(0)
     os.close(orders_out)
-    Guard(task, pid, orders_in).watch()
+    if reports_in is not None:
+        os.close(reports_in)
+    Guard(task, pid, orders_in, reports_out).watch()
 
 
 def _become_worker(guard_pid: int) -> None:
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard_pid:
         os._exit(KILLED_BY_ORDER)  # the guard died before the line above took effect
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -96,9 +116,10 @@ def _become_worker(guard_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _take_stdio() -> int:
+def _take_stdio(reports: int | None) -> int:
     """Free stdin and stdout for the script; the descriptor returned leads to the controller. Not inherited by exec."""
-    reports = os.dup(1)
+    if reports is None:
+        reports = os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -113,23 +134,24 @@ def _take_stdio() -> int:
     return reports
 
 
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
 class Guard:
     """Watches one worker; see the module's docstring."""
 
-    def __init__(self, task: Task, worker: int, orders: int) -> None:
+    def __init__(self, task: Task, worker: int, orders: int, reports: int | None = None) -> None:
         self.task = task
         self.worker = worker
         self.orders: int | None = orders
+        self.reports = reports  # what the worker says, if that goes through us
         self.lines = channel.Lines()
-        self.heard = time.monotonic()
         self.log: tuple[str, str] | None = None  # the rank's log and the file of its time marks
         self.log_size = 0
-        self.stdin_open = True
-        self.oom_kills = _oom_kills()  # earlier ones, of whoever was in this cgroup before
+        self.over = False  # the worker has ended, and all that is left is to tell it
+        self.rank: int | None = None
+        self.oom_kills = processes.oom_kills()  # earlier ones, of whoever was in this cgroup before
+        self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
+        self.wire = Wire(self.selector, self.receive)
+        self.lighthouse: Forwarder | None = None  # the worker's way to the Lighthouse
+        self.servers: list[Forwarder | None] = []  # and to the parameter server of each serving group
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended; then end as it did, with nothing of it left behind."""
@@ -138,62 +160,115 @@ class Guard:
             os.set_blocking(fd, False)
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.say("hello", host=self.task.node, pid=self.worker, slurm_step=_slurm_step())
+        self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
+        self.say_hello()
         options = self.task.options
+        if self.reports is not None:
+            name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
+            self.wire.be_adoptable(self.reports, name, self.adopted)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
             if status is not None:
                 self.end_like(status)
             now = time.monotonic()
-            if now - self.heard > options.orphan_after_s:
+            if now - self.wire.heard > options.orphan_after_s:
                 self.orphaned(f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)")
+            if self.wire.is_cut():
+                self.orphaned("slurmstepd is gone")  # srun will never learn of it
             if now >= next_alive and self.task.local_index == 0:
                 next_alive = now + options.heartbeat_s
-                self.say("alive")
+                self.say_alive()
             if now >= next_mark:
                 next_mark = now + 1.0
                 self.mark_log()
-            sources = [wake_out, 0] if self.stdin_open else [wake_out]
-            readable, _, _ = select.select(sources, [], [], min(1.0, options.heartbeat_s))
-            if wake_out in readable:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(wake_out, 512)
-            if 0 in readable:
-                self.receive(os.read(0, 65536))
+            due = [door.tend() for door in (self.lighthouse, *self.servers) if door is not None]
+            for key, events in self.selector.select(min(1.0, options.heartbeat_s, *due)):
+                key.data(events)
 
     def receive(self, data: bytes) -> None:
         if not data:
-            self.stdin_open = False
             if self.task.options.eof_ends:
                 self.orphaned("the controller is gone")
             return
-        self.heard = time.monotonic()
         for line in self.lines.feed(data):
             message = channel.decode(line)
-            if message is None:
+            if message is None or self.over:
                 continue
             match message["type"]:
                 case "ping":
-                    pass
+                    self.task.position.reached = int(message.get("reached") or 0)
+                case "save":  # never lower: the ranks would not agree (agreement.py)
+                    self.task.position.wanted = max(self.task.position.wanted, int(message["step"]))
                 case "stop":
                     self.signal_worker(signal.SIGTERM)
                 case "kill":
-                    self.end_tree(KILLED_BY_ORDER)
+                    self.obey_kill()
+                case "where":
+                    self.say_alive()
+                case "dump":
+                    who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
+                    by = str(message.get("by", "the controller"))
+                    stacks.dump(self.worker, self.task.position, self.log and self.log[0], who, by)
+                    self.say("dumped")
                 case "inject" if message.get("task") == self.task.index:
-                    self.signal_worker(signal.SIGKILL)
+                    self.inject(str(message.get("fault")))
+                case "inject":
+                    pass  # another task's
+                case "lighthouse":
+                    if self.lighthouse is not None:
+                        self.lighthouse.go_to(str(message["url"]))
+                case "servers":
+                    for door, url in zip(self.servers, message["urls"], strict=False):
+                        if door is not None:
+                            door.go_to(str(url))
                 case _:
                     self.pass_on(line, message)
 
     def pass_on(self, line: bytes, message: channel.Message) -> None:
         """What only the worker understands; the assignment also tells where its log is."""
+        if message["type"] == "assign" and self.wire.told.assign is not None:
+            return  # a new controller does not know how far the old one had come
+        self.wire.told.ordered(message)
         if message["type"] == "assign":
-            rank = message["ranks"][self.task.index]["rank"]
-            log = os.path.join(self.task.options.log_dir, f"rank-{rank}.log")
+            self.task.position.reached = 0  # a standby may have been told of an earlier history
+            self.task.position.wanted = 0
+            self.rank = message["ranks"][self.task.index]["rank"]
+            log = os.path.join(message.get("log_dir") or self.task.options.log_dir, f"rank-{self.rank}.log")
             self.log = (log, log.removesuffix(".log") + ".times")
+            line = json.dumps(message | self.doors(message)).encode()
         if self.orders is not None:
             with contextlib.suppress(BrokenPipeError):  # the worker has ended, or takes no more orders
                 os.write(self.orders, line + b"\n")
+        if message["type"] == "assign" and message.get("step"):  # a standby is this group from now on
+            became = {"FTSLURM_STEP": str(message["step"]), "FTSLURM_FENCE": ",".join(message.get("fence") or [])}
+            processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
+
+    def inject(self, fault: str) -> None:
+        """A drill. What ends us too is answered before it is done."""
+        if fault == "node":
+            self.say("injected", fault=fault, error=None)
+            time.sleep(0.2)  # slurmstepd has to pass that on before it is killed
+            faults.lose_node(dict(os.environ))
+        self.say("injected", fault=fault, error=faults.inflict(fault, self.worker, self.task.position))
+
+    def doors(self, assign: channel.Message) -> channel.Message:
+        """The addresses in an assignment for the worker: ours, that stay the same wherever those behind them go."""
+        url, servers = str(assign["lighthouse"]), [str(server) for server in assign.get("servers") or []]
+        self.lighthouse = self.door(url) if url else None
+        self.servers = [self.door(server) for server in servers]
+        both = zip(self.servers, servers, strict=True)
+        return {
+            "lighthouse": self.lighthouse.url if self.lighthouse else url,
+            "servers": [door.url + SESSIONS if door else server for door, server in both],
+        }
+
+    def door(self, url: str) -> Forwarder | None:
+        """A way to an address that may move; None: no port is to be had, it has to stay where it is."""
+        try:
+            return Forwarder(self.selector, url)
+        except OSError:
+            return None
 
     def signal_worker(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -214,12 +289,15 @@ class Guard:
     def end_like(self, status: int) -> NoReturn:
         """The worker has ended: say how, leave nothing of it running, and end the same way."""
         code = os.waitstatus_to_exitcode(status)
+        self.over = True
+        self.wire.pass_reports()
         self.mark_log()
         killed = code < 0
         words = self.last_words() if code > 0 else ""
-        oom = killed and _oom_kills() > self.oom_kills
+        oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
+        self.wire.finish(self.task.options.orphan_after_s)
         if not killed:
             os._exit(code)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
@@ -243,7 +321,24 @@ class Guard:
     def orphaned(self, why: str) -> NoReturn:
         with contextlib.suppress(OSError):
             os.write(2, f"ftslurm: {self.task.node} task {self.task.index}: {why}; ending the worker\n".encode())
-        self.end_tree(ORPHANED)
+        self.kill_descendants()
+        options = self.task.options
+        if options.ends_job and self.task.index == 0:
+            from ftslurm.worker import orphan
+
+            orphan.end_job(os.environ, max(options.orphan_after_s / 2, 1.5 * options.heartbeat_s))
+        os._exit(ORPHANED)
+
+    def obey_kill(self) -> NoReturn:
+        """End everything. A worker that was ending before the order came still has its end told: its siblings lose the
+        connection to it sooner than it is dead, and the error that one of them raises may have brought the order."""
+        status, deadline = self.reap(), time.monotonic() + DYING_S
+        while status is None and processes.is_ending(self.worker) and time.monotonic() < deadline:
+            time.sleep(0.002)
+            status = self.reap()
+        if status is not None:
+            self.end_like(status)
+        self.end_tree(KILLED_BY_ORDER)
 
     def end_tree(self, code: int) -> NoReturn:
         self.kill_descendants()
@@ -253,7 +348,7 @@ class Guard:
         """SIGKILL to everything below us until nothing is: orphans become our children, so no one escapes."""
         start = time.monotonic()
         while time.monotonic() < start + grace_s + 5.0:  # one in uninterruptible sleep dies when the kernel lets it
-            below = descendants(os.getpid())
+            below = processes.descendants(os.getpid())
             if not below:
                 return
             if time.monotonic() >= start + grace_s:
@@ -274,73 +369,32 @@ class Guard:
                 with open(self.log[1], "a") as marks:
                     marks.write(f"{time.time():.3f} {size}\n")
 
+    def say_alive(self) -> None:
+        """That we are here, and how far the worker is."""
+        place = self.task.position.read()
+        self.say(
+            "alive",
+            state=processes.state(self.worker),
+            step=place and place.step,
+            stage=place and place.stage,
+            since_s=place and round(place.since_s, 3),
+        )
+
+    def say_hello(self) -> None:
+        self.say("hello", host=self.task.node, pid=self.worker, slurm_step=slurm_step())
+
     def say(self, kind: str, **fields: object) -> None:
-        with contextlib.suppress(OSError):  # nobody listens any more: the silence rule will end us
-            os.write(1, channel.encode_short(kind, task=self.task.index, **fields))
+        self.wire.say(channel.encode_short(kind, task=self.task.index, **fields))
+
+    def adopted(self) -> None:
+        """Another controller has attached: it hears all that it has to know of this task."""
+        self.lines = channel.Lines()
+        self.say_hello()
+        place = self.task.position.read()
+        self.say("adopted", host=self.task.node, rank=self.rank, **self.wire.told.adopted(place and place.step))
+        self.wire.say_again()
 
 
-def descendants(root: int, depth: int = 1 << 20) -> list[int]:
-    """Every process below `root`, at most `depth` generations, zombies left out."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", "rb") as stat:
-                state, parent = stat.read().rpartition(b")")[2].split()[:2]
-        except OSError:
-            continue  # gone between listing and reading
-        if state != b"Z":
-            children.setdefault(int(parent), []).append(int(entry))
-    found: list[int] = []
-    generation = [root]
-    while generation and depth > 0:
-        generation = [child for parent in generation for child in children.get(parent, [])]
-        found += generation
-        depth -= 1
-    return found
-
-
-def fence(environ: Mapping[str, str]) -> None:
-    """Kill what earlier attempts of this group have left on this node: never two of one group.
-
-    Slurm and our controller have ended them; this is for what escaped both, as daemons do where Slurm tracks
-    processes by their parents. Only processes that carry this very run and group in their environment are touched.
-    """
-    run, (unit, _, attempt) = environ.get("FTSLURM_RUN_DIR", ""), environ.get("FTSLURM_STEP", "").partition("/")
-    if not run or not attempt:
-        return
-    for entry in os.listdir("/proc"):
-        try:
-            with open(f"/proc/{entry}/environ", "rb") as file:
-                theirs = file.read().split(b"\0")
-        except OSError:
-            continue  # no process, gone, or somebody else's
-        if f"FTSLURM_RUN_DIR={run}".encode() not in theirs:
-            continue
-        steps = [word.partition(b"=")[2].decode() for word in theirs if word.startswith(b"FTSLURM_STEP=")]
-        if steps and steps[0].partition("/")[0] == unit and steps[0] != f"{unit}/{attempt}":
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(int(entry), signal.SIGKILL)
-
-
-def _slurm_step() -> str | None:
-    job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
-    return f"{job}.{step}" if job and step else None
-
-
-def _oom_kills() -> int:
-    """How often the kernel has killed something in our memory cgroup for want of memory."""
-    try:
-        with open("/proc/self/cgroup") as groups:
-            lines = [line.strip().split(":", 2) for line in groups]
-    except OSError:
-        return 0
-    kills = 0
-    for _, controllers, path in (line for line in lines if len(line) == 3):
-        if controllers in ("", "memory"):
-            base = "/sys/fs/cgroup" + ("" if controllers == "" else "/memory") + path
-            for name in ("memory.events", "memory.oom_control"):
-                with contextlib.suppress(OSError), open(f"{base}/{name}") as events:
-                    kills += sum(int(line.split()[1]) for line in events if line.startswith("oom_kill "))
-    return kills
+def _drain(pipe: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(pipe, 512)

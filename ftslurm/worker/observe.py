@@ -1,9 +1,13 @@
 """How far is the training, and with whom? Seen from inside torchft, without a line in the script.
 
-`Observer.install` wraps three methods of `torchft.manager.Manager`. Each runs as before, first and unchanged, and what
-it left on the Manager is read afterwards: nothing here can stop or alter a step. The ManagerClient is left
+`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs as before and unchanged, and what it left
+on the Manager is read afterwards: nothing here can stop or alter a step. The ManagerClient is left
 alone, because the Manager turns its answer into the number of participants by rules of its own (asynchronous quorum,
 fixed world size), and that result is the one to report.
+
+Every transition is also noted in the worker's Position, where its guard can see it when the worker no longer says
+anything. With an asynchronous quorum the script computes while the quorum is sought: an allreduce called too early
+waits for the quorum, and is a collective from then on.
 """
 
 import functools
@@ -15,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
+
+from ftslurm.worker.position import Position, Stage
 
 
 @dataclass
@@ -39,7 +45,8 @@ class Observer:
     committed, aborted, healed    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None where there were no two
 
-    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time.
+    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time, as
+    `on_quorum`, which is called once, at the first quorum, with its step, quorum_id and participants.
     """
 
     def __init__(
@@ -47,8 +54,12 @@ class Observer:
         report: Callable[[dict[str, object]], None],
         clock: Callable[[], float] = time.monotonic,
         every_s: float = 1.0,
+        position: Position | None = None,
     ) -> None:
         self.report = report
+        self.on_quorum: Callable[[dict[str, object]], None] | None = None
+        self._position = position or Position()
+        self._reducing = False  # an allreduce was called before the quorum was there
         self._clock = clock
         self._every_s = every_s
         # Re-entrant, so that a signal handler may flush while the main thread is in the middle of a commit.
@@ -79,6 +90,15 @@ class Observer:
         ):
             try:
                 setattr(module.Manager, method, self._followed_by(getattr(module.Manager, method), look))
+            except Exception as error:
+                self._complain(error)
+        for method, note in (
+            ("start_quorum", self._before_quorum),
+            ("allreduce", self._before_allreduce),
+            ("should_commit", self._before_commit),
+        ):
+            try:
+                setattr(module.Manager, method, self._preceded_by(getattr(module.Manager, method), note))
             except Exception as error:
                 self._complain(error)
 
@@ -113,10 +133,39 @@ class Observer:
 
         return method
 
+    def _preceded_by(self, original: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                note(manager)
+            except Exception as error:
+                self._complain(error)
+            return original(manager, *args, **kwargs)
+
+        return method
+
+    def _before_quorum(self, manager: Any) -> None:
+        self._reducing = False
+        self._position.mark(manager._step, Stage.ASKED)
+
+    def _before_allreduce(self, manager: Any) -> None:
+        if self._position.stage == Stage.ASKED:
+            self._reducing = True
+        else:
+            self._position.mark(manager._step, Stage.COLLECTIVE)
+
+    def _before_commit(self, manager: Any) -> None:
+        self._position.mark(manager._step, Stage.VOTING)
+
     def _after_quorum(self, manager: Any, _: None) -> None:
         """In the quorum's own thread, when the groups have found each other. Never call num_participants() here:
         it waits for this very thread."""
+        if self._position.stage == Stage.ASKED:
+            self._position.mark(manager._step, Stage.COLLECTIVE if self._reducing else Stage.QUORUM)
         seen = self._read(manager)
+        if self.on_quorum is not None:
+            tell, self.on_quorum = self.on_quorum, None
+            tell({"step": manager._step, "quorum_id": seen.quorum_id, "participants": seen.participants})
         seen.state_fetched = manager._pending_state_dict is not None
         # Not before the first report: a group that has found its peers has not trained with them yet.
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):
@@ -132,6 +181,7 @@ class Observer:
         now = self._clock()
         seen = self._read(manager)
         seen.step = manager.current_step()
+        self._position.mark(seen.step, Stage.COMPUTING)
         if not committed:
             self._aborted += 1
             if not self._aborting or now - self._reported_at >= self._every_s:

@@ -9,7 +9,6 @@ import importlib.util
 import os
 import sys
 import threading
-import traceback
 import types
 from collections.abc import Callable
 from typing import NoReturn
@@ -21,7 +20,7 @@ def run(
     script: str | None,
     module: str | None,
     args: list[str],
-    on_failure: Callable[[str, str], None],
+    on_failure: Callable[[BaseException], None],
     on_success: Callable[[], bool],
 ) -> NoReturn:
     """Run it as `__main__` and end the process as Python would have ended it.
@@ -31,7 +30,7 @@ def run(
     the other groups wait for it.
 
     Args:
-        on_failure: called with the error as one line and the end of the traceback, when all else is done.
+        on_failure: called with the error, its traceback without our own frames, when all else is done.
         on_success: called when the script has returned or called sys.exit(0); says whether an ordinary exit is safe,
             that is, will not wait for a quorum that may never come.
     """
@@ -97,7 +96,7 @@ def _print_traceback(error: BaseException) -> None:
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-def _end(code: int, error: BaseException | None, on_failure: Callable[[str, str], None]) -> NoReturn:
+def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseException], None]) -> NoReturn:
     """Let the script's atexit functions run for a moment, tell the controller if it failed, and be gone."""
     _flush()
     goodbye = threading.Timer(GOODBYE_S, os._exit, [code])
@@ -106,8 +105,7 @@ def _end(code: int, error: BaseException | None, on_failure: Callable[[str, str]
     atexit._run_exitfuncs()
     _flush()
     if error is not None:
-        message = "".join(traceback.format_exception_only(error)).strip().splitlines()
-        on_failure(message[-1] if message else type(error).__name__, "".join(traceback.format_exception(error))[-600:])
+        on_failure(error)
     os._exit(code)
 
 

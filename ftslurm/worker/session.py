@@ -10,14 +10,20 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
 from ftslurm import channel
-from ftslurm.worker import script
+from ftslurm.worker import faults, script, serve, stacks, tell
+from ftslurm.worker.arguments import fill
 from ftslurm.worker.guard import Task
+from ftslurm.worker.position import Position, Stage
 
+# With it torch.cuda.is_available() asks NVML. Without it it asks CUDA, which then never looks at CUDA_VISIBLE_DEVICES
+# again: a standby could no longer take its share. (read in torch/cuda/__init__.py)
+_CAREFUL = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_servers = serve.Observer()
 _kept: list[Any] = []  # the TCPStore lives as long as the process
 
 
@@ -32,45 +38,101 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
     ours = os.fstat(reports)
 
-    def say(kind: str, **fields: object) -> None:
+    def send(*lines: bytes) -> None:
         with contextlib.suppress(OSError):  # the controller is gone; the guard will notice
-            if os.path.samestat(os.fstat(reports), ours):  # a script that closes all it finds may reuse the number
-                os.write(reports, channel.encode_short(kind, task=task.index, **fields))
+            for line in lines:
+                if os.path.samestat(os.fstat(reports), ours):  # a script that closes all it finds may reuse the number
+                    os.write(reports, line)
+
+    def say(kind: str, **fields: object) -> None:
+        send(channel.encode_short(kind, task=task.index, **fields))
+
+    def say_failed(error: BaseException, step: int | None, started: bool) -> None:
+        line, trace = describe(error)
+        send(*channel.encode_pieces("trace", last_lines(trace), task=task.index))
+        oom = ran_out_of_memory(error)
+        say("failed", error=line, traceback_tail=trace[-600:], step=step, started=started, oom=oom)
+
+    def tell_of(kind: str, **fields: Any) -> None:
+        ours = os.path.dirname(str(fields.get("path"))) == os.environ["FTSLURM_CHECKPOINT_DIR"]
+        if kind == "restored" and ours:  # an older one, if the newest could not be read
+            past.floor = min(past.floor, int(fields["step"]))
+        if os.environ["RANK"] == "0":  # one voice per group
+            say(kind, **fields)
+
+    def refuse(reason: str) -> NoReturn:
+        """There is nobody to heal from; called before the step."""
+        error = f"ended by ftslurm before it took a step: {reason}"
+        print(error, file=sys.stderr, flush=True)
+        refused = os.environ.get("FTSLURM_HEALS") == "1"
+        say("failed", error=error, traceback_tail="", step=None, started=True, oom=False, refused=refused)
+        os._exit(1)
 
     try:
+        stacks.register(task.position, 2)
+        if "FTSLURM_RUN_DIR" not in os.environ:  # whoever looks after this run finds its processes by it
+            raise RuntimeError(
+                "the environment of the step has not reached the worker: what stands before the interpreter in "
+                "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
+            )
         choose_gpus(task.options.gpus)
-        observer = import_everything(lambda fields: say("progress", **fields))
+        gpus_are_open = task.options.standby and _CAREFUL not in os.environ
+        if gpus_are_open:
+            os.environ[_CAREFUL] = "1"
+        observer, past, watch = import_everything(say, refuse, task.position)
+        if task.options.standby:
+            from ftslurm.worker import warm
+
+            warm.warm([name for name in task.options.imports.split(",") if name])
+            if task.options.cuda:
+                warm.create_context(task.local_index)
         say("ready")
         receive = _receiver(orders)
         assign = receive("assign")
         me = assign["ranks"][task.index]
+        if task.options.standby:
+            choose_gpus(share(assign, me))
+        if gpus_are_open:
+            del os.environ[_CAREFUL]
         os.environ.update(environment(assign, me))
-        open_log(os.path.join(task.options.log_dir, f"rank-{me['rank']}.log"))
+        reach_loopback(os.environ)
+        open_log(os.path.join(assign.get("log_dir") or task.options.log_dir, f"rank-{me['rank']}.log"))
+        stacks.register(task.position, 2)
         if me["rank"] == 0:
             store = host_store(local=os.environ.get("FTSLURM_CLUSTER") == "local")
             say("store", addr=store.host, port=store.port)
+            observer.on_quorum = lambda fields: say("quorum", **fields)
         begin = receive("store")  # also the word that the script may start
         os.close(orders)
         os.environ |= {"MASTER_ADDR": str(begin["addr"]), "MASTER_PORT": str(begin["port"])}
+        heals, past.floor = bool(begin.get("heals")), int(begin.get("floor") or 0)
+        os.environ["FTSLURM_HEALS"] = str(int(heals))
         if me["rank"] != 0:
             observer.report = lambda _: None  # one voice per group
+        tell.say, tell.wanted = tell_of, lambda: task.position.wanted
+        faults.install(task.position)
+        watch.groups = int(assign["groups"]) if me["rank"] == 0 and assign["lighthouse"] else 0
+        task.position.mark(0, Stage.COMPUTING)
     except BaseException as error:  # whatever it is, the controller must hear of it
         traceback.print_exc()
-        tail = traceback.format_exc()[-600:]
-        say("failed", error=f"{type(error).__name__}: {error}", traceback_tail=tail, step=None, started=False)
+        say_failed(error, step=None, started=False)
         os._exit(1)
 
-    def failed(error: str, tail: str) -> None:
+    def failed(error: BaseException) -> None:
         observer.flush()
-        say("failed", error=error, traceback_tail=tail, step=observer.step, started=True)
+        _servers.flush()
+        say_failed(error, observer.step, started=True)
 
     def finished() -> bool:
         observer.flush()
+        _servers.flush()
+        watch.ended()
         say("done", step=observer.step)
         leave_together(me["rank"], len(assign["ranks"]))
         return not observer.waits_for_quorum
 
-    script.run(assign["script"], assign["module"], assign["args"], on_failure=failed, on_success=finished)
+    args = fill(assign["args"], os.environ)
+    script.run(assign["script"], assign["module"], args, on_failure=failed, on_success=finished)
 
 
 def _receiver(orders: int) -> Callable[[str], channel.Message]:
@@ -92,18 +154,45 @@ def _receiver(orders: int) -> Callable[[str], channel.Message]:
     return receive
 
 
-def import_everything(report: Callable[[dict[str, object]], None]) -> Any:
-    """torch, torchft, the patches torchft 0.2.0 needs, and the observer; returns the observer."""
-    from ftslurm.worker import compat, observe
+def warn(words: str, say: Callable[..., None]) -> None:
+    """Tell the user something: in the rank's log, and through the controller."""
+    print(f"ftslurm: warning: {words}", file=sys.stderr, flush=True)
+    say("warning", text=words)
+
+
+def describe(error: BaseException) -> tuple[str, str]:
+    """An exception as one line, and its traceback as Python prints it."""
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+    return lines[-1] if lines else type(error).__name__, "".join(traceback.format_exception(error))
+
+
+def last_lines(text: str) -> str:
+    """The end of a traceback: what fits on a screen, and no more than anybody wants to keep of a long message."""
+    return "\n".join(text.rstrip().splitlines()[-20:])[-4000:]
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception says that memory ran out, the host's (MemoryError) or a GPU's (torch.OutOfMemoryError)."""
+    return not {"MemoryError", "OutOfMemoryError"}.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+
+
+def import_everything(
+    say: Callable[..., None], refuse: Callable[[str], object], position: Position
+) -> tuple[Any, Any, Any]:
+    """torch, torchft, the patches torchft 0.2.0 needs, and those who watch it: observe, history, unhealed."""
+    from ftslurm.worker import compat, history, observe, unhealed
 
     compat.before_import()
     import torch.distributed  # noqa: F401 the script will want it; here it is early
     import torchft  # noqa: F401
 
     compat.after_import()
-    observer = observe.Observer(report)
+    observer = observe.Observer(lambda fields: say("progress", **fields), position=position)
     observer.install()
-    return observer
+    _servers.install()
+    past = history.History(refuse, lambda: position.reached)
+    past.install()
+    return observer, past, unhealed.Watch(lambda words: warn(words, say))
 
 
 def choose_gpus(wanted: str | None) -> None:
@@ -131,39 +220,75 @@ def choose_gpus(wanted: str | None) -> None:
         os.environ[variable] = ",".join(share)
 
 
+def share(assign: channel.Message, me: dict[str, Any]) -> str | None:
+    """A standby's share of the GPUs it sees, as the assignment says; locally all nodes' GPUs are this machine's.
+
+    Raises:
+        RuntimeError: the CUDA context is there already (standby.cuda), on another group's GPUs.
+    """
+    if not assign.get("gpus"):
+        return None
+    first, count = (int(part) for part in str(assign["gpus"]).split(":"))
+    if os.environ.get("FTSLURM_CLUSTER") == "local":
+        first += count * int(me["node_rank"])
+    torch = sys.modules["torch"]
+    if not torch.cuda.is_initialized():
+        return f"{first}:{count}"
+    if first != 0:
+        raise RuntimeError(
+            f"standby.cuda=true: this standby's CUDA context is on the node's first GPUs, the group's share starts at "
+            f"number {first}; where groups share a node (groups.per_node), use standby.cuda=false"
+        )
+    return None  # the first GPUs are the first either way, and CUDA no longer looks
+
+
 def environment(assign: channel.Message, me: dict[str, Any]) -> dict[str, str]:
     """The variables of design contract 6, as torchrun and torchft's examples name them."""
     ranks = assign["ranks"]
     world, group, attempt = len(ranks), int(assign["group"]), int(assign["attempt"])
+    role = assign.get("role") or {"name": "default", "index": 0, "count": 1}
+    lighthouse, servers = str(assign["lighthouse"]), [str(url) for url in assign.get("servers") or []]
     local_world = sum(r["node"] == me["node"] for r in ranks)
     nodes = len({r["node"] for r in ranks})
+    step = {"FTSLURM_STEP": str(assign["step"])} if assign.get("step") else {}
     return {
+        **step,
+        **({"FTSLURM_ROLE": role["name"]} if assign.get("role") else {}),
+        **({"FTSLURM_SERVER": servers[0], "FTSLURM_SERVERS": ",".join(servers)} if servers else {}),
+        **({"TORCHFT_LIGHTHOUSE": lighthouse} if lighthouse else {}),
         "RANK": str(me["rank"]),
         "WORLD_SIZE": str(world),
         "LOCAL_RANK": str(me["local_rank"]),
         "LOCAL_WORLD_SIZE": str(local_world),
         "GROUP_RANK": str(me["node_rank"]),
         "GROUP_WORLD_SIZE": str(nodes),
-        "ROLE_RANK": str(me["rank"]),
-        "ROLE_WORLD_SIZE": str(world),
-        "ROLE_NAME": "default",
+        "ROLE_RANK": str(role["index"] * world + me["rank"]),
+        "ROLE_WORLD_SIZE": str(role["count"] * world),
+        "ROLE_NAME": str(role["name"]),
         "TORCHELASTIC_RUN_ID": str(assign["run_id"]),
         "TORCHELASTIC_RESTART_COUNT": str(attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(assign["max_restarts"]),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "REPLICA_GROUP_ID": str(group),
         "NUM_REPLICA_GROUPS": str(assign["groups"]),
-        "TORCHFT_LIGHTHOUSE": str(assign["lighthouse"]),
         "FTSLURM_ATTEMPT": str(attempt),
         "FTSLURM_GLOBAL_RANK": str(group * world + me["rank"]),
         "FTSLURM_GLOBAL_WORLD_SIZE": str(int(assign["groups"]) * world),
     }
 
 
+def reach_loopback(environ: MutableMapping[str, str]) -> None:
+    """Keep Python's urllib, with which torchft asks a parameter server, from asking a proxy for this machine."""
+    names = [name for name in ("no_proxy", "NO_PROXY") if environ.get(name)] or ["no_proxy"]
+    if environ.get("FTSLURM_SERVERS") and any(environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy")):
+        environ.update({name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names})
+
+
 def open_log(path: str) -> None:
     """From here on what the script prints goes to its own file, unbuffered, so that a SIGKILL loses nothing."""
     sys.stdout.flush()
     sys.stderr.flush()
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)

@@ -19,7 +19,7 @@ import yaml
 from harness import all_processes
 
 from ftslurm import __version__
-from ftslurm.checks import get
+from ftslurm.checks import FAULTS, get
 from ftslurm.compose import keys
 from ftslurm.config import Config
 
@@ -129,12 +129,29 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (("run", "--config", "conf/job/mine.yaml"), ["conf/job/mine.yaml", "name"]),
     (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
-    (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "--help"]),
+    (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
     (("status",), ["no run under", "/runs"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("logs", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("stop", "gone"), ["no run 'gone'", "/runs/gone"]),
+    (("inject", "gone", "kill"), ["no run 'gone'", "/runs/gone"]),
+    (("inject", "kil"), ["'kil' is no fault", "did you mean kill?", "lighthouse", "inject --help"]),
+    (("inject", "gone", "SIGSTOP"), ["'SIGSTOP' is no fault", "did you mean stop?"]),
+    ((*LOCAL, "standby.count=1", "standby.cuda=true", "groups.gpus=0"), ["standby.cuda", "groups.gpus=0"]),
+    ((*LOCAL, "standby=many"), ["standby=many", "no such preset", "none, one"]),
+    ((*LOCAL, "faults=random", "faults.kinds=[meteor]"), ["'meteor' is no fault", "kill"]),
     (("status", "conf"), ["/conf is no run directory"]),
+    ((*LOCAL, "health.hang_after_s=abc"), ["ftslurm: health.hang_after_s=abc: must be a number"]),
+    ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
+    ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
+    ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan: `at` is missing, as in"]),
+    ((*LOCAL, "faults.plan=[{group:1,at:x}]"), ["faults.plan: 'x' must be a number"]),
+    ((*LOCAL, "faults.plan=[{group:1,at:5,rank:2}]"), ["rank: 2}: there is no rank 2 of group 1"]),
+    ((*LOCAL, "faults.plan=[{kind:cancel,at:5}]"), ["faults.plan: cancel", "this run is local"]),
+    ((*LOCAL, "faults=random", "faults.kinds=[kill,cancel]"), ["faults.kinds: cancel", "this run is local"]),
+    ((*LOCAL, "job=ddp", "job.args=[1]"), ["job.args is a mapping in this job"]),
+    ((*LOCAL, "standby=one", "restart=never"), ["standby.count=1 with restart.policy=never"]),
+    (("statsu",), ["no verb 'statsu'; did you mean status?"]),
 ]
 
 
@@ -178,16 +195,19 @@ def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) 
 
 
 ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
-    (("--help",), ["ftslurm job=ddp", "plan", "status", "logs", "stop", "RUN is a run directory"]),
+    (("--help",), ["ftslurm job=ddp", "plan", "status", "logs", "stop", "inject", "RUN is a run directory"]),
     (("-h",), ["ftslurm job=ddp"]),
     (("--version",), [f"ftslurm {__version__}\n"]),
-    (("run", "--help"), ["job: ddp, ", "cluster: auto, ", "max_per_group: 5", "--config-dir"]),
+    (("run", "--help"), ["job: ddp, ", "cluster: array, auto, ", "max_per_group: 5", "--config-dir"]),
+    (("run", "--help"), ["faults: kill_one, none, random\n", "health: default, hangs\n", "standby: none, one\n"]),
+    (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
     (("status", "--help"), ["--json", "--once", "RUN"]),
     (("logs", "--help"), ["--group", "--rank", "--follow"]),
     (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
     (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
     (("job=ddp", "--info", "searchpath"), ["conf"]),
     (("plan", *LOCAL), ["train.py", "local0, local1"]),
+    (("plan", *LOCAL, "standby=one"), ["local0, local1, local2", "standby-000  on local2"]),
     (("plan", *LOCAL, "-m", "groups.count=3,4"), ["local0, local1, local2\n", "local0, local1, local2, local3\n"]),
     (("plan", "--config-dir", "conf", "job=mine", "cluster=local"), ["train.py --lr 0.1"]),
     (("plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"), ["train.py --lr 7"]),
@@ -222,7 +242,8 @@ def test_plan_shows_every_rank_and_what_the_loss_of_a_node_would_do(home: Path) 
     assert [row[3] for row in table] == [f"node{n // 2 + 1}" for n in range(8)]
     assert [row[4:] for row in table] == [[str(n // 2 % 2), str(n % 2)] for n in range(8)]
     assert any(line.strip().startswith("#SBATCH --nodes=5") for line in lines)
-    assert lines[-4] == "if node1 died   group 0 moves to node2, node5"
+    assert lines[-4] == "if node2 died   group 0 moves to node1, node5"
+    assert lines[-1] == "if node5 died   nothing happens: a spare"
 
 
 def test_slurm_off_path_means_this_machine_for_auto_and_the_reason_is_told(home: Path) -> None:

@@ -18,7 +18,7 @@ from lighthouse_process import LighthouseProcess
 from torch.distributed import TCPStore
 from torchft.coordination import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-from ftslurm.lighthouse import messages
+from ftslurm.lighthouse import messages, stock
 from ftslurm.lighthouse.quorum import Member
 
 PATIENCE = timedelta(seconds=20)
@@ -117,8 +117,11 @@ def test_unmodified_managers_form_quorums_and_survivors_do_not_wait(
     answers = [*together(pool, groups[:2], 6), first.result(10)]
     assert {(a.quorum_id, a.replica_world_size, a.max_step) for a in answers} == {(3, 3, 6)}
     assert [a.heal for a in answers] == [False, False, True]
-    report = lighthouse.wait_for("quorum")
-    assert (report["quorum_id"], report["members"], report["steps"]) == (3, [0, 1, 2], [6, 6, 0])
+    deadline = time.monotonic() + 20.0
+    while (report := lighthouse.wait_for("quorum"))["quorum_id"] != 3:
+        assert time.monotonic() < deadline, report
+        time.sleep(0.01)
+    assert (report["members"], report["steps"]) == ([0, 1, 2], [6, 6, 0])
     stopped([*groups[:2], back])
 
 
@@ -200,6 +203,54 @@ def test_a_manager_with_an_unknown_store_is_refused_and_one_of_a_dead_attempt_as
         dead = ask.future(messages.write_request(Member("other", "a", real.address, 21)), timeout=30)
         assert dead.exception(20).code() == grpc.StatusCode.FAILED_PRECONDITION
     real.stop()
+
+
+def test_who_brings_a_store_of_its_own_is_told_what_to_do_and_so_is_the_controller(
+    start: Callable[..., LighthouseProcess],
+) -> None:
+    lighthouse = start()
+    lighthouse.order("member", group=0, attempt=0, store="127.0.0.1:29500")
+    own = messages.write_request(Member("toy_0", "a", "127.0.0.1:12345", 0))
+    with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
+        ask = wire.unary_unary(f"/{messages.SERVICE}/Quorum")
+        errors = [call.exception(20) for call in [ask.future(own, timeout=30) for _ in range(3)]]
+    for text in [str(error.details()) for error in errors] + [lighthouse.wait_for("refused")["reason"]]:  # type: ignore[union-attr]
+        assert "'127.0.0.1:12345'" in text
+        assert "store_addr" in text
+        assert "lighthouse=torchft" in text
+    assert len([report for report in lighthouse.reports if report["type"] == "refused"]) == 1
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
+    start: Callable[..., LighthouseProcess], local: bool
+) -> None:
+    lighthouse = start(local=local)
+    port = int(lighthouse.url.rpartition(":")[2])
+    client = LighthouseClient(f"http://127.0.0.1:{port}", timedelta(seconds=10))
+    assert client.quorum("a", PATIENCE, "", "", 0, 1, False).quorum_id == 1
+    lighthouse.kill()
+    with socket.create_server(("127.0.0.1", port)):
+        began = time.monotonic()
+        lighthouse.start()
+        assert 2.0 <= time.monotonic() - began < 10.0  # its predecessor might have had to let go of it first
+        moved = int(lighthouse.url.rpartition(":")[2])
+        assert moved != port
+        assert f"port {port} is taken" in lighthouse.log.read_text()
+        client = LighthouseClient(f"http://127.0.0.1:{moved}", timedelta(seconds=10))
+        assert client.quorum("a", PATIENCE, "", "", 1, 1, False).quorum_id == 1
+
+
+def test_torchfts_own_moves_too_unless_somebody_has_asked_for_that_port() -> None:
+    options = {"local": True, "min_replicas": 1, "join_timeout_ms": 10, "quorum_tick_ms": 10}
+    options |= {"heartbeat_timeout_ms": 1000}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        with pytest.raises(Exception, match="in use"):
+            stock.serve(options | {"port": port, "may_move": False})
+        server = stock.serve(options | {"port": port, "may_move": True})
+        assert int(server.address().rpartition(":")[2]) != port
+        server.shutdown()
 
 
 def test_a_request_that_comes_before_the_controllers_word_is_held(

@@ -362,6 +362,63 @@ def test_a_host_whose_name_does_not_resolve_on_a_real_cluster_is_not_called_loca
     assert compat._own_name_does_not_resolve(None)
 
 
+# --- parameter servers --------------------------------------------------------------------------------------------
+
+SESSION = """
+import socket
+if HOST:
+    socket.gethostname = lambda: HOST
+import sys, threading, time
+sys.path.insert(0, TESTS)
+import torch, torchft
+from torchft.parameter_server import ParameterServer
+from torchft.process_group import ProcessGroupGloo
+from test_torchft_compat import compat, timedelta
+
+class Server(ParameterServer):
+    new_process_group = classmethod(lambda cls: ProcessGroupGloo(timeout=timedelta(seconds=5)))
+    def forward(self, session_id, group):
+        group.broadcast_one(torch.ones(1), root=0).wait()
+
+def session():
+    try:
+        word = torch.zeros(1)
+        Server.new_session(Server(0).address()).broadcast_one(word, root=0).wait()
+        for thread in threading.enumerate():
+            if "process_request_thread" in thread.name:
+                thread.join(20)
+        return word.item()
+    except OSError as error:
+        return error
+
+print("without:", session(), flush=True)
+print("PATCHED", file=sys.stderr, flush=True)
+print(compat.after_import())
+print("with:", session())
+"""
+
+
+def session(host=None):
+    code = SESSION.replace("TESTS", repr(str(Path(__file__).parent))).replace("HOST", repr(host))
+    return run_python(code, FTSLURM_CLUSTER="local")
+
+
+def test_without_the_patch_the_end_of_a_session_looks_like_an_error_and_with_it_it_does_not():
+    python = session()
+    without, _, patched = python.stderr.partition("PATCHED")
+    assert "without: 1.0" in python.stdout, python.stderr
+    assert "I/O operation on closed file" in without
+    assert "'session-end'" in python.stdout
+    assert "with: 1.0" in python.stdout, python.stderr
+    assert "Traceback" not in patched
+
+
+def test_a_parameter_server_is_reached_where_the_machines_own_name_does_not_resolve():
+    python = session("no-such-host.invalid")
+    assert "without: <urlopen error" in python.stdout, python.stderr
+    assert "with: 1.0" in python.stdout, python.stderr
+
+
 # --- the hang at exit (D3), mended by the module that runs the script ---------------------------------------------
 
 FAILS_WHILE_WAITING_FOR_A_QUORUM = """

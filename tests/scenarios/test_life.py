@@ -72,7 +72,11 @@ def test_with_restart_never_and_too_few_groups_left_the_run_fails_and_says_which
 
 def test_a_group_that_fails_after_another_has_finished_is_not_started_again(backend: Backend) -> None:
     script = backend.script(
-        "import os, sys, time\nif os.environ['REPLICA_GROUP_ID'] == '0':\n    sys.exit(0)\ntime.sleep(2)\nsys.exit(5)\n"
+        "import os, sys, time\nif os.environ['REPLICA_GROUP_ID'] == '0':\n    sys.exit(0)\n"
+        "journal = os.path.join(os.environ['FTSLURM_RUN_DIR'], 'events.jsonl')\n"
+        "while not any('step_exited' in line and '\"group\":0' in line for line in open(journal)):\n"
+        "    time.sleep(0.05)\n"
+        "sys.exit(5)\n"
     )
     run = backend.start("groups.count=2", script=script).finish(1)  # no step was committed: nobody did group 1's share
     assert len(run.named("step_launched", group=1)) == 1
@@ -80,8 +84,15 @@ def test_a_group_that_fails_after_another_has_finished_is_not_started_again(back
     assert "already finished" in str(given_up["reason"])
 
 
-def test_when_every_group_is_down_at_once_the_run_fails_and_never_restarts_from_step_0(backend: Backend) -> None:
-    run = backend.start("groups.count=2", args={"steps": 500, "step-time": 0.05})
+@pytest.mark.parametrize(
+    ("backend", "lighthouse"),
+    [("local", "ftslurm"), pytest.param("slurm", "ftslurm", marks=pytest.mark.slurm), ("local", "torchft")],
+    indirect=["backend"],
+)
+def test_when_every_group_is_down_at_once_the_run_fails_and_never_restarts_from_step_0(
+    backend: Backend, lighthouse: str
+) -> None:
+    run = backend.start("groups.count=2", f"lighthouse={lighthouse}", args={"steps": 500, "step-time": 0.05})
     run.until(lambda: all(len(run.steps(g)) >= 5 for g in (0, 1)), "5 steps")
     for pid in [run.pid(0), run.pid(1)]:
         os.kill(pid, signal.SIGKILL)
@@ -116,7 +127,7 @@ def test_stop_while_the_workers_still_import_torch(backend: Backend) -> None:
 
 
 def test_a_workers_children_die_with_it_whatever_session_they_are_in(backend: Backend) -> None:
-    run = backend.start("groups.count=2", args={"steps": 60, "step-time": 0.1, "children": 2})
+    run = backend.start("groups.count=2", args={"open-end": True, "step-time": 0.1, "children": 2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     match = re.search(r"children (\d+) (\d+)", run.rank_log(1))
     assert match
@@ -125,8 +136,10 @@ def test_a_workers_children_die_with_it_whatever_session_they_are_in(backend: Ba
     run.kill(group=1)
     run.wait_for("step_exited", group=1, attempt=0)
     run.until(lambda: not any(_lives(pid) for pid in children), "the children of the killed rank are gone", 10)
+    run.wait_until_back(1)
+    steps = run.end_soon()
     run.finish()  # and those of the ranks that ended well are gone too
-    run.check_training(60, survivors={0}, returned={1})
+    run.check_training(steps, survivors={0}, returned={1})
 
 
 def test_a_script_that_prints_a_megabyte_a_second_slows_nothing_down(backend: Backend) -> None:
@@ -217,7 +230,7 @@ def test_ctrl_c_stops_a_local_run_and_leaves_one_on_slurm_alone(backend: Backend
 
 
 def test_workers_end_themselves_when_their_controller_is_gone(backend: Backend) -> None:
-    quick = ("health.orphan_after_s=3", "health.heartbeat_s=0.5")
+    quick = ("health.orphan_after_s=3", "health.lost_after_s=2", "health.heartbeat_s=0.5")
     run = backend.start("groups.count=2", *quick, script=backend.script(IDLE.format(extra="")))
     workers = [run.pid(0), run.pid(1)]
     controller = int(str(run.wait_for("run_started")["pid"]))

@@ -2,16 +2,34 @@
 
 After each: the survivors committed every step exactly once and never stalled, no step is missing, nothing is left
 running, and all groups end with bit-equal weights (harness.Run.check_training, finish).
+
+Where the Lighthouse matters, torchft's own has its turn too. Before ours no heartbeat time-out runs out in any test, so
+that whoever waits for one is found out.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
+import socket
+import time
 
-from harness import Backend
+import pytest
+from harness import SCRIPTS, Backend, Run, busy_cores
 
-TRAIN = {"steps": 120, "step-time": 0.05}  # long enough for a group that fails at 20 to be back before the end
+OURS = ["lighthouse=ftslurm", "lighthouse.heartbeat_timeout_ms=30000", "lighthouse.join_timeout_ms=30000"]
+STOCK = ["lighthouse=torchft"]
+SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
+ids = {"ids": lambda value: value if isinstance(value, str) else value[0].removeprefix("lighthouse=")}
+# Launcher and Lighthouse have nothing to do with each other, so three of the four pairs are enough.
+WITH_DDP = 'job.env.TOY_DDP="1"'  # torch's DDP, which most tests do without
+before_both = pytest.mark.parametrize(
+    ("backend", "lighthouse"), [("local", OURS), SLURM, ("local", STOCK)], indirect=["backend"], **ids
+)
+here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # what srun adds is shown by others
+TRAIN = {"open-end": True, "step-time": 0.05}
 
 
 def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backend: Backend) -> None:
@@ -22,40 +40,72 @@ def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backe
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
 
 
-def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend) -> None:
+@before_both
+def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend, lighthouse: list[str]) -> None:
     fails = {"fail-at": 20, "fail-group": 1, "fail-how": "exit3"}
-    run = backend.start("groups.count=3", args=TRAIN | fails).finish()
-    run.check_training(120, survivors={0, 2}, returned={1})
+    run = backend.start("groups.count=3", *lighthouse, args=TRAIN | fails)
+    run.wait_until_back(1)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0, 2}, returned={1})
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["code"], ended["signal"]) == ("user_error", 3, None)
     assert len(run.named("step_launched")) == 5  # nobody else was touched
+    if lighthouse is OURS:
+        assert max(longest_gap(run, g) for g in (0, 2)) < 3.0  # measured: 0.04 s and the step
+        assert {s["participants"] for s in run.steps(0)} <= {2, 3}  # nobody ever stepped alone
 
 
-def test_an_exception_is_in_the_journal_with_its_text(backend: Backend) -> None:
+def test_exceptions_and_segmentation_faults_are_told_as_what_they_are(backend: Backend) -> None:
+    crash = f"""
+import os, runpy, sys
+if os.environ["REPLICA_GROUP_ID"] == "1":
+    sys.argv += ["--fail-group=1", "--fail-at=60", "--fail-how=segv"]
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+"""
     fails = {"fail-at": 20, "fail-group": 0, "fail-how": "raise"}
-    run = backend.start("groups.count=2", args=TRAIN | fails).finish()
-    run.check_training(120, survivors={1}, returned={0})
+    run = backend.start("groups.count=3", script=backend.script(crash, "toy.py"), args=TRAIN | fails)
+    run.wait_until_back(0, 1)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={2}, returned={0, 1})
     (ended,) = run.named("step_exited", group=0, attempt=0)
     assert (ended["cause"], ended["error"]) == ("user_error", "RuntimeError: told to fail at step 20")
     assert "Traceback" in run.rank_log(0)
     assert "ftslurm/worker" not in run.rank_log(0).split("Traceback")[1]  # the user's frames only
-
-
-def test_a_segmentation_fault_is_told_as_what_it_is(backend: Backend) -> None:
-    fails = {"fail-at": 20, "fail-group": 1, "fail-how": "segv"}
-    run = backend.start("groups.count=2", args=TRAIN | fails).finish()
-    run.check_training(120, survivors={0}, returned={1})
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["signal"]) == ("killed", signal.SIGSEGV)
 
 
+@before_both
+def test_a_group_that_comes_late_heals_from_those_that_have_begun_without_it(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    late = f"""
+import os, runpy, sys, time
+if os.environ["REPLICA_GROUP_ID"] == "1":
+    if os.environ["FTSLURM_ATTEMPT"] == "0":
+        sys.exit("not yet")
+    begun = sys.argv[sys.argv.index("--steps-file") + 1] + "-0-0"
+    while not os.path.exists(begun):
+        time.sleep(0.05)
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+"""
+    # Ours waits for a group that the controller has announced until join_timeout_ms, the first time.
+    join = "lighthouse.join_timeout_ms=2000"
+    run = backend.start("groups.count=2", *lighthouse, join, script=backend.script(late, "toy.py"), args=TRAIN)
+    run.wait_until_back(1)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0}, returned={1})
+    assert run.steps(1)[0]["step"] > 1
+
+
 def test_kill_9_of_one_rank_takes_its_two_node_group_down_and_only_that(backend: Backend) -> None:
     shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2")
-    run = backend.start(*shape, args={"steps": 100, "step-time": 0.1})
-    run.until(lambda: len(run.steps(0)) >= 15 and len(run.steps(1)) >= 15, "15 steps of both groups")
+    run = backend.start(*shape, args=TRAIN)
+    run.wait_for_steps(15, groups=2)
     at = run.kill(group=1, rank=3)
-    run.finish()
-    run.check_training(100, survivors={0}, returned={1}, ranks=4)
+    run.wait_until_back(1)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0}, returned={1}, ranks=4)
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["signal"], ended["rank"]) == ("killed", signal.SIGKILL, 3)
     assert float(str(ended["noticed"])) - at < 2.0
@@ -68,32 +118,38 @@ def test_kill_9_of_one_rank_takes_its_two_node_group_down_and_only_that(backend:
     assert 0 < float(str(back["recovery_s"])) < 60
 
 
-def test_two_groups_killed_together_both_come_back(backend: Backend) -> None:
-    run = backend.start("groups.count=3", args={"steps": 100, "step-time": 0.1})
-    run.until(lambda: all(len(run.steps(g)) >= 15 for g in range(3)), "15 steps of all groups")
+@pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
+def test_two_groups_killed_together_both_come_back(backend: Backend, lighthouse: list[str]) -> None:
+    run = backend.start("groups.count=3", *lighthouse, WITH_DDP, args=TRAIN)
+    run.wait_for_steps(15, groups=3)
     for pid in [run.pid(0), run.pid(2)]:
         os.kill(pid, signal.SIGKILL)
-    run.finish()
-    run.check_training(100, survivors={1}, returned={0, 2})
+    run.wait_until_back(0, 2)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={1}, returned={0, 2})
     ends = [float(str(run.named("step_exited", group=g, attempt=0)[0]["time"])) for g in (0, 2)]
     again = [float(str(run.named("step_launched", group=g, attempt=1)[0]["time"])) for g in (0, 2)]
     assert max(again) < max(ends) + 1.0  # side by side: the second does not wait for the first to be back
     assert min(again) < float(str(run.named("group_joined", group=0, attempt=1)[0]["time"]))
 
 
+@here
 def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_out(backend: Backend) -> None:
     # Gloo's ring: a survivor that is no neighbour of the dead group learns of it only when the neighbours hang up.
     # toy.py's process groups time out after 10 s; without the patch "abort-on-error" that is what survivors waited.
-    run = backend.start("groups.count=4", "restart=never", args={"steps": 80, "step-time": 0.05})
-    run.until(lambda: all(len(run.steps(g)) >= 15 for g in range(4)), "15 steps of all groups")
+    run = backend.start("groups.count=4", "restart=never", WITH_DDP, args={"steps": 80, "step-time": 0.05})
+    run.wait_for_steps(15, groups=4)
     run.kill(group=1)
     run.finish()
     run.check_training(80, survivors={0, 2, 3})
 
 
+@here
 def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took(backend: Backend) -> None:
-    run = backend.start("groups.count=2", "faults=kill_one", "job.total_steps=60", args=TRAIN).finish()
-    run.check_training(120, survivors={0}, returned={1})
+    run = backend.start("groups.count=2", "faults=kill_one", "job.total_steps=60", args=TRAIN)
+    run.wait_until_back(1)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0}, returned={1})
     (drill,) = run.named("fault_injected")
     assert (drill["group"], drill["kind"]) == (1, "kill")
     assert int(str(drill["step"])) >= 30
@@ -103,28 +159,99 @@ def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took
     assert "the run succeeded" in run.text
 
 
-def test_the_lighthouse_is_relaunched_on_its_address_and_no_group_is_restarted(backend: Backend) -> None:
-    run = backend.start("groups.count=2", "groups.min=2", args={"steps": 60, "step-time": 0.1})
-    run.until(lambda: len(run.steps(0)) >= 10, "10 steps")
-    guards = [
-        p for p in run.processes() if b"ftslurm.lighthouse" in _command_line(p) and b"srun" not in _command_line(p)
-    ]
-    os.kill(max(guards), signal.SIGKILL)  # the younger of guard and Lighthouse
-    run.finish()
-    assert len(run.named("step_launched", unit="lighthouse")) == 2
+@before_both
+def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    # torchft's own forgets everything: were not all groups needed, the first to be back would step alone.
+    run = backend.start("groups.count=3", f"groups.min={1 if lighthouse is OURS else 3}", *lighthouse, args=TRAIN)
+    for number in range(3):
+        run.until(lambda n=number: len(run.named("step_ready", unit="lighthouse")) == n + 1, "the Lighthouse")
+        run.until(lambda n=number: len(run.steps(0)) >= 20 * (n + 1), "some steps")
+        with busy_cores() if number == 1 else contextlib.nullcontext():
+            time.sleep(0.2)
+            run.kill_lighthouse()
+            time.sleep(1.0)
+    run.wait_for("step_ready", unit="lighthouse", attempt=3)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0, 1, 2})
+    assert len(run.named("step_launched", unit="lighthouse")) == 4
     assert len({e["url"] for e in run.named("step_ready", unit="lighthouse")}) == 1
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
-    assert len(set(run.weights().values())) == 1
+    if lighthouse is OURS:
+        quorums = [s["quorum"] for s in run.steps(0)]
+        assert quorums == sorted(quorums)
 
 
+@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(backend: Backend) -> None:
+    run = backend.start("groups.count=3", *OURS, args=TRAIN)
+    run.wait_for_steps(15, groups=3)
+    run.kill_lighthouse()
+    time.sleep(0.05)
+    run.kill(group=2)
+    run.wait_until_back(2)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0, 1}, returned={2})
+
+
+@before_both
+def test_a_lighthouse_whose_port_is_taken_while_it_is_away_moves_and_the_groups_follow(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    run = backend.start("groups.count=2", "groups.min=2", *lighthouse, args=TRAIN)
+    run.wait_for_steps(20, groups=2)
+    (up,) = run.named("step_ready", unit="lighthouse")
+    run.kill_lighthouse()
+    with grab(int(str(up["url"]).rpartition(":")[2])):  # who connects is not even answered
+        run.until(lambda: len(run.named("step_ready", unit="lighthouse")) == 2, "the Lighthouse elsewhere")
+        before = len(run.steps(0))
+        run.until(lambda: len(run.steps(0)) > before + 20, "further steps")
+    run.kill_lighthouse()  # its successor takes the new port
+    run.wait_for("step_ready", unit="lighthouse", attempt=2)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0, 1})
+    urls = [e["url"] for e in run.named("step_ready", unit="lighthouse")]
+    assert urls[0] != urls[1] == urls[2]
+    assert [e["restarts"] for e in run.named("run_finished")] == [0]
+
+
+@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
 def test_an_unmodified_torchrun_style_script_runs(backend: Backend) -> None:
     run = backend.start("groups.count=2", "job.args=['12']", script="torchrun_style.py").finish()
     assert len(run.named("group_joined")) == 2, run.rank_log(0)
 
 
-def _command_line(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+@pytest.mark.parametrize(("backend", "lighthouse"), [("local", OURS), ("local", STOCK)], indirect=["backend"], **ids)
+def test_a_script_with_a_store_of_its_own_needs_torchfts_lighthouse_and_is_told_so(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    own = f"""
+import os, runpy
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+os.environ |= {{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}}
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+"""
+    run = backend.start("groups.count=2", *lighthouse, script=backend.script(own, "toy.py"), args={"steps": 10})
+    if lighthouse is STOCK:
+        run.finish().check_training(10, survivors={0, 1})
+        return
+    refused = run.wait_for("quorum_refused")
+    assert "lighthouse=torchft" in str(refused["reason"])
+    run.until(lambda: "store of its own" in run.text, "what people see")
+
+
+def longest_gap(run: Run, group: int) -> float:
+    times = [s["time"] for s in run.steps(group)]
+    return max(b - a for a, b in itertools.pairwise(times))
+
+
+def grab(port: int) -> socket.socket:
+    """Listen on a port the moment it is free."""
+    deadline = time.monotonic() + 5.0
+    while True:
+        try:
+            return socket.create_server(("", port), backlog=200)
+        except OSError:
+            assert time.monotonic() < deadline

@@ -1,4 +1,7 @@
-"""The smallest torchft training that can fail in every way: what most tests run instead of a real script."""
+"""The smallest torchft training that can fail in every way: what most tests run instead of a real script.
+
+TOY_DDP=0 does without torch's DDP and optimizers, which import torch._dynamo: a second of CPU time in every process.
+"""
 
 import argparse
 import hashlib
@@ -21,6 +24,7 @@ ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=50)
 parser.add_argument("--step-time", type=float, default=0.02, help="seconds to sleep in each step")
+parser.add_argument("--pause", type=float, default=0, help="seconds to sleep between two steps, as data loading does")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--fail-at", type=int, help="fail in this step, between quorum and allreduce")
 parser.add_argument("--fail-group", type=int, default=0)
@@ -30,6 +34,8 @@ parser.add_argument("--fail-how", choices=["exit3", "kill9", "raise", "segv", "h
 parser.add_argument("--children", type=int, default=0, help="how many to leave behind, one in its own session")
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--noise-mb-s", type=float, default=0, help="text to print")
+parser.add_argument("--no-resume", action="store_true", help="take no notice of checkpoints")
+parser.add_argument("--open-end", action="store_true", help="go on until STEPS_FILE-end says after which step to end")
 parser.add_argument("--steps-file", help="a JSON line per step this process has committed, in STEPS_FILE-GROUP-RANK")
 args = parser.parse_args()
 
@@ -46,6 +52,50 @@ def fail() -> None:
             os.kill(os.getpid(), signal.SIGSEGV)
         case "hang":
             time.sleep(10_000)
+
+
+def last_step() -> int:
+    if not args.open_end:
+        return args.steps
+    try:
+        with open(f"{args.steps_file}-end") as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return sys.maxsize
+
+
+class Descent:
+    """Gradient descent with momentum."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.speed = [torch.zeros_like(p) for p in parameters]
+
+    def zero_grad(self, _: bool = True) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for p, speed in zip(self.parameters, self.speed, strict=True):
+                speed.mul_(0.9).add_(p.grad)
+                p.sub_(speed, alpha=1e-3)
+
+    def state_dict(self) -> dict:
+        return {"speed": self.speed}
+
+    def load_state_dict(self, state: dict) -> None:
+        for speed, loaded in zip(self.speed, state["speed"], strict=True):
+            speed.copy_(loaded)
+
+
+def average() -> None:
+    """All gradients in one collective."""
+    grads = [p.grad for p in model.parameters()]
+    together = torch.cat([grad.flatten() for grad in grads])
+    manager.allreduce(together).wait()
+    for grad, mean in zip(grads, together.split([grad.numel() for grad in grads]), strict=True):
+        grad.copy_(mean.view_as(grad))
 
 
 to_fail = args.fail_at is not None and (args.fail_group, args.fail_rank, args.fail_attempt) == (GROUP, RANK, ATTEMPT)
@@ -75,12 +125,20 @@ manager = Manager(
     replica_id=f"toy_{GROUP}",
     timeout=timedelta(seconds=10),
 )
-ddp = DistributedDataParallel(manager, model)
-optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=1e-2))
+by_hand = os.environ.get("TOY_DDP") == "0"
+ddp = model if by_hand else DistributedDataParallel(manager, model)
+parameters = list(model.parameters())
+optimizer = Optimizer(manager, Descent(parameters) if by_hand else torch.optim.AdamW(parameters, lr=1e-2))
 if WORLD_SIZE > 1:
     dist.init_process_group("gloo")
+checkpointer = None
+if os.environ.get("FTSLURM_CHECKPOINT_EVERY", "0") != "0" and not args.no_resume:
+    from ftslurm.checkpoint import Checkpointer
 
-while (step := manager.current_step()) < args.steps:
+    checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
+    print("restored", checkpointer.restore(), flush=True)
+
+while (step := manager.current_step()) < last_step():
     data = torch.Generator().manual_seed(hash((args.seed, GROUP, RANK, step)))  # integers hash alike everywhere
     x = torch.randn(8, 16, generator=data)
     optimizer.zero_grad()
@@ -92,6 +150,8 @@ while (step := manager.current_step()) < args.steps:
     sys.stdout.write("noise " * int(args.noise_mb_s * args.step_time * 1e6 / 6))
     loss = (ddp(x) - x.sum(1, keepdim=True)).square().mean()
     loss.backward()
+    if by_hand:
+        average()
     if WORLD_SIZE > 1:
         for p in model.parameters():
             dist.all_reduce(p.grad)
@@ -99,13 +159,18 @@ while (step := manager.current_step()) < args.steps:
     healed_to = manager.current_step()  # a heal moves it
     optimizer.step()
     now = manager.current_step()
+    if checkpointer:
+        checkpointer.step()
     print(f"step {now} loss {loss.item():.3f} participants {participants}", flush=True)
     if args.steps_file and now == healed_to + 1:
         line = {"time": time.time(), "group": GROUP, "rank": RANK, "attempt": ATTEMPT, "step": now}
         line |= {"quorum": manager._quorum_id, "participants": participants}
         with open(f"{args.steps_file}-{GROUP}-{RANK}", "a") as file:
             file.write(json.dumps(line) + "\n")
+    time.sleep(args.pause)
 
+if checkpointer:
+    checkpointer.close()
 weights = nn.utils.parameters_to_vector(model.parameters()).detach()
 print(f"weights sha256={hashlib.sha256(bytes(weights.view(torch.uint8).tolist())).hexdigest()}", flush=True)
 manager.shutdown(wait=False)

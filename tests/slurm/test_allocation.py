@@ -26,25 +26,27 @@ def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
 
 
 def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slurm_cluster: Cluster) -> None:
-    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"steps": 120, "step-time": 0.1})
+    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     (launched,) = run.named("step_launched", group=1)
     (lost,) = launched["nodes"]  # type: ignore[misc]
     slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])
+    run.wait_until_back(1)
+    last = run.end_soon()
     run.finish()
-    run.check_training(120, survivors={0}, returned={1})
+    run.check_training(last, survivors={0}, returned={1})
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["node"]) == ("node_lost", lost)
     assert lost not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
 
 
 def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backend, slurm_cluster: Cluster) -> None:
-    run = slurm.start("groups.count=2", args={"steps": 80, "step-time": 0.1})
+    run = slurm.start("groups.count=2", "cluster.replace=false", args={"steps": 50, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     (lost,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
     slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])
     run.finish()
-    assert [int(s["step"]) for s in run.steps(0)][-1] == 80
+    assert [int(s["step"]) for s in run.steps(0)][-1] == 50
     assert len(run.named("step_launched", group=1)) == 1
     assert "1 of 2 groups finished" in str(run.named("run_finished")[0]["reason"])
 
@@ -60,26 +62,28 @@ def test_scancel_of_the_job_leaves_a_journal_that_says_so_and_no_process(slurm: 
 
 def test_slurms_warning_before_the_time_limit_reaches_the_controller_and_not_the_scripts(slurm: Backend) -> None:
     text = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('USR2', flush=True))\n" + IDLE
-    run = slurm.start("groups.count=2", script=slurm.script(text))
+    run = slurm.start("groups.count=2", "cluster.signal_s=8", script=slurm.script(text))
     run.pid(0), run.pid(1)
     job = str(run.named("run_started")[0]["job_id"])
     subprocess.run(["scancel", "--batch", "--signal=USR2", job], env=slurm_environ(slurm), check=True)
-    run.finish(1, outcome="stopped")
+    run.finish(1, outcome="stopped")  # it takes no steps that could be saved
     assert "cluster.time" in str(run.named("run_finished")[0]["reason"])
     assert {e["cause"] for e in run.named("step_exited") if e["group"] is not None} == {"time_limit"}
     assert "USR2" not in run.rank_log(0) + run.rank_log(1)
 
 
 def test_a_step_that_is_cancelled_by_hand_is_brought_back(slurm: Backend) -> None:
-    run = slurm.start("groups.count=2", args={"steps": 120, "step-time": 0.1})
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     listed = subprocess.run(
         ["squeue", "--steps", "--noheader", "--format=%i %j"], env=slurm_environ(slurm), capture_output=True, text=True
     )
     (step,) = [line.split()[0] for line in listed.stdout.splitlines() if line.split()[1] == "group-0001"]
     subprocess.run(["scancel", step], env=slurm_environ(slurm), check=True)
+    run.wait_until_back(1)
+    last = run.end_soon()
     run.finish()
-    run.check_training(120, survivors={0}, returned={1})
+    run.check_training(last, survivors={0}, returned={1})
 
 
 def test_a_job_that_never_starts_can_be_stopped(slurm: Backend, slurm_cluster: Cluster) -> None:
@@ -102,7 +106,7 @@ def slurm_environ(backend: Backend) -> dict[str, str]:
 
 @pytest.mark.parametrize("helper_too", [False, True], ids=["srun", "srun and its helper"])
 def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backend, helper_too: bool) -> None:
-    run = slurm.start("groups.count=2", args={"steps": 120, "step-time": 0.1})
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     old = run.pid(1)
     sruns = sorted(
@@ -112,8 +116,10 @@ def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backe
         os.kill(pid, signal.SIGKILL)
     run.wait_for("step_launched", group=1, attempt=1)
     run.until(lambda: not _lives(old), "the old attempt's worker is gone", 5)
+    run.wait_until_back(1)
+    last = run.end_soon()
     run.finish()
-    run.check_training(120, survivors={0}, returned={1})
+    run.check_training(last, survivors={0}, returned={1})
     times = {attempt: [s["time"] for s in run.steps(1) if s["attempt"] == attempt] for attempt in (0, 1)}
     assert max(times[0]) < min(times[1])
 

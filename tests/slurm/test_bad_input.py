@@ -89,7 +89,7 @@ def test_what_this_cluster_cannot_do_is_refused_in_one_paragraph(
 def test_plan_shows_the_sbatch_script_and_submits_nothing(strict_cluster: Cluster, folder: Path) -> None:
     words = ("cluster.partition=short", "cluster.time=5", "groups.workers=2", "cluster.setup=[module load cuda]")
     done = ftslurm(strict_cluster, folder, "plan", "cluster=auto", *words)
-    assert (done.returncode, done.stderr) == (0, "ftslurm: Slurm answers: submitting to it\n")
+    assert (done.returncode, done.stderr) == (0, "ftslurm: Slurm answers: run would submit to it\n")
     script = [line.strip() for line in done.stdout.splitlines()]
     for line in ("#SBATCH --nodes=2", "#SBATCH --partition=short", "#SBATCH --time=5", "#SBATCH --gpus-per-node=2"):
         assert line in script

@@ -118,14 +118,14 @@ def test_too_few_nodes_are_told_in_the_output_with_what_to_type(slurm_cluster: C
 @pytest.mark.slurm
 def test_slurms_warning_before_the_time_limit_reaches_the_controller(slurm_cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOK)
-    words = ("job.script=train.py", "job.args=[600]", "stop.grace_s=1")
+    words = ("job.script=train.py", "job.args=[600]", "stop.grace_s=1", "cluster.signal_s=8")
     job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable)
     wait_until(lambda: "600" in job.log(0) and "600" in job.log(1), job)
     slurm_cluster.run(["scancel", "--batch", "--signal=USR2", job.id])  # as --signal=B:USR2@120 does
     assert job.wait()[0] == "FAILED", job.output
     (end,) = job.events("run_finished")
     assert end["outcome"] == "stopped"
-    assert "time limit" in str(end["reason"])
+    assert "no step was committed in this job" in str(end["reason"])
     assert not slurm_cluster.processes()
 
 

@@ -23,11 +23,24 @@ def started(groups: int = 3, total_steps: int | None = 120, **fields: Any) -> Li
     return event(0, "run_started", groups=groups, total_steps=total_steps, **known, **where, **fields)
 
 
+PHASES: dict[str, float | None] = {
+    "detect": 0.03,
+    "end": 0.04,
+    "wait": 0.0,
+    "start": 0.2,
+    "import": 0.9,
+    "assign": 0.01,
+    "join": 0.1,
+}
+PHASES["commit"] = 0.02  # a restart's; the first start has null for the first three
+NEW_FIELDS = {"phases", "evidence", "traceback", "standby", "rank", "by"}  # that journals of 0.1.0 do not have
+
+
 def launched(time: float, group: int, attempt: int = 0, node: str | None = None, **fields: Any) -> Line:
     node = node or f"n{group + 1}"
     known = {"unit": f"group-{group:04d}", "nodes": [node], "allocation": "local", **fields}
     known |= {"ranks": [{"rank": 0, "node": node, "local_rank": 0}], "reason": "restart" if attempt else "start"}
-    known["down_s"] = 0.1 if attempt else None
+    known = {"down_s": 0.1 if attempt else None, "standby": None} | known
     return event(time, "step_launched", group=group, attempt=attempt, **known)
 
 
@@ -36,7 +49,9 @@ def ready(time: float, group: int, attempt: int = 0) -> Line:
 
 
 def joined(time: float, group: int, step: int, attempt: int = 0, participants: int = 3, **fields: Any) -> Line:
-    known = {"quorum_id": 1 + 2 * attempt, "seconds": 2.4, "recovery_s": None, **fields}
+    first: dict[str, float | None] = {"detect": None, "end": None, "wait": None}
+    known: Line = {"quorum_id": 1 + 2 * attempt, "seconds": 2.4, "recovery_s": None}
+    known |= {"phases": PHASES if attempt else PHASES | first, **fields}
     return event(time, "group_joined", group=group, attempt=attempt, step=step, participants=participants, **known)
 
 
@@ -48,11 +63,24 @@ def progress(time: float, group: int, step: int, attempt: int = 0, participants:
 def exited(time: float, group: int, attempt: int = 0, cause: str = "killed", **fields: Any) -> Line:
     log = f"/scratch/runs/ddp-0930-k3/logs/group-{group:04d}/attempt-{attempt:03d}/rank-0.log"
     known: Line = {"unit": f"group-{group:04d}", "code": None, "signal": None, "node": None, "log": log, "error": None}
+    known |= {"evidence": [], "traceback": None, "phases": None}
     if cause == "killed":
-        known |= {"signal": 9, "node": f"n{group + 1}"}
+        known |= {"signal": 9, "node": f"n{group + 1}", "evidence": ["the guard of task 0: signal 9"]}
     if cause == "ok":
         known |= {"code": 0}
     return event(time, "step_exited", group=group, attempt=attempt, cause=cause, **(known | fields))
+
+
+def injected(time: float, kind: str, group: int | None = None, rank: int = 0, **fields: Any) -> Line:
+    known = {"attempt": 0, "node": "n1" if group is None else f"n{group + 1}", "step": None, "by": None, "reason": None}
+    return event(time, "fault_injected", kind=kind, group=group, rank=rank, **(known | fields))
+
+
+def standby(time: float, number: int = 0, attempt: int = 0, node: str = "n4", warm_s: float | None = 1.2) -> list[Line]:
+    """A standby is launched, and warm after this long; None: it never is."""
+    known = {"unit": f"standby-{number:03d}", "group": None, "attempt": attempt}
+    lines = [event(time, "step_launched", **known, nodes=[node], ranks=[], reason="start", down_s=None, standby=None)]
+    return lines if warm_s is None else [*lines, event(time + warm_s, "step_ready", **known, seconds=warm_s)]
 
 
 def finished(time: float, outcome: str = "succeeded", **fields: Any) -> Line:
@@ -77,7 +105,7 @@ def one_kill() -> list[Line]:
         *(launched(0.7, g) for g in range(3)),
         *(ready(2.5, g) for g in range(3)),
         *(joined(3.1 + g / 100, g, 1) for g in range(3)),
-        event(15.2, "fault_injected", group=1, attempt=0, kind="kill", step=61),
+        injected(15.2, "kill", 1, step=61),
         exited(15.3, 1),
         event(15.3, "restart_scheduled", group=1, attempt=1, due=START + 15.3, reason="killed by signal 9 on n2"),
         launched(15.4, 1, attempt=1),
@@ -98,6 +126,29 @@ def one_kill() -> list[Line]:
     lines += [exited(27.3 + g / 10, g, attempt=1 if g == 1 else 0, cause="ok") for g in range(3)]
     lines.sort(key=lambda line: line["time"])
     return [*lines, finished(27.6)]
+
+
+def lost_node() -> list[Line]:
+    """n2 falls silent at step 61; the warm standby on n4 takes group 1 over; the next standby starts on n5."""
+    lines = [line for line in one_kill() if line["time"] < START + 15.2]
+    lines += [*standby(1.0), *standby(1.0, 1, node="n5", warm_s=None)]
+    lines.sort(key=lambda line: line["time"])
+    phases = PHASES | {"detect": 11.2, "start": None, "import": None}
+    return [
+        *lines,
+        event(25.2, "node_silent", node="n2", seconds=10.0),
+        event(26.4, "node_excluded", node="n2", reason="silent for 11 s, and no probe reaches it"),
+        exited(26.4, 1, cause="node_lost", node="n2", evidence=["silent for 11 s", "the probe did not come back"]),
+        event(26.4, "restart_scheduled", group=1, attempt=1, due=START + 26.4, reason="node_lost on n2"),
+        launched(26.45, 1, attempt=1, node="n4", standby="standby-000/0", down_s=0.05),
+        ready(26.5, 1, attempt=1),
+        joined(26.7, 1, 118, attempt=1, recovery_s=0.3, seconds=0.2, phases=phases),
+    ]
+
+
+def old(lines: Iterable[Line]) -> list[Line]:
+    """The same journal, as 0.1.0 would have written it."""
+    return [{key: value for key, value in line.items() if key not in NEW_FIELDS} for line in lines]
 
 
 def write(run: RunDir, lines: Iterable[Line], torn: str = "") -> RunDir:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ftslurm.channel import LONGEST, Lines, decode, encode, encode_short
+from ftslurm.channel import LONGEST, Lines, decode, encode, encode_pieces, encode_short
 
 TEXTS = {
     "ascii": "x" * 5000,
@@ -117,3 +117,14 @@ def test_half_a_line_waits_for_the_other_half() -> None:
     assert lines.feed(b"one\ntw") == [b"one"]
     assert lines.feed(b"") == []
     assert lines.feed(b"o\n\n") == [b"two", b""]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "line\n" * 700, "größer\n" * 400, "\U0001f600" * 500, '"\\' * 900, "\x1b" * 999]
+)
+def test_a_long_text_travels_in_pieces_that_fit(text: str) -> None:
+    pieces = encode_pieces("trace", text, task=1234)
+    assert all(len(piece) <= LONGEST for piece in pieces)
+    assert "".join(json.loads(piece)["text"] for piece in pieces) == text
+    assert len(pieces) <= len(json.dumps(text)) // (LONGEST - 60) + 1
+    assert {json.loads(piece)["task"] for piece in pieces} <= {1234}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ftslurm.checks import check, get
-from ftslurm.config import Config, KillFault
+from ftslurm.config import Config, Fault
 from ftslurm.errors import ConfigError
 
 
@@ -23,6 +23,9 @@ def config(**settings: Any) -> Config:
         assert hasattr(getattr(made, section), name), key
         setattr(getattr(made, section), name, value)
     return made
+
+
+SERVED = {"groups__roles": {"ps": 1, "work": 1}, "groups__serve": ["ps"], "lighthouse__kind": "none"}
 
 
 def refusal(**settings: Any) -> str:
@@ -40,9 +43,9 @@ def test_the_defaults_are_sound() -> None:
     ("key", "value", "valid"),
     [
         ("cluster.kind", "pbs", "auto, local, slurm"),
-        ("cluster.mode", "stepz", "steps"),
+        ("cluster.mode", "stepz", "steps, array"),
         ("cluster.controller", "there", "job, here"),
-        ("lighthouse.kind", "rust", "torchft, ftslurm"),
+        ("lighthouse.kind", "rust", "ftslurm, torchft, none"),
         ("restart.policy", "always", "on_failure, never"),
         ("restart.on_state_loss", "ignore", "fail, checkpoint"),
     ],
@@ -76,7 +79,7 @@ def test_a_choice_that_does_not_exist_is_answered_with_those_that_do(key: str, v
         ("restart.backoff_s", 0),
         ("restart.backoff_max_s", 0),
         ("health.heartbeat_s", 0.1),
-        ("health.orphan_after_s", 4),
+        ("health.lost_after_s", 4),
         ("health.start_timeout_s", 1),
         ("job.total_steps", 1),
         ("checkpoint.every", 0),
@@ -84,10 +87,10 @@ def test_a_choice_that_does_not_exist_is_answered_with_those_that_do(key: str, v
     ],
 )
 def test_a_number_may_be_as_small_as_makes_sense_and_no_smaller(key: str, least: float) -> None:
-    setting = key.replace(".", "__")
-    check(config(**{setting: least}))
+    known = {"lighthouse__heartbeat_timeout_ms": 1000, key.replace(".", "__"): least}
+    check(config(**known))
     for value in (least - 1, float("nan")):
-        assert key in refusal(**{setting: value})
+        assert key in refusal(**{**known, key.replace(".", "__"): value})
 
 
 def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
@@ -133,12 +136,26 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         # time-outs that contradict one another
         ({"health__orphan_after_s": 3.0}, ["health.orphan_after_s=3.0", "health.heartbeat_s=2.0"]),
         ({"lighthouse__heartbeat_timeout_ms": 60_000}, ["lighthouse.heartbeat_timeout_ms", "torchft.quorum_timeout_s"]),
+        # roles
+        (
+            {"groups__roles": {"a": 1, "b": 2}, "lighthouse__kind": "none"},
+            ["groups.roles (1 a + 2 b)", "groups.count=2"],
+        ),
+        ({"groups__roles": {"a": 1, "b": 1}}, ["groups.roles", "lighthouse.kind=ftslurm", "lighthouse=none"]),
+        ({"groups__roles": {"a": 0, "b": 2}, "lighthouse__kind": "none"}, ["groups.roles.a=0"]),
+        ({"groups__roles": {"a b": 2}, "lighthouse__kind": "none"}, ["groups.roles.a b=2"]),
+        ({"groups__serve": ["ps"]}, ["groups.serve", "'ps'", "groups.roles"]),
+        ({**SERVED, "groups__serve": ["ps", "x"]}, ["groups.serve", "'x'", "ps, work"]),
+        ({**SERVED, "groups__serve": ["ps", "work"]}, ["groups.serve", "every role"]),
+        ({**SERVED, "groups__min": 2}, ["groups.min=2", "groups.serve"]),
         # drills
-        ({"faults__kill": [KillFault(group=2, at=5)]}, ["faults.kill", "groups.count=2"]),
-        ({"faults__kill": [KillFault(group=-1, at=5)]}, ["faults.kill"]),
-        ({"faults__kill": [KillFault(group=0, at=5, rank=1)]}, ["faults.kill", "rank"]),
-        ({"faults__kill": [KillFault(group=0, at=0)]}, ["faults.kill", "job.total_steps"]),
-        ({"faults__kill": [KillFault(group=0, at=0.5)]}, ["faults.kill", "job.total_steps"]),
+        ({"lighthouse__kind": "none", "faults__kinds": ["lighthouse"]}, ["faults", "lighthouse.kind=none"]),
+        ({"lighthouse__kind": "none", "faults__plan": [Fault(group=0, at=5)]}, ["faults.plan", "faults.mean_s"]),
+        ({"faults__plan": [Fault(group=2, at=5)]}, ["faults.plan", "groups.count=2"]),
+        ({"faults__plan": [Fault(group=-1, at=5)]}, ["faults.plan"]),
+        ({"faults__plan": [Fault(group=0, at=5, rank=1)]}, ["faults.plan", "rank"]),
+        ({"faults__plan": [Fault(group=0, at=0)]}, ["faults.plan", "job.total_steps"]),
+        ({"faults__plan": [Fault(group=0, at=0.5)]}, ["faults.plan", "job.total_steps"]),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -151,6 +168,10 @@ def test_what_makes_no_sense_is_refused_by_name(settings: dict[str, Any], names:
     "settings",
     [
         {"groups__min": 2},
+        {"lighthouse__kind": "none"},
+        SERVED,
+        {**SERVED, "faults__plan": [Fault(group=1, at=5)]},
+        {"groups__roles": {"a": 1, "b": 1}, "lighthouse__kind": "none"},
         {"groups__per_node": 2},
         {"groups__mem": "64G"},
         {"groups__mem": "500m"},
@@ -164,9 +185,9 @@ def test_what_makes_no_sense_is_refused_by_name(settings: dict[str, Any], names:
         {"run__name": "1.2_three-four"},
         *({"cluster__time": time} for time in ("30", "30:00", "1:30:00", "1-12", "1-12:00", "1-12:00:00", "UNLIMITED")),
         {"cluster__setup": ["module load cuda", "export X='a b'"]},
-        {"faults__kill": [KillFault(group=1, at=1)]},
-        {"faults__kill": [KillFault(group=1, at=0.5)], "job__total_steps": 100},
-        {"faults__kill": [KillFault(group=1, at=5, rank=3)], "groups__nodes": 2, "groups__workers": 2},
+        {"faults__plan": [Fault(group=1, at=1)]},
+        {"faults__plan": [Fault(group=1, at=0.5)], "job__total_steps": 100},
+        {"faults__plan": [Fault(group=1, at=5, rank=3)], "groups__nodes": 2, "groups__workers": 2},
     ],
     ids=lambda value: "-".join(value),
 )

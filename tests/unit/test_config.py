@@ -37,6 +37,8 @@ def config(**settings: Any) -> Config:
         (["--lr", 0.1, "a b", True, 7], ["--lr", "0.1", "a b", "True", "7"]),
         ({"lr": 0.1, "amp": True, "note": None, "compile": False}, ["--lr", "0.1", "--amp"]),
         ({"steps": 0, "name": ""}, ["--steps", "0", "--name", ""]),  # zero and empty are values
+        ({"opt": {"lr": 0.1, "amp": True, "no": None}}, ["--opt.lr", "0.1", "--opt.amp"]),
+        ({"opt": {"of": {"x": [1, 2]}}, "empty": {}}, ["--opt.of.x", "1", "2"]),
         ({"betas": [0.9, 0.95], "note": "it's $HOME"}, ["--betas", "0.9", "0.95", "--note", "it's $HOME"]),
         ({"layers": []}, ["--layers"]),
     ],
@@ -73,6 +75,23 @@ def test_the_interpreter(python: Any, words: list[str]) -> None:
 )
 def test_the_nodes_that_are_needed(count: int, nodes: int, per_node: int, spare: int, needed: int) -> None:
     made = config(groups__count=count, groups__nodes=nodes, groups__per_node=per_node, cluster__spare_nodes=spare)
+    assert nodes_needed(made) == needed
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes", "standbys", "spare", "needed"),
+    [
+        ("local", 1, 0, 0, 2),
+        ("local", 1, 1, 0, 3),
+        ("local", 2, 2, 1, 9),
+        ("slurm", 1, 1, 0, 2),  # beside the groups
+        ("slurm", 2, 1, 2, 6),  # on the spare ones
+    ],
+)
+def test_a_standby_needs_nodes_of_its_own_only_where_nodes_are_but_names(
+    kind: str, nodes: int, standbys: int, spare: int, needed: int
+) -> None:
+    made = config(groups__nodes=nodes, standby__count=standbys, cluster__kind=kind, cluster__spare_nodes=spare)
     assert nodes_needed(made) == needed
 
 

@@ -8,29 +8,43 @@ from typing import Any
 import pytest
 
 from ftslurm.channel import decode, encode_short
-from ftslurm.controller import translate
-from ftslurm.core.model import (
+from ftslurm.core.adoption import Word
+from ftslurm.core.events import (
+    Adopted,
     Event,
-    Evidence,
+    FirstQuorum,
     Hello,
     LighthouseUp,
     Progressed,
+    QuorumSeen,
     Ready,
-    StepId,
+    ScriptDone,
+    Served,
+    Serving,
+    SessionOpened,
     StoreUp,
     TaskDone,
     TaskFailed,
+    Warned,
 )
+from ftslurm.core.model import Evidence, StepId
+from ftslurm.translate import translate
 
 GROUP = StepId("group-0001", 2)
 LIGHTHOUSE = StepId("lighthouse", 0)
 PROGRESS = {"step": 12, "quorum_id": 3, "participants": 2, "committed": 11, "aborted": 1, "healed": 1, "gap_s": 0.25}
+ADDRESSES = {"store": ["n3", 29500], "lighthouse": "http://n1:1"}
 
 MESSAGES: dict[str, dict[str, Any]] = {
     "hello": {"task": 1, "host": "n3", "pid": 4711},
     "ready": {"task": 1},
+    "adopted": {"task": 1, "ready": True, "group": 3, "begun": True, "floor": 7, "step": 12, **ADDRESSES},
     "store": {"task": 0, "addr": "n3", "port": 29500},
     "progress": {"task": 0, **PROGRESS},
+    "serving": {"task": 0, "url": "http://n3:4711/new_session"},
+    "served": {"task": 0, "sessions": 2, "step": 40},
+    "session": {"task": 0, "sessions": 1},
+    "warning": {"task": 0, "text": "nothing heals \x1b[31mit"},
     "failed": {"task": 1, "error": "ValueError: x", "traceback_tail": "...", "step": 12, "started": True},
     "exited": {"task": 1, "code": None, "signal": 9, "oom": False},
 }
@@ -40,7 +54,7 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> Event | None:
     """A message as it comes out of the channel, translated."""
     message = decode(encode_short(kind, **fields))
     assert message is not None
-    return translate(sender, message)
+    return translate(sender, message, 1000.0)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +62,13 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> Event | None:
     [
         ("hello", Hello(GROUP, 1, "n3")),
         ("ready", Ready(GROUP, 1)),
+        ("adopted", Adopted(GROUP, Word(1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12))),
         ("store", StoreUp(GROUP, "n3", 29500)),
         ("progress", Progressed(GROUP, 12, 3, 2, 11, 1, 0.25)),
+        ("serving", Serving(GROUP, "http://n3:4711/new_session")),
+        ("served", Served(GROUP, 2, 40)),
+        ("session", SessionOpened(GROUP, 1)),
+        ("warning", Warned(GROUP, "nothing heals it")),
         ("failed", TaskFailed(GROUP, Evidence(1, None, code=1, error="ValueError: x"))),
         ("exited", TaskFailed(GROUP, Evidence(1, None, signal=9))),
     ],
@@ -71,10 +90,24 @@ def test_how_a_worker_exited(fields: dict[str, object], event: Event) -> None:
     assert heard(GROUP, "exited", task=1, **fields) == event
 
 
+def test_the_last_line_of_a_log_is_not_taken_for_the_error() -> None:
+    event = heard(GROUP, "exited", task=1, code=2, signal=None, oom=False, error="step 10 loss 0.277")
+    assert event == TaskFailed(GROUP, Evidence(1, None, code=2, error="last line printed: step 10 loss 0.277"))
+
+
 def test_a_failure_before_the_script_was_reached_is_marked() -> None:
     event = heard(GROUP, "failed", **{**MESSAGES["failed"], "started": False})
     assert isinstance(event, TaskFailed)
     assert event.evidence.started is False
+
+
+def test_a_step_that_has_not_been_assigned_says_so_to_a_new_controller() -> None:
+    fields = {"task": 0, "ready": False, "group": None, "begun": False, "store": None, "lighthouse": None, "step": None}
+    assert heard(GROUP, "adopted", **fields) == Adopted(GROUP, Word(0))
+
+
+def test_a_task_says_what_slurm_calls_its_step() -> None:
+    assert heard(GROUP, "hello", task=0, host="n3", slurm_step="81.2") == Hello(GROUP, 0, "n3", "81.2")
 
 
 def test_no_gap_between_commits_is_no_gap() -> None:
@@ -88,9 +121,18 @@ def test_only_the_lighthouse_has_an_address() -> None:
     assert heard(GROUP, "address", task=0, url="http://n1:1") is None
 
 
-@pytest.mark.parametrize("kind", ["alive", "done", "a later version's"])
-def test_what_only_says_i_am_here_is_no_event(kind: str) -> None:
-    assert heard(GROUP, kind, task=0, step=12) is None
+def test_only_the_lighthouse_sees_quorums_and_whom_it_cannot_place_is_left_out() -> None:
+    fields = {"task": 0, "quorum_id": 7, "members": [0, None, 2], "steps": [5, 0, 4], "first": 0, "total": 3}
+    assert heard(LIGHTHOUSE, "quorum", **fields) == QuorumSeen(LIGHTHOUSE, 7, ((0, 5), (2, 4)))
+    assert heard(GROUP, "quorum", **fields) == FirstQuorum(GROUP)
+
+
+def test_what_a_later_version_says_is_no_event() -> None:
+    assert heard(GROUP, "a later version's", task=0, step=12) is None
+
+
+def test_a_script_that_has_ended_well_is_told_of_before_its_process_ends() -> None:
+    assert heard(GROUP, "done", task=1, step=12) == ScriptDone(GROUP, 1)
 
 
 def test_unknown_fields_are_ignored() -> None:
@@ -99,6 +141,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 NEEDED = {
     "hello": ["host"],
+    "adopted": ["ready", "group", "begun"],
     "store": ["addr", "port"],
     "progress": ["step", "quorum_id", "participants", "committed", "aborted"],
     "failed": ["error", "started"],
@@ -117,12 +160,13 @@ def test_a_missing_field_is_a_key_error_that_names_it(kind: str, field: str) -> 
 WRONG: list[Any] = ["", "x", None, [], {}, True, -1, 1.5, 10**400, float("nan"), float("inf"), [[1]]]
 
 
-@pytest.mark.parametrize("kind", [*MESSAGES, "address"])
+@pytest.mark.parametrize("kind", [*MESSAGES, "address", "quorum"])
 def test_a_malformed_message_raises_only_what_the_controller_catches(kind: str) -> None:
-    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}}[kind]
+    seen = {"task": 0, "quorum_id": 7, "members": [0], "steps": [5]}
+    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}, "quorum": seen}[kind]
     for field, value in itertools.product(known, WRONG):
         try:
-            translate(LIGHTHOUSE, {"type": kind, **known, field: value})
+            translate(LIGHTHOUSE, {"type": kind, **known, field: value}, 1000.0)
         except (KeyError, TypeError, ValueError):
             continue
         except Exception as error:

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 
 from ftslurm import inbox
+from ftslurm.errors import EnvironmentProblem
 
 
 def test_what_is_put_is_taken_once_with_its_author(weird_tmp_path: Path) -> None:
@@ -36,8 +38,15 @@ def test_an_inbox_that_cannot_be_read_at_the_moment_is_empty(tmp_path: Path) -> 
 
 
 def test_a_command_for_a_run_that_is_gone_is_told_to_its_author(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="away"):
+    with pytest.raises(EnvironmentProblem, match=r"could not be told to stop.*/away: No such file"):
         inbox.put(tmp_path / "away", "stop")
+
+
+def test_a_command_for_which_there_is_no_room_is_told_to_its_author(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "disk") as disk:
+        with pytest.raises(EnvironmentProblem, match=r"could not be told to inject.*/disk: No space left"):
+            inbox.put(disk, "inject", fault="kill")
+        assert inbox.take(disk) == []
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[]", "{}", '{"what": 7}', '{"what"', "\0" * 10, '"stop"'])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.journal import Journal, JournalReader
+from ftslurm.journal import Journal, JournalReader, last_event
 
 
 @pytest.fixture
@@ -144,3 +144,16 @@ def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
         if record["n"] == 1:
             break
     assert [r["n"] for r in reader.read_new()] == [2, 3, 4]
+
+
+def test_the_last_event_is_known_without_reading_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert last_event(path) is None
+    with Journal(path) as journal:
+        for step in range(1000):
+            journal.append("progress", step=step)
+        journal.append("run_finished", outcome="succeeded")
+    assert last_event(path) == "run_finished"
+    with path.open("a") as file:
+        file.write('{"event":"prog')
+    assert last_event(path) is None

@@ -7,13 +7,15 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftslurm.config import Config
-from ftslurm.core.model import Launch, Place, StepId
+from ftslurm.core.actions import Launch
+from ftslurm.core.model import Place, StepId
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import local, program, srun
 from ftslurm.launchers.children import Command
@@ -24,6 +26,7 @@ from ftslurm.worker.guard import options
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
 LIGHTHOUSE = Launch(StepId("lighthouse", 1), None, Place(("n1",)))
+STANDBY = Launch(StepId("standby-000", 4), None, Place(("n5",)))
 SECRET = "wandb-key-0123456789"
 
 
@@ -90,9 +93,10 @@ def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> 
     assert json.loads(understood(argv).lighthouse) == {
         "local": False,
         "port": 0,
+        "may_move": False,
         "min_replicas": 2,
         "join_timeout_ms": made.lighthouse.join_timeout_ms,
-        "kind": "torchft",
+        "kind": "ftslurm",
         "heartbeat_timeout_ms": made.lighthouse.heartbeat_timeout_ms,
         "quorum_tick_ms": made.lighthouse.quorum_tick_ms,
     }
@@ -101,11 +105,12 @@ def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> 
 def test_a_lighthouse_that_follows_another_takes_its_port() -> None:
     made = config()
     made.lighthouse.port = 29510
-    ports = [
-        json.loads(understood(program.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)["port"]
+    settings = [
+        json.loads(understood(program.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)
         for url in (None, "http://n1:40123", "http://[fd00::1]:40124")
     ]
-    assert ports == [29510, 40123, 40124]
+    # Who asks for a port is told when it is taken; later the training goes on, on another if need be.
+    assert [(s["port"], s["may_move"]) for s in settings] == [(29510, False), (40123, True), (40124, True)]
 
 
 def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
@@ -114,6 +119,19 @@ def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
         for slot in (0, 1)
     ]
     assert shares == ["0:4", "4:4"]
+
+
+def test_a_standby_is_a_worker_that_warms_up_and_learns_its_share_of_the_gpus_later() -> None:
+    made = config(gpus=4, workers=2)
+    for cuda, imports in ((False, []), (True, ["transformers", "my.data"])):
+        made.standby.cuda, made.standby.imports = cuda, imports
+        argv = program.command(made, STANDBY, Path("/logs"), local=False, url="http://n1:1")
+        assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
+        got = understood(argv)
+        assert (got.standby, got.cuda, got.imports, got.gpus) == (True, cuda, ",".join(imports), None)
+    made.groups.gpus = 0
+    assert not understood(program.command(made, STANDBY, Path("/logs"), local=False, url=None)).cuda
+    assert not understood(program.command(made, group(), Path("/logs"), local=False, url=None)).standby
 
 
 # --- the environment -------------------------------------------------------------------------------------------------
@@ -134,6 +152,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_RUN_ID": "ddp-1",
         "FTSLURM_STEP": "group-0001/2",
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
+        "FTSLURM_CHECKPOINT_KEEP": "3",
         "FTSLURM_CHECKPOINT_EVERY": "0",
         "OMP_NUM_THREADS": "1",
         "WANDB_API_KEY": SECRET,
@@ -176,6 +195,13 @@ def test_every_value_is_text() -> None:
     assert all(isinstance(value, str) for value in environment(made).values())
 
 
+def test_steps_of_which_nothing_may_be_left_are_named() -> None:
+    launch = replace(group(), fence=(StepId("standby-000", 5), StepId("standby-001", 2)))
+    got = program.environment(config(), RUN, launch, {"FTSLURM_FENCE": "group-0000/0"}, local=False)
+    assert got["FTSLURM_FENCE"] == "standby-000/5,standby-001/2"
+    assert "FTSLURM_FENCE" not in environment(base={"FTSLURM_FENCE": "group-0000/0"})
+
+
 # --- through srun ----------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +233,16 @@ def test_the_lighthouse_is_one_task_without_gpus_and_without_the_users_srun_argu
 
 
 @pytest.mark.usefixtures("job")
+def test_a_standby_has_a_groups_tasks_and_sees_every_gpu_of_its_node() -> None:
+    made = config(workers=4, gpus=4)
+    made.cluster.srun = ["--mpi=none"]
+    (command,) = SrunLauncher(made, RUN).commands(STANDBY, Path("/logs"))
+    assert {"--ntasks=4", "--nodelist=n5", "--job-name=standby-000", "--mpi=none"} <= set(command.argv)
+    assert not [word for word in command.argv if word.startswith("--gres")]
+    assert command.env["FTSLURM_STEP"] == "standby-000/4"
+
+
+@pytest.mark.usefixtures("job")
 def test_srun_starts_from_a_clean_slate_and_tells_its_own_failures_apart() -> None:
     (command,) = SrunLauncher(config(), RUN).commands(group(), Path("/logs"))
     left = {name: value for name, value in command.env.items() if name.startswith(("SLURM", "SUBMITIT", "CUDA_V"))}
@@ -221,14 +257,14 @@ def test_the_first_kill_is_a_sigterm_to_srun() -> None:
 
 @pytest.mark.usefixtures("job")
 def test_the_allocation_is_the_one_we_run_in() -> None:
-    got = srun.allocation(os.environ)
+    got = srun.allocation(Config(), os.environ)
     assert (got.name, got.nodes) == ("77", ("n1", "n3", "n4"))
 
 
 @pytest.mark.parametrize("environ", [{}, {"SLURM_JOB_ID": "7"}, {"SLURM_JOB_NODELIST": "n1"}])
 def test_outside_an_allocation_we_say_what_to_do(environ: dict[str, str]) -> None:
     with pytest.raises(EnvironmentProblem, match=r"cluster\.controller=here"):
-        srun.allocation(environ)
+        srun.allocation(Config(), environ)
 
 
 # --- on this machine -------------------------------------------------------------------------------------------------
@@ -253,6 +289,13 @@ def test_gpus_of_this_machine_are_shared_out_once(monkeypatch: pytest.MonkeyPatc
     ]
     assert shares == [["0,1", "0,1", "2,3", "2,3"], ["4,5", "4,5", "6,GPU-7", "6,GPU-7"]]
     assert launcher.commands(LIGHTHOUSE, Path("/logs"))[0].env["CUDA_VISIBLE_DEVICES"] == ""
+
+
+@pytest.mark.usefixtures("job")
+def test_a_standby_on_this_machine_sees_every_gpu_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(GPUS, "0,1,2,3")
+    commands = LocalLauncher(config(workers=2, gpus=2), RUN).commands(STANDBY, Path("/logs"))
+    assert [command.env["CUDA_VISIBLE_DEVICES"] for command in commands] == ["0,1,2,3"] * 2
 
 
 @pytest.mark.parametrize(

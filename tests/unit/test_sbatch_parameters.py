@@ -42,7 +42,7 @@ def test_the_smallest_job() -> None:
             "ntasks-per-node": 1,
             "cpus-per-task": 1,
             "no-kill": True,
-            "no-requeue": True,
+            "requeue": True,
             "signal": "B:USR2@120",
             "comment": "ftslurm:ddp-1",
         },
@@ -115,7 +115,8 @@ def test_further_options_are_the_users(sbatch: dict[str, Any], asked: dict[str, 
 
 @pytest.mark.parametrize("value", [False, None])
 def test_an_option_can_be_taken_back(value: bool | None) -> None:
-    got = options(cluster={"sbatch": {"no-requeue": value}})
+    assert options(cluster={"requeue": False})["no-requeue"] is True
+    got = options(cluster={"requeue": False, "sbatch": {"no-requeue": value}})
     assert "no-requeue" not in got
     assert got["no-kill"] is True
 
@@ -131,7 +132,7 @@ def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
     script = sbatch_script(made, RUN)
     assert "wandb-key-0123" not in script
     lines = script.splitlines()
-    for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--no-requeue", "--exclusive", "--signal=B:USR2@120"):
+    for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--requeue", "--exclusive", "--signal=B:USR2@120"):
         assert f"#SBATCH {flag}" in lines
     (command,) = [line for line in lines if "submitit.core._submit" in line]
     assert command.startswith("exec ")  # or Slurm's warning would only end the shell

@@ -10,6 +10,7 @@ from ftslurm.core.model import Evidence
 from ftslurm.slurm import (
     Partition,
     expand_hosts,
+    out_of_time,
     partition_names,
     read_gpus,
     read_sinfo,
@@ -89,7 +90,6 @@ def test_a_line_of_srun_names_the_task_the_node_and_the_end(line: str, evidence:
         "srun: error: Unable to create step for job 7: Requested node configuration is not available",
         "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller",
         "srun: Step creation temporarily disabled, retrying (Requested nodes are busy)",
-        "slurmstepd: error: *** STEP 7.1 ON n3 CANCELLED AT 2026-01-01T00:00:00 ***",
         "Traceback (most recent call last):",
     ],
 )
@@ -215,3 +215,11 @@ def test_the_users_own_arguments_come_last_so_that_they_win() -> None:
 def test_one_word_is_one_argument_whatever_it_holds() -> None:
     chdir = """/home/ann/it's a "run" $HOME dir"""
     assert f"--chdir={chdir}" in line(chdir=chdir)
+
+
+@pytest.mark.parametrize(
+    ("job", "why", "over"), [("7", " DUE TO TIME LIMIT", True), ("17", " DUE TO TIME LIMIT", False), ("7", "", False)]
+)
+def test_srun_knows_first_that_the_time_of_the_job_is_over(job: str, why: str, over: bool) -> None:
+    line = f"slurmstepd: error: *** STEP 7.12 ON n1 CANCELLED AT 2026-11-20T19:42:55{why} ***"
+    assert out_of_time(line, job) is over

@@ -1,9 +1,8 @@
-"""The status is a fold over the journal, and every event has its words."""
+"""The status is a fold over the journal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from functools import reduce
 from typing import Any
 
@@ -11,23 +10,15 @@ import example_journal as ex
 import pytest
 
 from ftslurm.core.model import Phase
-from ftslurm.status import Recovery, RunStatus, fold, to_json
-from ftslurm.wording import clock, describe, few, seconds
+from ftslurm.status import RunStatus, fold
+from ftslurm.status_groups import Recovery
+from ftslurm.status_json import to_json
+from ftslurm.still import aged
+from ftslurm.wording import describe, standbys
 
 
 def play(*lines: ex.Line) -> RunStatus:
     return reduce(fold, lines, RunStatus())
-
-
-def told(lines: Iterable[ex.Line]) -> list[str]:
-    """What a person reads."""
-    status, said = RunStatus(), []
-    for line in lines:
-        status = fold(status, line)
-        words = describe(line, status)
-        if words is not None:
-            said.append(words)
-    return said
 
 
 def at(time: float) -> RunStatus:
@@ -58,7 +49,7 @@ def test_a_kill_touches_only_its_group() -> None:
 def test_a_restart_is_counted_and_its_recovery_timed() -> None:
     during, after = at(16), at(18)
     assert during.recoveries == (Recovery(1, 1, None, "killed", "killed (signal 9) on n2"),)
-    assert after.recoveries == (Recovery(1, 1, 2.1, "killed", "killed (signal 9) on n2"),)
+    assert after.recoveries == (Recovery(1, 1, 2.1, "killed", "killed (signal 9) on n2", ex.PHASES),)
     assert (after.restarts, after.groups[1].restarts, after.groups[1].attempt) == (1, 1, 1)
     assert phases(after) == [Phase.RUNNING] * 3
 
@@ -112,11 +103,12 @@ def test_after_a_full_restart_the_step_of_the_run_goes_back_to_the_checkpoint() 
 
 def test_a_restart_that_dies_before_its_first_step_stays_without_a_time() -> None:
     lines = [ex.started(), ex.launched(1, 1), ex.joined(2, 1, 1), ex.exited(3, 1), ex.launched(4, 1, attempt=1)]
-    lines += [ex.exited(5, 1, attempt=1, cause="user_error", code=1, error="OSError: no disk")]
+    got_to: dict[str, float | None] = {"detect": 0.1, "import": 0.9, "commit": None}
+    lines += [ex.exited(5, 1, attempt=1, cause="user_error", code=1, error="OSError: no disk", phases=got_to)]
     lines += [ex.launched(6, 1, attempt=2), ex.joined(9, 1, 7, attempt=2, recovery_s=4.0)]
     first, second = play(*lines).recoveries
-    assert (first.attempt, first.seconds, first.cause) == (1, None, "killed")
-    assert second == (1, 2, 4.0, "user_error", "the script failed (exit code 1): OSError: no disk")
+    assert (first.attempt, first.seconds, first.cause, first.phases) == (1, None, "killed", got_to)
+    assert second == (1, 2, 4.0, "user_error", "the script failed (exit code 1): OSError: no disk", ex.PHASES)
 
 
 def test_a_group_that_only_aborts_steps_has_a_quorum_and_no_step() -> None:
@@ -156,6 +148,67 @@ def test_a_second_controller_takes_the_run_over_without_resetting_it() -> None:
     assert phases(status) == [Phase.RUNNING] * 3
 
 
+def test_a_standby_is_ready_once_it_is_warm_and_gone_once_a_group_has_taken_it() -> None:
+    lines = ex.lost_node()
+    before = play(*(line for line in lines if line["time"] < ex.START + 20))
+    one, two = before.standbys
+    assert (one.name, one.phase, one.nodes, one.ready) == ("standby-000", Phase.RUNNING, ("n4",), True)
+    assert (two.name, two.phase, two.nodes, two.ready) == ("standby-001", Phase.STARTING, ("n5",), False)
+    assert standbys(before) == "standbys: 1 ready on n4, 1 starting on n5"
+    after = play(*lines)
+    assert standbys(after) == "standbys: 1 starting on n5, 1 waiting to start"
+    assert (after.groups[1].nodes, after.groups[1].restarts, after.groups[1].attempt) == (("n4",), 1, 1)
+    again = reduce(fold, ex.standby(30, 0, 1, "n6"), after)
+    assert standbys(again) == "standbys: 1 ready on n6, 1 starting on n5"
+    shown: Any = to_json(again, ex.START)["standbys"]
+    assert shown[0] == {"name": "standby-000", "phase": "RUNNING", "attempt": 1, "nodes": ["n6"], "ready": True}
+
+
+def test_a_standby_that_dies_is_none_any_more_and_no_group_is_touched() -> None:
+    died = ex.event(2.9, "step_exited", unit="standby-000", group=None, attempt=0, cause="killed", signal=9, node="n4")
+    before = play(ex.started(), *ex.standby(1))
+    after = fold(before, died)
+    assert (after.standbys[0].phase, after.groups) == (Phase.PENDING, before.groups)
+    assert describe(died, after) == "standby-000 died: killed (signal 9) on n4"
+    assert fold(before, died | {"attempt": 7}).standbys == before.standbys  # late news
+    assert standbys(play(*ex.one_kill())) is None
+
+
+def test_the_signs_of_the_last_failure_are_kept() -> None:
+    signs, trace = ["exit code 1", "task 3 said it first"], "Traceback ...\nValueError: boom"
+    line = ex.exited(11, 1, cause="user_error", code=1, error="ValueError: boom", evidence=signs, traceback=trace)
+    status = fold(at(10), line)
+    assert (status.groups[1].last_evidence, status.groups[1].last_traceback) == (tuple(signs), trace)
+    assert status.groups[1].down
+    assert not fold(status, ex.launched(12, 1, attempt=1)).groups[1].down
+    assert not fold(at(10), ex.exited(11, 1, cause="cancelled")).groups[1].down  # nothing has failed
+
+
+def test_a_group_that_waits_for_a_node_says_which_was_lost() -> None:
+    line = ex.event(12, "group_waits", group=1, reason="a node: n2 is lost, no spare is free")
+    status = fold(fold(at(10), ex.exited(11, 1, cause="node_lost", node="n2")), line)
+    assert status.groups[1].waiting_for == "a node: n2 is lost, no spare is free"
+    assert describe(line, status) == "group 1 waits for a node: n2 is lost, no spare is free"
+    assert fold(at(10), line).groups[1].waiting_for is None  # it runs
+
+
+def test_a_group_of_a_run_that_ended_while_it_was_preempted_has_not_failed() -> None:
+    status = play(ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="preempted"), ex.finished(3, "stopped"))
+    assert status.groups[0].phase is Phase.PENDING
+
+
+@pytest.mark.parametrize("journal", [ex.one_kill(), ex.lost_node()])
+def test_a_journal_of_an_older_version_is_read_as_before(journal: list[ex.Line]) -> None:
+    status, old = play(*journal), play(*ex.old(journal))
+    assert [(g.phase, g.step, g.attempt, g.nodes, g.last_error) for g in status.groups] == [
+        (g.phase, g.step, g.attempt, g.nodes, g.last_error) for g in old.groups
+    ]
+    assert [r.seconds for r in status.recoveries] == [r.seconds for r in old.recoveries]
+    assert old.recoveries[0].phases is None
+    json.dumps(to_json(old, ex.START))
+    assert all(isinstance(describe(line, old), (str, type(None))) for line in ex.old(journal))
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -163,7 +216,15 @@ def test_a_second_controller_takes_the_run_over_without_resetting_it() -> None:
         {"event": "progress"},
         {"event": "progress", "group": "one", "attempt": 0, "step": "two", "time": None},
         {"event": "step_launched", "unit": "standby-000", "group": None, "nodes": None},
+        {"event": "step_launched", "unit": "standby-000", "group": None, "attempt": "x", "nodes": 3},
         {"event": "step_exited", "group": -1},
+        {"event": "step_exited", "unit": "standby-000", "evidence": 3, "phases": [1], "traceback": []},
+        {"event": "group_joined", "group": 1, "attempt": 0, "phases": "quick"},
+        {"event": "group_waits"},
+        {"event": "node_silent"},
+        {"event": "hang_found", "stage": 9},
+        {"event": "fault_injected"},
+        {"event": "fault_refused", "kind": 3},
         {"event": "group_joined", "group": 77, "attempt": 3},
         {"event": ["?"]},
         {"event": "run_started", "groups": None, "versions": 3},
@@ -179,139 +240,106 @@ def test_unknown_lines_and_missing_fields_are_passed_over(line: dict[str, Any]) 
     describe(line, after)
 
 
+def test_a_run_that_goes_on_in_another_job_is_one_run_and_its_move_is_no_restart() -> None:
+    first = [ex.started(1), ex.launched(1, 0), ex.joined(2, 0, 10), ex.exited(3, 0, cause="time_limit")]
+    waits = play(*first, ex.event(4, "run_requeued", reason="the time limit is near"))
+    assert (waits.outcome, waits.groups[0].waiting_for, waits.starts) == ("running", "nodes", 1)
+    second = [ex.started(1), ex.launched(200, 0, attempt=1), ex.joined(201, 0, 11, attempt=1)]
+    moved = reduce(fold, second, waits)
+    assert (moved.restarts, moved.groups[0].restarts, moved.recoveries, moved.starts) == (0, 0, (), 2)
+    assert moved.started == waits.started
+    fails = [ex.exited(202, 0, attempt=1), ex.launched(203, 0, attempt=2)]
+    failed = reduce(fold, fails, moved)
+    assert (failed.restarts, [r.attempt for r in failed.recoveries]) == (1, [2])
+    adopted = [ex.started(1), ex.event(201.5, "step_adopted", unit="group-0000", group=0, attempt=1), *fails]
+    assert reduce(fold, adopted, moved).restarts == 1  # it ran on while another controller took over
+
+
 def test_folding_changes_nothing_in_place() -> None:
     before = at(10)
-    copy = json.dumps(to_json(before))
+    copy = json.dumps(to_json(before, ex.START + 10))
     fold(before, ex.exited(11, 1))
-    assert json.dumps(to_json(before)) == copy
+    assert json.dumps(to_json(before, ex.START + 10)) == copy
 
 
 def test_the_json_has_stable_keys() -> None:
-    status = to_json(at(18))
+    status = to_json(at(18), ex.START + 18)
     assert json.loads(json.dumps(status)) == status
     assert set(status) == {
-        *("run_id", "name", "mode", "job_id", "outcome", "reason", "step", "total_steps", "steps_per_s", "started"),
-        *("updated", "finished", "restarts", "longest_gap_s", "excluded_nodes", "lighthouse", "groups", "recoveries"),
+        *(
+            "run_id",
+            "name",
+            "mode",
+            "job_id",
+            "job_starts",
+            "outcome",
+            "reason",
+            "step",
+            "total_steps",
+            "steps_per_s",
+            "started",
+        ),
+        *("updated", "finished", "restarts", "longest_gap_s", "excluded_nodes", "lighthouse", "standbys", "groups"),
+        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost"),
     }
     groups: Any = status["groups"]
     assert groups[1] == {
         "group": 1,
+        "role": None,
         "phase": "RUNNING",
         "step": 72,
         "participants": 3,
         "quorum_id": 3,
+        "sessions": None,
         "attempt": 1,
         "nodes": ["n2"],
         "restarts": 1,
         "steps_per_s": None,
+        "still_s": None,
         "longest_gap_s": 0.21,
         "waiting_for": None,
         "last_error": "killed (signal 9) on n2",
+        "last_evidence": ["the guard of task 0: signal 9"],
+        "last_traceback": None,
+        "job": None,
     }
+    assert status["standbys"] == []
+    recoveries: Any = status["recoveries"]
+    assert recoveries[0]["phases"] == ex.PHASES
     assert status["lighthouse"] == {"phase": "RUNNING", "attempt": 0, "nodes": ["n1"]}
 
 
-def test_a_kill_reads_like_a_story() -> None:
-    log = "logs/group-0001/attempt-000/rank-0.log"
-    assert told(ex.one_kill()) == [
-        "run ddp-0930-k3 starts: 3 groups of 1 worker, on this machine",
-        "allocation local: n1, n2, n3",
-        "the Lighthouse is up after 0.4 s",
-        "all 3 groups launched on n1, n2, n3",
-        "training: step 1 committed, 2.4 s after the launch (3 groups in the quorum)",
-        "drill: kill injected into group 1 at step 61",
-        f"group 1 attempt 0 died at step 61: killed (signal 9) on n2 - log: {log}",
-        "group 1 relaunched as attempt 1 on n2, 0.1 s after attempt 0 failed",
-        "group 1 is back: first step 72 committed 2.1 s after it died",
-        "group 0 has finished",
-        "group 1 has finished",
-        "group 2 has finished",
-        "the run succeeded (120 steps, 1 restart): all 3 groups have finished",
-    ]
+def test_a_group_stands_still_when_it_has_not_stepped_for_five_steps_and_five_seconds() -> None:
+    status = at(15.15)  # all three step five times a second; the last step was told at 15.1
+    assert aged(status, ex.START + 20).groups == status.groups
+    late = aged(status, ex.START + 30.1)
+    assert (late.steps_per_s, late.stepping, late.still_s) == (None, 0, pytest.approx(15, abs=0.1))
+    found: Any = to_json(status, ex.START + 30.1)
+    assert found["steps_per_s"] is None
+    assert [g["still_s"] for g in found["groups"]] == pytest.approx([15, 15, 15], abs=0.1)
+    slow = [ex.progress(1 + 60 * n, 0, n) for n in range(1, 8)]
+    status = play(ex.started(1), ex.launched(0, 0), ex.ready(1, 0), ex.joined(1, 0, 0), *slow)
+    assert aged(status, ex.START + 421 + 299).stepping == 1
+    assert aged(status, ex.START + 421 + 301).stepping == 0
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        (
-            ex.exited(11, 1, cause="user_error", code=1, node="n2", error="ValueError: boom", log=None),
-            "group 1 attempt 0 died at step 31: the script failed (exit code 1) on n2: ValueError: boom",
-        ),
-        (ex.exited(11, 1, cause="cancelled"), "group 1 was stopped (at step 31)"),
-        (
-            ex.exited(11, 1, cause="node_lost", log=None, node="n2"),
-            "group 1 attempt 0 died at step 31: node lost on n2",
-        ),
-        (ex.exited(11, 1, cause="cosmic_ray", log=None), "group 1 attempt 0 died at step 31: cosmic ray"),
-        (
-            ex.event(11, "restart_scheduled", group=1, attempt=1, due=ex.START + 15, reason="killed"),
-            "group 1: attempt 1 will start in 4.0 s (backoff)",
-        ),
-        (
-            ex.event(11, "node_excluded", node="n2", reason="silent for 10 s"),
-            "node n2 is used no more: silent for 10 s",
-        ),
-        (ex.event(11, "allocation_lost", allocation="81", reason="time limit"), "allocation 81 is lost: time limit"),
-        (ex.event(11, "command", what="stop", by="ada", reason="enough"), "stop: enough"),
-        (
-            ex.event(11, "step_exited", unit="lighthouse", attempt=0, cause="killed", signal=9, node="n1"),
-            "the Lighthouse attempt 0 died: killed (signal 9) on n1",
-        ),
-        (
-            ex.finished(11, "stopped", reason="stop by uid 1000"),
-            "the run was stopped (120 steps, 1 restart): stop by uid 1000",
-        ),
-        (ex.event(11, "step_exited", unit="lighthouse", attempt=0, cause="cancelled"), None),
-        (ex.progress(11, 1, 36), None),
-        (ex.event(11, "invented_tomorrow"), None),
-    ],
-)
-def test_each_event_has_its_words(line: ex.Line, words: str | None) -> None:
-    assert describe(line, fold(at(10), line)) == words
+def test_groups_that_meet_rarely_do_not_stand_still_in_between() -> None:
+    lines = [ex.started(1), ex.launched(0, 0), ex.ready(1, 0), ex.joined(600, 0, 1)]  # LocalSGD: ten minutes apart
+    lines += [ex.progress(700, 0, 1, participants=2)]  # another quorum, no new step
+    assert aged(play(*lines), ex.START + 1100).stepping == 1
+    assert aged(play(*lines), ex.START + 1300).stepping == 0
+    status = play(*lines, ex.progress(1200, 0, 2))
+    assert status.steps_per_s == pytest.approx(1 / 600, rel=0.2)
+    assert aged(status, ex.START + 3600).stepping == 1
 
 
-def test_a_group_that_never_stepped_died_before_its_first_step() -> None:
-    assert told([ex.started(), ex.launched(1, 1), ex.exited(2, 1, log=None)])[-1] == (
-        "group 1 attempt 0 died before its first step: killed (signal 9) on n2"
-    )
+def test_a_step_that_is_told_again_is_no_step() -> None:
+    again = [ex.progress(20 + n, 0, 10) for n in range(20)]  # its votes fail, one after another
+    steps = [ex.progress(n, 0, n) for n in range(2, 11)]
+    status = play(ex.started(1), ex.launched(0, 0), ex.ready(1, 0), ex.joined(1, 0, 1), *steps, *again)
+    assert aged(status, ex.START + 40).still_s == pytest.approx(30)
 
 
-def test_a_group_that_comes_late_is_news_and_the_first_quorum_is_told_once() -> None:
-    lines = [ex.started(), *(ex.launched(1, g) for g in range(3)), ex.joined(2, 0, 1, participants=2)]
-    lines += [ex.joined(2.1, 1, 1, participants=2), ex.progress(8, 0, 30, participants=2), ex.joined(9, 2, 40)]
-    assert told(lines)[2:] == [
-        "training: step 1 committed, 2.4 s after the launch (2 groups in the quorum)",
-        "group 2 has joined at step 40 (3 groups in the quorum)",
-    ]
-
-
-def test_sixty_four_groups_start_in_three_lines() -> None:
-    lines = [ex.started(64), *(ex.launched(1, g) for g in range(64)), *(ex.ready(2, g) for g in range(64))]
-    said = told([*lines, *(ex.joined(3, g, 1, participants=64) for g in range(64))])
-    assert said[1:] == [
-        "all 64 groups launched on n1, n2 and 62 more",
-        "training: step 1 committed, 2.4 s after the launch (64 groups in the quorum)",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "-"),
-        (0, "under 0.01 s"),
-        (0.071, "0.071 s"),
-        (0.31, "0.31 s"),
-        (2.14, "2.1 s"),
-        (48.4, "48 s"),
-        (119.4, "119 s"),
-        (200, "3 min 20 s"),
-        (18_120, "5 h 2 min"),
-    ],
-)
-def test_durations_are_as_precise_as_a_person_wants(value: float | None, words: str) -> None:
-    assert seconds(value) == words
-
-
-def test_clocks_and_lists_are_short() -> None:
-    assert [clock(s) for s in (-1, 7, 760, 3723)] == ["0:00", "0:07", "12:40", "1:02:03"]
-    assert [few(["a"] * n) for n in (0, 1, 3, 4)] == ["no node", "a", "a, a, a", "a, a and 2 more"]
+def test_a_run_that_is_over_does_not_stand_still() -> None:
+    status = reduce(fold, ex.one_kill(), RunStatus())
+    assert aged(status, ex.START + 1000) == status

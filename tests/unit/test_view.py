@@ -6,6 +6,7 @@ import re
 from functools import reduce
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import example_journal as ex
 import pytest
@@ -13,7 +14,8 @@ from rich.console import Console, RenderableType
 
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus, fold
-from ftslurm.view import follow, render, summary
+from ftslurm.summary import failures, summary
+from ftslurm.view import follow, render
 
 STAMP = re.compile(r"^\d\d:\d\d:\d\d ")
 
@@ -59,8 +61,8 @@ def test_a_pipe_gets_one_line_per_event_and_some_about_the_progress(tmp_path: Pa
     assert all(STAMP.match(line) for line in lines)
     said = [STAMP.sub("", line) for line in lines]
     assert [line for line in said if line.startswith("step ")] == [
-        "step 36/120, 3 groups, 5.0 steps/s",
-        "step 86/120, 3 groups, 5.0 steps/s",
+        "step 56/120, 3 groups, 5.0 steps/s",
+        "step 106/120, 3 groups, 5.0 steps/s",
     ]
     assert said[-1] == "the run succeeded (120 steps, 1 restart): all 3 groups have finished"
     assert len(said) == 15
@@ -72,7 +74,7 @@ def test_node_lists_are_not_taken_for_markup(tmp_path: Path) -> None:
     console = pipe()
     run = ex.new_run(tmp_path, [ex.event(0, "node_excluded", node="n[1-3]", reason="[red]lost")])
     follow(run, console=console, until=lambda: True)
-    assert "node n[1-3] is used no more: [red]lost" in output(console)
+    assert "node n[1-3] is left out: [red]lost" in output(console)
 
 
 @pytest.mark.parametrize("console", [terminal(), pipe()], ids=["terminal", "pipe"])
@@ -207,6 +209,8 @@ def test_the_summary_says_how_it_ended_and_what_the_restart_cost() -> None:
         "",
         "group  attempt  back after  reason",
         "    1        1       2.1 s  killed (signal 9) on n2",
+        "recovery: detect 0.03 s, end 0.04, wait 0.00, start 0.2, import 0.9, assign",
+        "0.01, join 0.1, commit 0.02",
     ]
 
 
@@ -217,10 +221,80 @@ def test_the_summary_of_a_failed_run_names_the_groups_that_failed_and_their_logs
     assert re.search(r"group 9 +4 failures in 600 s - log: logs/group-0009/attempt-000/rank-0.log", text)
 
 
+def test_of_several_recoveries_the_phases_are_medians() -> None:
+    lines = [ex.started(1), ex.launched(0, 0), ex.joined(1, 0, 1)]
+    for n, seconds in enumerate((0.4, 0.8, 9.0), 1):
+        lines += [ex.exited(n, 0, attempt=n - 1), ex.launched(n + 0.1, 0, attempt=n)]
+        lines += [ex.joined(n + 0.5, 0, n, attempt=n, recovery_s=1.0, phases={"join": seconds, "import": None})]
+    text = drawn(summary(reduce(fold, lines, RunStatus()), RunDir(Path("/x"))))
+    assert text[-1] == "recovery (medians of 3): join 0.8 s"
+
+
+def test_the_summary_of_an_old_journal_has_no_phases() -> None:
+    status = reduce(fold, ex.old(ex.one_kill()), RunStatus())
+    assert drawn(summary(status, RunDir(Path("/x"))))[-1] == "    1        1       2.1 s  killed (signal 9) on n2"
+
+
+def test_standbys_are_one_line_of_the_live_table_while_the_run_goes_on() -> None:
+    status = reduce(fold, ex.lost_node(), RunStatus())
+    lines = drawn(render(status, ex.START + 27))
+    assert lines[-3:] == [
+        "Lighthouse RUNNING on n1, quorum 3 has 3 groups",
+        "standbys: 1 starting on n5, 1 waiting to start",
+        "left out: n2",
+    ]
+    assert not any("standbys" in line for line in drawn(render(fold(status, ex.finished(28)), ex.START + 28)))
+
+
+def test_what_failed_of_the_same_is_told_once_with_the_end_of_its_traceback() -> None:
+    trace = "\n".join(["Traceback (most recent call last):", *(f"  line {n}" for n in range(30)), "ValueError: boom"])
+    lines = [ex.started(3), *(ex.launched(1, g) for g in range(3))]
+    for g in (0, 2):
+        fields: dict[str, Any] = {"cause": "user_error", "code": 1, "error": "ValueError: boom", "node": "n1"}
+        lines.append(ex.exited(2, g, traceback=trace, evidence=["[bold]exit code 1"], **fields))
+    status = reduce(fold, lines, RunStatus())
+    shown = failures(g for g in status.groups if g.down)
+    assert shown is not None
+    said = drawn(shown)
+    assert said[:2] == ["groups 0, 2: the script failed (exit code 1) on n1: ValueError: boom", "  - [bold]exit code 1"]
+    assert said[2:] == [*(f"    line {n}" for n in range(23, 30)), "  ValueError: boom"]
+    assert failures(status.groups[1:2]) is None
+    assert "  ValueError: boom" in drawn(summary(fold(status, ex.finished(3, "failed")), RunDir(Path("/x"))))
+
+
 def test_of_many_restarts_the_summary_lists_the_last() -> None:
     lines = [ex.started(1)]
     for n in range(50):
         lines += [ex.launched(n, 0, attempt=n), ex.exited(n + 0.5, 0, attempt=n)]
     text = drawn(summary(reduce(fold, lines, RunStatus()), RunDir(Path("/x"))))
-    assert sum("killed" in line for line in text) == 20
+    assert sum("not back" in line for line in text) == 20
     assert any("29 earlier restarts" in line for line in text)
+
+
+def test_groups_that_stand_still_say_for_how_long() -> None:
+    lines = drawn(render(at(15.15), ex.START + 32))
+    assert "0 of 3 groups stepping" in lines[0]
+    assert lines[1].endswith("step 61/120  still for 17 s")
+    assert lines[4].split()[-6:] == ["-", "n1", "still", "for", "17", "s"]
+
+
+def test_a_warning_is_there_as_long_as_the_run_and_takes_one_line_of_a_low_terminal() -> None:
+    words = "nothing heals a group that fails, " * 8
+    status = fold(at(15.15), ex.event(15.2, "warning", group=0, text=words.strip()))
+    shown = drawn(render(status, ex.START + 16))
+    assert " ".join(shown).count("nothing heals") == 8
+    low = drawn(render(status, ex.START + 16, height=24))
+    assert low[1].startswith("warning: nothing heals a group that fails, nothing")
+    assert low[1].endswith("…")
+    assert len(low) == len(drawn(render(at(15.15), ex.START + 16, height=24))) + 1
+    run = RunDir(Path("/scratch/runs/ddp-0930-k3"))
+    over = fold(status, ex.finished(18))
+    assert not any("warning" in line for line in drawn(render(over, ex.START + 18)))
+    assert any(line.startswith("warning") for line in drawn(summary(over, run)))
+
+
+def test_nodes_that_are_left_out_have_a_line() -> None:
+    status = fold(at(15.15), ex.event(15.2, "node_excluded", node="n2", reason="lost"))
+    assert drawn(render(status, ex.START + 16))[-1] == "left out: n2"
+    status = fold(status, ex.event(15.3, "node_restored", node="n2"))
+    assert not any("left out" in line for line in drawn(render(status, ex.START + 16)))

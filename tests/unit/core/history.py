@@ -5,42 +5,36 @@ Group 0 is A, group 1 is B, and so on; A0 is A's first attempt.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, TypeVar
 
 from ftslurm.config import Config
+from ftslurm.core.actions import Action, Assign, Begin, Kill, Launch, Record, Stop
 from ftslurm.core.decide import begin, deadline, decide
-from ftslurm.core.model import (
-    Action,
-    Allocation,
-    Assign,
-    Begin,
+from ftslurm.core.events import (
+    Alive,
     Ended,
     Event,
-    Evidence,
     Granted,
     Hello,
-    Kill,
-    Launch,
+    JobsSeen,
     LighthouseUp,
-    Phase,
     Progressed,
     Ready,
-    Record,
-    RunState,
-    StepId,
-    Stop,
     StopAsked,
     StoreUp,
+    Submitted,
     TaskDone,
     TaskFailed,
-    Unit,
 )
+from ftslurm.core.model import Allocation, Evidence, Job, Phase, RunState, Saved, StepId, Unit
 
 A0, A1, A2, A3 = (StepId("group-0000", attempt) for attempt in range(4))
 B0, B1, B2, B3 = (StepId("group-0001", attempt) for attempt in range(4))
 C0, C1 = (StepId("group-0002", attempt) for attempt in range(2))
+S0, S1, S2 = (StepId("standby-000", attempt) for attempt in range(3))
 LIGHT0, LIGHT1, LIGHT2, LIGHT3 = (StepId("lighthouse", attempt) for attempt in range(4))
 URL = "http://n1:29510"
 
@@ -49,8 +43,10 @@ T = TypeVar("T", bound=Action)
 
 
 def config(**sections: dict[str, Any]) -> Config:
-    """The defaults, but for these: config(groups={"count": 3})."""
+    """The defaults, but for these: config(groups={"count": 3}). Silence means nothing unless a test says so."""
     made = Config()
+    made.health.lost_after_s = made.health.orphan_after_s = inf
+    made.health.join_timeout_s = 0.0
     for section, settings in sections.items():
         for key, value in settings.items():
             assert hasattr(getattr(made, section), key), f"no such setting: {section}.{key}"
@@ -58,8 +54,27 @@ def config(**sections: dict[str, Any]) -> Config:
     return made
 
 
+def _defaults() -> Config:
+    return config()
+
+
 def granted(nodes: int) -> Granted:
     return Granted(Allocation("7", tuple(f"n{i + 1}" for i in range(nodes))))
+
+
+def pilot(name: str, *nodes: str, pool: int = 0, ends: float | None = None) -> Job:
+    """A job that runs on these nodes, as Slurm shows it."""
+    return Job(name, pool, "RUNNING", f"id-{name}", nodes, ends=ends)
+
+
+def queued(name: str, reason: str = "", pool: int = 0) -> Job:
+    """A job that waits in Slurm's queue."""
+    return Job(name, pool, "PENDING", reason=reason)
+
+
+def over(name: str, state: str, pool: int = 0) -> Job:
+    """A job that ends, or has ended."""
+    return Job(name, pool, state)
 
 
 def group_of(step: StepId) -> int:
@@ -85,6 +100,10 @@ def killed(step: StepId, **ended: Any) -> list[Event]:
     return [TaskFailed(step, Evidence(0, None, signal=9)), Ended(step, code=137, **ended)]
 
 
+CHECKPOINT = Saved("/ckpt/step-00000005", 5)
+FOREIGN = Saved("/ckpt", None)
+
+
 def raised(step: StepId, error: str = "ValueError: x", started: bool = True, **ended: Any) -> list[Event]:
     evidence = Evidence(0, None, code=1, error=error, started=started)
     return [TaskFailed(step, evidence), Ended(step, code=137, **ended)]
@@ -96,6 +115,18 @@ def node_lost(step: StepId, node: str, **ended: Any) -> list[Event]:
 
 def finished(step: StepId) -> list[Event]:
     return [TaskDone(step, 0), Ended(step, code=0)]
+
+
+def beats(until: Mapping[StepId, float], since: float = 2.0, every: float = 2.0) -> list[Moment]:
+    """The signs of life of the first task of each step, up to its time."""
+    count = int((max(until.values()) - since) / every) + 1
+    times = [since + n * every for n in range(count)]
+    return [(t, [Alive(step, 0, t) for step, last in until.items() if t <= last]) for t in times]
+
+
+def merged(*histories: Iterable[Moment]) -> list[Moment]:
+    """Several histories that happen side by side."""
+    return sorted((moment for history in histories for moment in history), key=lambda moment: moment[0])
 
 
 def stop(reason: str = "stopped by ann") -> Event:
@@ -118,14 +149,14 @@ class Story:
         kinds = [isinstance(action, Record) for action in actions]
         assert kinds == sorted(kinds, reverse=True), f"at {now}: a record comes after another action: {actions}"
         assert decide(self.state, [], now, self.config) == (self.state, []), f"at {now}: asking twice is not the same"
-        due = deadline(self.state, now)
+        due = deadline(self.state, now, self.config)
         assert due is None or due > now, f"at {now}: the next deadline, {due}, is not in the future"
         self.done += [(now, action) for action in actions]
         return actions
 
     def wait(self, until: float) -> None:
         """Let time pass: decide whenever that is due."""
-        while (due := deadline(self.state, self.now)) is not None and due < until:
+        while (due := deadline(self.state, self.now, self.config)) is not None and due < until:
             self.turn(due, [])
 
     def all(self, kind: type[T], since: float = 0.0) -> list[T]:
@@ -159,8 +190,8 @@ def flat(events: Iterable[Any]) -> list[Event]:
 
 def play(*moments: Moment, config: Config | None = None) -> Story:
     """Live through a history; in between, decide whenever the state says that it is due."""
-    config = config or Config()
-    story = Story(config, begin(config))
+    settings = config or _defaults()
+    story = Story(settings, begin(settings))
     for time, *events in moments:
         story.wait(time)
         story.turn(time, flat(events))
@@ -175,3 +206,30 @@ STARTED: tuple[Moment, ...] = (
     (3, store(A0), store(B0)),
 )
 RUNNING: tuple[Moment, ...] = (*STARTED, (5, stepped(A0, 1), stepped(B0, 1)), (20, stepped(A0, 10), stepped(B0, 10)))
+
+
+def array_config(**sections: dict[str, Any]) -> Config:
+    """Two groups in array mode, without time limits."""
+    sections["cluster"] = {"kind": "slurm", "mode": "array", **sections.get("cluster", {})}
+    return config(**sections)
+
+
+# Two groups in pilots of their own, on n1 and n2, at step 10 after 10 seconds. Slurm was asked at 0 and at 2.5.
+NO_NODES = Granted(Allocation("7", ()))
+ASKED_FOR: tuple[Moment, ...] = (
+    (0, NO_NODES),
+    (0.1, JobsSeen((), asked=0.0)),
+    (0.5, Submitted(0, ("90_0", "90_1"))),
+)
+
+
+def array_running(ends: float | None = None) -> tuple[Moment, ...]:
+    pilots = pilot("90_0", "n1", ends=ends), pilot("90_1", "n2", ends=ends)
+    return (
+        *ASKED_FOR,
+        (2.6, JobsSeen(pilots, asked=2.5)),
+        (3, LighthouseUp(LIGHT0, URL), ready(A0), ready(B0)),
+        (4, store(A0), store(B0)),
+        (5, stepped(A0, 1), stepped(B0, 1)),
+        (10, stepped(A0, 10), stepped(B0, 10)),
+    )

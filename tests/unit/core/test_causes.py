@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.core.causes import classify, describe, signal_name
-from ftslurm.core.model import Cause, Ended, Evidence, Exit, Phase, Place, StepId, Unit
+from ftslurm.core.events import Ended
+from ftslurm.core.model import Cause, Evidence, Exit, Phase, Place, StepId, Unit
 
 STEP = StepId("group-0001", 2)
 
@@ -92,6 +93,12 @@ def test_the_verdict_carries_all_that_was_seen() -> None:
         error="ValueError: no such layer",
         step=41,
     )
+
+
+def test_a_killed_rank_does_not_borrow_what_is_only_the_echo_of_its_death() -> None:
+    echo = "RuntimeError: [/torch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [n1]:4"
+    dead = unit(Evidence(1, "n1", signal=9), Evidence(0, "n1", code=1, error=echo))
+    assert classify(dead, ended(137), 4, 50.0).error is None
 
 
 def test_a_killed_rank_borrows_the_words_of_the_sibling_that_raised() -> None:

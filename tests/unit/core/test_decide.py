@@ -18,6 +18,8 @@ from history import (
     B3,
     C0,
     C1,
+    CHECKPOINT,
+    FOREIGN,
     LIGHT0,
     LIGHT1,
     LIGHT2,
@@ -39,35 +41,26 @@ from history import (
     store,
 )
 
-from ftslurm.config import KillFault
-from ftslurm.core.decide import FINISH_TOGETHER_S, KILL_AGAIN_S, deadline
-from ftslurm.core.model import (
-    Assign,
-    Begin,
-    Cause,
+from ftslurm.config import Fault
+from ftslurm.core.actions import Assign, Begin, Finish, Inject, Kill, Launch, Record, Stop
+from ftslurm.core.decide import KILL_AGAIN_S, deadline
+from ftslurm.core.events import (
     Ended,
     Event,
-    Evidence,
-    Finish,
     Granted,
     Hello,
-    Inject,
-    Kill,
-    Launch,
     LighthouseUp,
-    Phase,
-    Place,
+    NodesLeft,
     Progressed,
-    Rank,
     Ready,
-    Record,
-    StepId,
-    Stop,
     StopAsked,
     StoreUp,
     TaskDone,
     TaskFailed,
+    Warned,
 )
+from ftslurm.core.launching import FINISH_TOGETHER_S
+from ftslurm.core.model import Announce, Cause, Evict, Evidence, Phase, Place, Rank, Saved, StepId
 
 THREE = config(groups={"count": 3})
 ALL_THREE: tuple[Moment, ...] = (
@@ -93,7 +86,7 @@ def test_a_run_lives_and_succeeds() -> None:
         *["step_exited"] * 3,
         "run_finished",
     ]
-    assert [type(a) for a in story.all(object) if not isinstance(a, Record)] == [
+    assert [type(a) for a in story.all(object) if not isinstance(a, Record | Announce | Evict)] == [
         *[Launch] * 3,
         *[Assign] * 2,
         *[Begin] * 2,
@@ -127,7 +120,7 @@ def test_the_lighthouse_is_one_task_however_many_workers_a_group_has() -> None:
 def test_nothing_is_launched_before_there_are_nodes() -> None:
     story = play((0,), (1000,))
     assert story.done == []
-    assert deadline(story.state, 1000) is None
+    assert deadline(story.state, 1000, story.config) is None
 
 
 WIDE = config(groups={"nodes": 2, "workers": 2})
@@ -253,12 +246,13 @@ def test_a_restarted_group_begins_alone_with_its_new_ranks() -> None:
     )
     story = play(*started, (30, node_lost(B0, "n3")), (32, ready(B1, "n4", "n5")), (33, store(B1)), config=wide)
     assert story.all(Launch, since=30) == [Launch(B1, 1, Place(("n4", "n5")))]
-    assert story.all(Assign, since=30) == [Assign(B1, 1, (Rank(0, "n4", 0, 0), Rank(1, "n5", 0, 1)), URL)]
-    assert story.all(Begin, since=30) == [Begin(B1, "n2", 29500)]
+    assert story.all(Assign, since=30) == [Assign(B1, 1, (Rank(0, "n4", 0, 0), Rank(1, "n5", 0, 1)), URL, attempt=1)]
+    assert story.all(Begin, since=30) == [Begin(B1, "n2", 29500, heals=True, floor=9)]
 
 
 def test_a_quick_group_begins_when_the_lighthouse_has_forgotten_its_last_attempt() -> None:
-    story = play(*RUNNING, (30, killed(B0)), (30.1, ready(B1)), (30.2, store(B1)), (35,))
+    stock = config(lighthouse={"kind": "torchft", "heartbeat_timeout_ms": 1000})
+    story = play(*RUNNING, (30, killed(B0)), (30.1, ready(B1)), (30.2, store(B1)), (35,), config=stock)
     heartbeats, ticks = story.config.lighthouse.heartbeat_timeout_ms, 2 * story.config.lighthouse.quorum_tick_ms
     assert story.times(Assign, B1) == [30.1]
     assert story.times(Begin, B1) == [pytest.approx(30 + (heartbeats + ticks) / 1000, abs=0.1)]
@@ -301,7 +295,7 @@ def test_each_failure_waits_twice_as_long_as_the_one_before() -> None:
 def test_waiting_for_the_backoff_the_group_is_pending_and_asked_about_when_it_is_due() -> None:
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)))
     assert story.phases() == [Phase.RUNNING, Phase.PENDING]
-    assert deadline(story.state, 40) == 41
+    assert deadline(story.state, 40, story.config) == 41
 
 
 def test_two_groups_that_fail_in_the_same_decision_are_both_relaunched() -> None:
@@ -371,7 +365,9 @@ def test_without_a_spare_node_the_group_waits_and_the_others_go_on() -> None:
     story = play(*two, (30, node_lost(B0, "n2")), (500, stepped(A0, 900)))
     assert story.phases() == [Phase.RUNNING, Phase.PENDING]
     assert story.ids(Launch, since=30) == []
-    assert deadline(story.state, 500) is None  # nothing to wait for: no busy loop either
+    due = deadline(story.state, 500, story.config)
+    assert due is not None  # it is looked for now and then
+    assert due >= 510  # and not in a busy loop
 
 
 def test_a_waiting_group_gets_the_nodes_of_one_that_was_given_up() -> None:
@@ -434,7 +430,7 @@ def test_a_lighthouse_that_waits_for_its_restart_when_a_group_finishes_is_not_gi
 
 
 def test_a_group_that_begins_a_new_history_when_another_has_finished_is_brought_down() -> None:
-    # The Lighthouse forgets the finished group after a second of silence and then lets the newcomer step alone.
+    # torchft's Lighthouse forgets the finished group after a second of silence and then lets the newcomer step alone.
     running = ((50, killed(B0)), (51, ready(B1)), (52, store(B1)))
     story = play(*RUNNING, *running, (60, finished(A0)), (61.5, stepped(B1, 1)), (63, Ended(B1, code=137)))
     assert story.times(Kill, B1)[0] <= 60 + FINISH_TOGETHER_S
@@ -468,15 +464,18 @@ def test_a_group_that_waits_when_another_finishes_is_given_up_and_the_run_ends_t
 
 # --- no live state is left -------------------------------------------------------------------------------------------
 
+DAMAGED = Saved("/ckpt/step-00000009", None, "x is missing")
 RESUME = config(restart={"on_state_loss": "checkpoint"})
 
 
 @pytest.mark.parametrize(
     ("settings", "checkpoint", "names"),
     [
-        pytest.param(config(), False, "restart.on_state_loss=fail", id="fail"),
-        pytest.param(config(), True, "restart.on_state_loss=fail", id="fail, though there is a checkpoint"),
-        pytest.param(RESUME, False, "checkpoint.dir is empty", id="checkpoint, but there is none"),
+        pytest.param(config(), None, "set checkpoint.every=STEPS", id="no checkpoint"),
+        pytest.param(RESUME, DAMAGED, "(/ckpt/step-00000009: x is missing)", id="all damaged"),
+        pytest.param(RESUME, None, "there is no checkpoint", id="none, whatever the setting"),
+        pytest.param(config(checkpoint={"every": 9}), None, "none was complete yet (checkpoint.every=9)", id="not yet"),
+        pytest.param(config(), FOREIGN, "set restart.on_state_loss=checkpoint", id="the script's own files"),
     ],
 )
 def test_all_groups_down_at_once_fails_the_run_and_names_the_setting(settings, checkpoint, names) -> None:
@@ -487,10 +486,13 @@ def test_all_groups_down_at_once_fails_the_run_and_names_the_setting(settings, c
     assert story.ids(Launch, since=30) == []
 
 
-def test_all_groups_down_at_once_with_a_checkpoint_are_all_restarted_from_it() -> None:
-    story = play(*RUNNING, (30, killed(A0, checkpoint=True), killed(B0, checkpoint=True)), config=RESUME)
+@pytest.mark.parametrize(("settings", "checkpoint"), [(config(), CHECKPOINT), (RESUME, FOREIGN), (RESUME, CHECKPOINT)])
+def test_all_groups_down_at_once_with_a_checkpoint_are_all_restarted_from_it(settings, checkpoint) -> None:
+    story = play(*RUNNING, (30, killed(A0, checkpoint=checkpoint), killed(B0, checkpoint=checkpoint)), config=settings)
     assert story.ids(Launch, since=30) == [A1, B1]
     assert story.outcome() is None
+    (full,) = story.records("full_restart")
+    assert (full["step"], full["checkpoint"], full["checkpoint_step"]) == (10, checkpoint.path, checkpoint.step)
 
 
 def test_all_groups_down_after_a_single_step_have_lost_it() -> None:
@@ -498,7 +500,7 @@ def test_all_groups_down_after_a_single_step_have_lost_it() -> None:
 
 
 def test_groups_that_resume_from_a_checkpoint_may_be_behind_where_the_run_was() -> None:
-    down = (30, killed(A0, checkpoint=True), killed(B0, checkpoint=True))
+    down = (30, killed(A0, checkpoint=CHECKPOINT), killed(B0, checkpoint=CHECKPOINT))
     up = ((31, ready(A1), ready(B1)), (32, store(A1), store(B1)), (33, stepped(A1, 6), stepped(B1, 6)))
     story = play(*RUNNING, down, *up, (40,), config=RESUME)
     assert story.phases() == [Phase.RUNNING, Phase.RUNNING]
@@ -532,6 +534,7 @@ def test_all_groups_down_before_the_first_commit_have_lost_nothing() -> None:
 )
 def test_a_group_that_has_not_joined_does_not_train_on_alone_from_step_0(so_far: list[Moment]) -> None:
     story = play(*RUNNING, (30, killed(B0)), *so_far, (33, killed(A0)), (33.1, store(B1)))
+    story.turn(34, [Ended(B1, code=137)])
     assert story.outcome() == "failed"
     assert "restart.on_state_loss" in story.reason()
     assert story.ids(Begin, since=33) == []
@@ -545,7 +548,7 @@ def test_nobody_begins_in_the_decision_that_ends_the_run() -> None:
 
 @pytest.mark.parametrize("settings", [pytest.param(config(), id="fail"), pytest.param(RESUME, id="checkpoint")])
 def test_nor_while_the_last_live_group_is_still_being_brought_down(settings) -> None:
-    # On a dead node srun takes seconds to end; meanwhile the Lighthouse lets the newcomer step alone, from 0.
+    # On a dead node srun takes seconds to end; meanwhile torchft's Lighthouse lets the newcomer step alone, from 0.
     story = play(
         *RUNNING,
         (30, killed(B0)),
@@ -629,11 +632,11 @@ def test_a_lone_group_that_fails_in_two_different_ways_is_tried_again(first: lis
 
 
 def test_a_step_that_takes_too_long_to_start_is_killed_and_the_restart_policy_asked() -> None:
-    story = play((0, granted(3)), (1, UP), (2, ready(A0), ready(B0)), (3, store(A0)), (600.3, Ended(B0, 137)))
-    assert story.times(Kill, B0) == [600]
+    story = play((0, granted(3)), (1, UP), (2, ready(A0), ready(B0)), (3, store(A0)), (602.3, Ended(B0, 137)))
+    assert story.times(Kill, B0) == [602]
     (exited,) = story.records("step_exited")
-    assert (exited["cause"], exited["noticed"]) == ("start_timeout", 600)
-    assert story.times(Launch, B1) == [600.3]
+    assert (exited["cause"], exited["noticed"]) == ("start_timeout", 602)
+    assert story.times(Launch, B1) == [602.3]
 
 
 def test_a_step_that_runs_has_started_in_time() -> None:
@@ -704,6 +707,22 @@ def test_two_dud_starts_are_forgiven_also_after_a_long_life(how: str) -> None:
     story = play(*RUNNING, (30, killed(LIGHT0)), (32, dud(LIGHT1, how)), (34, dud(LIGHT2, how)), (36,))
     assert story.outcome() is None
     assert len(story.times(Launch, LIGHT3)) == 1
+
+
+@pytest.mark.parametrize(("until", "outcome"), [(60, None), (700, "failed")])
+def test_a_training_is_not_thrown_away_for_three_dud_starts_but_for_ten_minutes_of_them(
+    until: int, outcome: str | None
+) -> None:
+    duds = [(32 + 2 * n, dud(StepId("lighthouse", n + 1), DUDS[2])) for n in range((until - 32) // 2)]
+    assert play(*RUNNING, (30, killed(LIGHT0)), *duds, (until,)).outcome() == outcome
+
+
+def test_dud_starts_count_only_in_a_row() -> None:
+    fourth = StepId("lighthouse", 4)
+    up = ((36, LighthouseUp(LIGHT3, URL)), (40, killed(LIGHT3)), (42, dud(fourth, DUDS[0])), (44,))
+    story = play(*RUNNING, (30, killed(LIGHT0)), (32, dud(LIGHT1, DUDS[0])), (34, dud(LIGHT2, DUDS[0])), *up)
+    assert story.outcome() is None
+    assert story.times(Launch, fourth) == [40]  # it had been up: at once
 
 
 def test_a_lighthouse_that_never_says_its_address_fails_the_run_after_three_attempts() -> None:
@@ -839,7 +858,7 @@ def test_a_lighthouse_that_is_over_is_not_up_again() -> None:
 
 def drilled(**fault: float) -> list[float]:
     """When group B was hit, if it commits steps 10 to 60 at the seconds of the same number, restarted at 40."""
-    settings = config(faults={"kill": [KillFault(**{"group": 1, **fault})]}, job={"total_steps": 100})  # type: ignore[arg-type]
+    settings = config(faults={"plan": [Fault(**{"group": 1, **fault})]}, job={"total_steps": 100})  # type: ignore[arg-type]
     steps = [(t, stepped(A0, t), stepped(B0, t)) for t in (10, 20, 30)]
     again = [(t, stepped(A0, t), stepped(B1, t)) for t in (50, 60)]
     story = play(*STARTED, *steps, (40, killed(B0)), (41, ready(B1)), (42, store(B1)), *again, config=settings)
@@ -864,11 +883,12 @@ def test_a_drill_fires_once_when_its_group_reaches_its_step(fault: dict[str, flo
 
 
 def test_a_drill_hits_its_rank_and_is_in_the_journal() -> None:
-    settings = config(groups={"workers": 2}, faults={"kill": [KillFault(group=1, at=5, rank=1)]})
+    settings = config(groups={"workers": 2}, faults={"plan": [Fault(group=1, at=5, rank=1)]})
     started = ((0, granted(2)), (1, UP), (2, ready(A0, "n1", "n1"), ready(B0, "n2", "n2")), (3, store(A0), store(B0)))
     story = play(*started, (10, stepped(B0, 5)), config=settings)
-    assert story.all(Inject) == [Inject(B0, 1)]
-    assert story.records("fault_injected") == [{"group": 1, "attempt": 0, "kind": "kill", "rank": 1, "step": 5}]
+    assert story.all(Inject) == [Inject(B0, 1, "kill")]
+    told = {"group": 1, "attempt": 0, "kind": "kill", "rank": 1, "step": 5, "node": "n2", "by": "faults.plan"}
+    assert story.records("fault_injected") == [{**told, "reason": None}]
 
 
 # --- deadlines -------------------------------------------------------------------------------------------------------
@@ -887,7 +907,7 @@ def test_a_drill_hits_its_rank_and_is_in_the_journal() -> None:
 )
 def test_the_next_deadline_is(history: tuple[Moment, ...], due: float | None) -> None:
     story = play(*history)
-    assert deadline(story.state, story.now) == due
+    assert deadline(story.state, story.now, story.config) == due
 
 
 def test_an_hour_without_a_word_is_no_busy_loop() -> None:
@@ -915,7 +935,7 @@ def test_decisions_never_change_the_state_they_were_given() -> None:
 def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() -> None:
     early = (30, killed(B0))
     last = ((31, ready(B1)), (32, store(B1)), (33, TaskFailed(A0, Evidence(0, None, signal=9))))
-    ends = ((34, Ended(B1, 137, checkpoint=True)), (39, Ended(A0, 137, checkpoint=True)), (40,))
+    ends = ((34, Ended(B1, 137, checkpoint=CHECKPOINT)), (39, Ended(A0, 137, checkpoint=CHECKPOINT)), (40,))
     story = play(*RUNNING, early, *last, *ends, config=RESUME)
     assert story.times(Kill, B1) == [33]  # it had not healed: what it would train from is nobody's state
     assert story.records("full_restart")[0]["step"] > 0
@@ -928,9 +948,21 @@ def test_when_too_few_groups_have_a_node_left_the_run_fails_and_names_the_spare_
     def lose_nodes(minimum: int):
         first = (30, TaskFailed(B0, Evidence(None, "n2", node_lost=True)), Ended(B0, 137))
         spare = (40, TaskFailed(B1, Evidence(None, "n3", node_lost=True)), Ended(B1, 137))
-        return play(*RUNNING, first, spare, (50,), config=config(groups={"min": minimum}))
+        gone = (50, NodesLeft(("n1",)))  # until Slurm has taken them away, they may come back
+        return play(*RUNNING, first, spare, gone, config=config(groups={"min": minimum}))
 
     story = lose_nodes(2)
     assert story.state.ending is not None
     assert "cluster.spare_nodes" in story.state.ending.reason
     assert lose_nodes(1).state.ending is None  # the other group goes on
+
+
+def test_a_warning_is_told_once_whichever_groups_and_attempts_give_it() -> None:
+    again = [Warned(B0, "nothing heals it"), Warned(A0, "nothing heals it"), Warned(A0, "and another")]
+    story = play(*STARTED, (5, Warned(A0, "nothing heals it")), (6, again))
+    assert story.records("warning") == [
+        {"group": 0, "text": "nothing heals it"},
+        {"group": 0, "text": "and another"},
+    ]
+    story = play(*STARTED, (5, [Warned(A0, f"warning {n}") for n in range(1000)]))
+    assert len(story.records("warning")) == 20

@@ -1,51 +1,67 @@
 """The state machine against a world of dice: whatever happens in whatever order, some things never do.
 
-The world starts steps when it is told to, lets them live, fail, hang, lose their node or finish, is slow to die, and
-repeats old words. The controller's clock is sometimes late. Every history ends with a stop at the latest, and then
-everything has to come to its end.
+The world starts steps when it is told to, lets them live, fail, hang, fall silent, lose their node or finish, is slow
+to die, and repeats old words. Nodes go dark; some come back, some are taken away by Slurm. The controller's clock is
+sometimes late. Every history ends with a stop at the latest, and then everything has to come to its end.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 
+import history
 import pytest
-from history import Story
+from history import CHECKPOINT, FOREIGN, Story
 
-from ftslurm.config import Config, KillFault, nodes_needed
-from ftslurm.core.decide import FINISH_TOGETHER_S, begin, deadline
-from ftslurm.core.model import (
-    LIVE,
+from ftslurm.config import Fault, nodes_needed
+from ftslurm.core.actions import (
     Action,
-    Allocation,
-    Announce,
     Assign,
     Begin,
-    Ended,
-    Event,
-    Evict,
-    Evidence,
+    Dump,
     Finish,
-    Granted,
-    Hello,
     Inject,
     Kill,
     Launch,
+    Probe,
+    Record,
+    SaveNow,
+    Servers,
+    Stop,
+)
+from ftslurm.core.decide import begin, deadline
+from ftslurm.core.events import (
+    Alive,
+    Checkpointed,
+    Dumped,
+    Ended,
+    Event,
+    Granted,
+    Hello,
+    JobEnds,
     LighthouseUp,
-    Phase,
+    Looked,
+    NodesLeft,
     Progressed,
     Ready,
-    StepId,
-    Stop,
+    Served,
+    Serving,
+    SessionOpened,
     StopAsked,
     StoreUp,
     TaskDone,
     TaskFailed,
 )
+from ftslurm.core.launching import FINISH_TOGETHER_S, over_from
+from ftslurm.core.model import LIVE, Allocation, Announce, Cause, Evict, Evidence, Phase, StepId, Unit
+from ftslurm.core.saving import GOES_ON
+from ftslurm.core.units import tasks_of
 
+ENDS = ("run_finished", "run_requeued")
 BLOCKS, HISTORIES = 10, 30  # of histories, and how many each has
 
 
@@ -54,7 +70,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
-        self.config = config = Config()
+        self.config = config = history.config()
         groups = config.groups
         groups.count, groups.nodes, groups.workers = dice.randint(1, 4), dice.randint(1, 2), dice.randint(1, 2)
         groups.min, groups.per_node = dice.randint(1, groups.count), dice.randint(1, groups.count)
@@ -64,48 +80,111 @@ class World:
         config.cluster.spare_nodes = dice.randint(0, 2)
         config.health.start_timeout_s = 8.0
         config.stop.grace_s = dice.choice([0.0, 2.0])
-        config.lighthouse.kind = dice.choice(["torchft", "ftslurm"])
-        config.faults.kill = [KillFault(group=0, at=5.0)] * dice.randint(0, 1)
+        config.lighthouse.kind = dice.choice(["torchft", "ftslurm", "none"])
+        config.faults.plan = [Fault(group=0, at=5.0)] * dice.randint(0, 1)
+        config.faults.mean_s = dice.choice([0.0, 0.0, 10.0])
+        config.faults.kinds = ["kill", "lighthouse"]
+        config.standby.count, config.standby.cuda = dice.choice([0, 1, 2]), dice.random() < 0.5
+        config.health.heartbeat_s = 1.0
+        config.health.lost_after_s, config.health.orphan_after_s = dice.choice([(math.inf, math.inf), (4.0, 12.0)])
+        config.health.hang_after_s = dice.choice([0.0, 3.0])
+        config.health.wait_timeout_s = dice.choice([0.0, 15.0])
+        config.health.join_timeout_s = dice.choice([0.0, 20.0])
+        if config.lighthouse.kind == "none" and groups.min < groups.count and dice.random() < 0.7:
+            groups.roles, groups.serve = {"server": 1, "worker": groups.count - 1}, ["server"]
         self.misfortune = dice.choice([0.0, 0.2, 0.6])
         self.allocation = Allocation("7", tuple(f"n{i}" for i in range(max(1, nodes_needed(config)))))
         self.step = 0  # the training's
         self.live: set[StepId] = set()
         self.launched: dict[StepId, float] = {}
-        self.attempts: Counter[str] = Counter()
         self.dying: set[StepId] = set()
+        self.hosts: dict[StepId, list[str]] = {}  # of those that have said hello
+        self.states: dict[StepId, str] = {}  # S: moves on; T: a rank is stopped; H: hangs
+        self.stood: dict[StepId, float] = {}  # since when it does not move
+        self.mute: set[StepId] = set()
+        self.dark: set[str] = set()  # nodes that nobody reaches
+        self.gone: set[str] = set()  # nodes that the job has no more
+        self.struck: set[str] = set()  # nodes of which something has ever been wrong
         self.coming: list[tuple[float, int, Event]] = []
         self.numbers = itertools.count()
         self.later(0.0, Granted(self.allocation))
         self.later(dice.uniform(0, 60), StopAsked("enough", "ann"))
+        self.warned = random.Random(seed)
+        if self.warned.random() < 0.5:
+            left_s = self.warned.choice([0.0, 5.0, 30.0])
+            self.later(self.warned.uniform(0, 60), JobEnds("the job ends", "slurm", Cause.TIME_LIMIT, left_s))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
+        self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
 
     def later(self, time: float, event: Event) -> None:
         heapq.heappush(self.coming, (time, next(self.numbers), event))
 
     def until(self, now: float) -> list[Event]:
-        """What has happened by then."""
-        events = []
+        """What has happened by then; whoever can be heard has just been."""
+        self.nodes_change(now)
+        events: list[Event] = []
+        for step in sorted(self.live & self.hosts.keys() - self.mute, key=str):
+            events += self.signs_of_life(now, step)
         while self.coming and self.coming[0][0] <= now:
             events.append(heapq.heappop(self.coming)[2])
             if isinstance(events[-1], Ended):
                 self.live.remove(events[-1].id)
         return events
 
+    def signs_of_life(self, now: float, step: StepId) -> list[Event]:
+        state, moved = self.states.get(step, "S"), self.stood.get(step, now - self.dice.uniform(0, 0.5))
+        letter, stage = ("T", 0) if state == "T" else ("S", 0 if state == "H" else self.dice.randint(0, 4))
+        number = None if step.unit == "lighthouse" else self.step if state == "S" else 1
+        return [
+            Alive(step, task, now, letter, number, stage, now - moved)
+            for task, host in enumerate(self.hosts[step])
+            if host not in self.dark
+        ]
+
+    def nodes_change(self, now: float) -> None:
+        while self.darkness and self.darkness[0] <= now:
+            del self.darkness[0]
+            node = self.dice.choice(self.allocation.nodes[1:] or self.allocation.nodes)
+            self.dark.add(node)
+            self.struck.add(node)
+            if self.dice.random() < 0.3:
+                self.gone.add(node)
+        for node in [node for node in self.dark if self.dice.random() < 0.02 and node not in self.gone]:
+            self.dark.remove(node)
+
+    def looks(self, now: float, node: str) -> None:
+        """A probe, and the question to Slurm that goes with it; slurmctld may be away."""
+        if self.dice.random() < 0.9:
+            left = tuple(name for name in self.allocation.nodes if name not in self.gone)
+            self.struck |= self.gone
+            self.later(now + self.dice.uniform(0.05, 1), NodesLeft(left))
+        there = [step for step in sorted(self.live, key=str) if node in self.hosts.get(step, ())]
+        letters = tuple((f"{s.unit}/{s.attempt}", self.states.get(s, "S").replace("H", "R")) for s in there)
+        if node not in self.dark:
+            self.later(now + self.dice.uniform(0.1, 1), Looked(node, True, self.dice.choice([letters, letters, None])))
+        elif self.dice.random() < 0.5:
+            self.later(now + self.dice.uniform(0.1, 3), Looked(node, False))
+
     def chance(self) -> bool:
         return self.dice.random() < self.misfortune
 
     def node_dies(self, time: float) -> None:
         node = self.dice.choice(self.allocation.nodes)
-        for attempt, group in itertools.product(range(4), range(self.config.groups.count)):
-            step = StepId(f"group-{group:04d}", attempt)
+        self.struck.add(node)
+        units = [f"group-{group:04d}" for group in range(self.config.groups.count)] + ["standby-000"]
+        for attempt, unit in itertools.product(range(4), units):
+            step = StepId(unit, attempt)
             self.later(time + attempt * 5, TaskFailed(step, Evidence(None, node, node_lost=True)))
 
     def ends(self, now: float, step: StepId, code: int = 137, slow: float = 0.5) -> None:
         """A step's processes end soon; what was under way may still arrive, some of it after its end."""
         if step not in self.dying:
             self.dying.add(step)
-            self.later(now + self.dice.uniform(0.01, slow), Ended(step, code, checkpoint=self.dice.random() < 0.5))
+            self.later(
+                now + self.dice.uniform(0.01, slow),
+                Ended(step, code, checkpoint=self.dice.choice([None, FOREIGN, CHECKPOINT])),
+            )
 
     def fails(self, now: float, step: StepId) -> None:
         errors = ["ValueError: x", f"ValueError: {self.dice.random()}"]
@@ -123,8 +202,16 @@ class World:
             case Launch():
                 self.live.add(action.id)
                 self.launched[action.id] = now
-                self.attempts[action.id.unit] += 1
                 self.starts(now, action)
+            case Probe():
+                self.looks(now, action.node)
+            case SaveNow() if self.warned.random() < 0.7:
+                error = self.warned.choice([None, None, "OSError: disk full"])
+                step, after = self.step + self.warned.randint(0, 2), self.warned.uniform(0, 3)
+                self.later(now + after, Checkpointed(action.id, step, CHECKPOINT.path, 0.1, error))
+            case Dump():
+                for task in range(self.dice.randint(0, 4)):
+                    self.later(now + self.dice.uniform(0, 2), Dumped(action.id, task))
             case Assign():
                 if self.chance():
                     self.fails(now, action.id)
@@ -148,24 +235,39 @@ class World:
         if lot < self.misfortune / 2:
             self.fails(now, launch.id)
             return
-        if launch.group is None:
+        if launch.id.unit == "lighthouse":
+            self.hosts[launch.id] = list(launch.place.nodes)
+            self.later(now, Hello(launch.id, 0, launch.place.nodes[0]))
             self.later(now + self.dice.uniform(0.1, 9), LighthouseUp(launch.id, "http://n0:1"))
             if self.chance():
                 self.fails(now + self.dice.uniform(1, 20), launch.id)
             return
         hosts = [node for node in launch.place.nodes for _ in range(self.config.groups.workers)]
-        for task, host in enumerate(self.dice.sample(hosts, len(hosts))):
+        hosts = self.dice.sample(hosts, len(hosts))
+        self.hosts[launch.id] = hosts
+        for task, host in enumerate(hosts):
             time = now + self.dice.uniform(0.1, 2)
             self.later(time, Hello(launch.id, task, host))
             self.later(time + self.dice.uniform(0, 2), Ready(launch.id, task))
 
     def trains(self, now: float, step: StepId) -> None:
         time = now
+        if self.config.lighthouse.kind == "none":
+            self.later(now + self.dice.uniform(0, 2), Serving(step, "http://n0:2"))
+            self.later(now + self.dice.uniform(1, 9), Served(step, 1, self.dice.choice([None, 3, 7])))
+            self.later(now + self.dice.uniform(0, 2), SessionOpened(step, 1))
         for committed in range(self.dice.randint(1, 10)):
             time += self.dice.uniform(0.1, 3)
             self.step += 1
             self.later(time, Progressed(step, self.step, 1, 1, committed, 0))
-        if self.chance():
+        lot = self.dice.random()
+        if lot < self.misfortune / 4:
+            self.states[step], self.stood[step] = self.dice.choice("TH"), now
+        elif lot < self.misfortune / 3:
+            self.mute.add(step)
+            self.states[step] = self.dice.choice("ST")
+            self.struck |= set(self.hosts[step])  # a probe may not find what is there
+        elif self.chance():
             self.fails(time - self.dice.uniform(0, 2), step)
         elif self.dice.random() < 0.7:
             for task in range(self.config.groups.nodes * self.config.groups.workers):
@@ -179,41 +281,64 @@ def check_action(story: Story, world: World, action: Action) -> None:
     match action:
         case Launch():
             assert state.ending is None
-            assert action.id.unit not in {step.unit for step in world.live}, f"two live steps of {action.id.unit}"
-            assert action.id.attempt == world.attempts[action.id.unit]
-            assert set(action.place.nodes) <= set(world.allocation.nodes)
-            assert action.group is None or not set(action.place.nodes) & state.avoid
+            assert action.id not in world.launched, f"launched twice: {action.id}"
+        case Record("step_launched", fields) if fields["unit"] != "lighthouse":
+            assert set(fields["nodes"]) <= set(world.allocation.nodes)
+            assert not set(fields["nodes"]) & state.avoid
+        case Record("hang_found", fields):
+            unit = state.groups[fields["group"]]
+            assert world.states.get(unit.id, "S") != "S", f"no hang: {fields}"
+        case Record("node_excluded", fields) if "failed there" not in fields["reason"]:
+            assert fields["node"] in world.struck | world.gone, f"a sound node: {fields}"
         case Assign() | Begin():
             assert state.ending is None, f"somebody begins though the run is ending: {action}"
             assert action.id in world.live
             assert len(story.times(type(action), action.id)) == 1
+        case SaveNow():
+            assert state.ending is None
+            assert action.id in world.live
+            assert len(story.times(SaveNow, action.id)) == 1
         case Kill() | Stop():
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
             over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
             lost = state.lost is not None and action.id.unit != "lighthouse"
-            why = state.ending or story.unit(action.id).evidence or late or over or lost
+            why = state.ending or owner(story, action.id).evidence or late or over or lost
             assert why, f"killed for nothing: {action}"
         case Announce():
-            assert StepId(f"group-{action.group:04d}", action.attempt) in world.live
+            assert state.groups[action.group].id in world.live
+            assert state.groups[action.group].attempt == action.attempt
+            assert action.id in world.live
+        case Servers():
             assert action.id in world.live
         case Evict():
             assert config.lighthouse.kind == "ftslurm"
             unit = state.groups[action.group]
             over = unit.attempt > action.attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)
-            assert over, f"evicted alive: {action}"
+            left = len(unit.done) == len(unit.hosts)
+            assert over or left, f"evicted alive: {action}"
         case Finish():
             assert not world.live
 
 
+def owner(story: Story, step: StepId) -> Unit:
+    return next(unit for unit in story.state.units if unit.id == step and unit.phase in LIVE)
+
+
 def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
     """What must hold after every decision."""
-    for unit in story.state.units:
-        assert (unit.phase in LIVE) == (unit.id in world.live)
+    state = story.state
+    owners = Counter(unit.id for unit in state.units if unit.phase in LIVE)
+    assert owners == Counter(world.live), f"a step that nobody owns, or a unit without its step: {owners}"
+    for unit in state.units:
         assert unit.phase is not Phase.RUNNING or unit.id not in doomed, f"back from the dead: {unit.id}"
         if unit.phase is Phase.STOPPING:
             doomed.add(unit.id)
-    places = [unit.place for unit in story.state.groups if unit.phase in LIVE and unit.place is not None]
+        if unit.group is not None and unit.phase is Phase.PENDING and state.allocation and not state.ending:
+            reason = story.now < unit.due or unit.waits_for or state.lost or over_from(state, story.config)
+            assert reason, f"forgotten: {unit}"
+        assert len(unit.hosts) in (0, tasks_of(unit, story.config))
+    places = [unit.place for unit in state.groups if unit.phase in LIVE and unit.place is not None]
     shares = [(node, place.slot) for place in places for node in place.nodes]
     assert len(set(shares)) == len(shares) == len(places) * story.config.groups.nodes, f"two in one place: {places}"
     assert all(place.slot < story.config.groups.per_node for place in places)
@@ -223,9 +348,9 @@ def live_through(seed: int) -> Story:
     world = World(seed)
     story = Story(world.config, begin(world.config))
     doomed: set[StepId] = set()
-    for _ in range(1000):
+    for _ in range(3000):
         times = [event[0] for event in world.coming[:1]]
-        if (due := deadline(story.state, story.now)) is not None:
+        if (due := deadline(story.state, story.now, story.config)) is not None:
             times.append(due)
         assert times, "nothing will ever happen again"
         now = max(story.now, min(times)) + world.dice.choice([0.0, 0.0, 0.0, 0.7])  # the controller is sometimes late
@@ -244,7 +369,13 @@ def test_whatever_happens_in_whatever_order(block: int) -> None:
     for seed in range(block * HISTORIES, (block + 1) * HISTORIES):
         try:
             story = live_through(seed)
-            assert [record["outcome"] for record in story.records("run_finished")] == [story.outcome()]
+            ends = [record["outcome"] for name in ENDS for record in story.records(name)]
+            assert ends == [story.outcome()]
+            assert GOES_ON not in ends
             assert [type(action) for _, action in story.done].count(Finish) == 1
+            attempts: dict[str, list[int]] = defaultdict(list)
+            for launched in story.records("step_launched"):
+                attempts[launched["unit"]].append(launched["attempt"])
+            assert all(each == list(range(len(each))) for each in attempts.values()), "a unit has skipped an attempt"
         except Exception as error:
             raise AssertionError(f"live_through({seed}): {error!r}") from error

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from ftslurm.worker.observe import Observer
+from ftslurm.worker.position import Position, Stage
 
 KEYS = ["step", "quorum_id", "participants", "committed", "aborted", "healed", "gap_s"]
 
@@ -31,6 +32,13 @@ def fake_torchft():
                 self._quorum_future.result()
                 self._apply_pending_state_dict()
             return self.should_commit(commit)
+
+        def start_quorum(self, quorum=(1, 2), heal_to=None):
+            self._quorum_future = self._executor.submit(self._async_quorum, quorum, heal_to)
+
+        def allreduce(self, gradients):
+            self._quorum_future.result()
+            return gradients
 
         def _async_quorum(self, quorum, heal_to):
             self._quorum_id, self._participating_replica_world_size = quorum
@@ -62,7 +70,10 @@ class Run:
         self.now = 100.0
         self.reports = []
         self.torchft = fake_torchft()
-        self.observer = Observer(report or self.reports.append, clock=lambda: self.now, every_s=every_s)
+        self.position = Position()
+        self.observer = Observer(
+            report or self.reports.append, clock=lambda: self.now, every_s=every_s, position=self.position
+        )
         self.observer.install(self.torchft)
         self.manager = self.torchft.Manager()
 
@@ -217,3 +228,77 @@ def test_a_report_of_a_long_run_is_small():
     run.train(quorum=(10**6, 10**4))
     run.train(after_s=123456.789)
     assert all(len(json.dumps(report)) < 300 for report in run.reports)
+
+
+# --- the position ----------------------------------------------------------------------------------------------------
+
+
+def place(run):
+    found = run.position.read()
+    return None if found is None else (found.step, Stage(found.stage))
+
+
+def test_the_position_follows_every_step():
+    run = Run()
+    manager = run.manager
+    assert place(run) is None
+    release = threading.Event()
+    manager._executor.submit(release.wait)  # the quorum has to wait
+    manager.start_quorum()
+    assert place(run) == (0, Stage.ASKED)
+    release.set()
+    manager._quorum_future.result()
+    assert place(run) == (0, Stage.QUORUM)
+    manager.allreduce(1)
+    assert place(run) == (0, Stage.COLLECTIVE)
+    manager.allreduce(1)
+    manager.should_commit()
+    assert place(run) == (1, Stage.COMPUTING)
+    manager.start_quorum(heal_to=24)
+    manager._quorum_future.result()
+    assert place(run) == (24, Stage.QUORUM)
+    manager.should_commit(False)
+    assert place(run) == (24, Stage.COMPUTING)
+
+
+def test_an_allreduce_before_the_quorum_waits_for_it_and_then_is_one():
+    run = Run()
+    release = threading.Event()
+    run.manager._executor.submit(release.wait)
+    run.manager.start_quorum()
+    thread = threading.Thread(target=run.manager.allreduce, args=(1,))
+    thread.start()
+    while not run.observer._reducing:
+        pass
+    assert place(run) == (0, Stage.ASKED)
+    release.set()
+    thread.join()
+    assert place(run) == (0, Stage.COLLECTIVE)
+
+
+def test_a_vote_that_never_returns_stays_a_vote():
+    run = Run()
+    run.train()
+    with pytest.raises(TimeoutError):
+        run.train(commit=TimeoutError("no answer"))
+    assert place(run) == (1, Stage.VOTING)
+
+
+def test_a_manager_of_a_class_of_the_scripts_own_is_seen_too():
+    run = Run()
+
+    class Mine(run.torchft.Manager):
+        def should_commit(self, commit=True):
+            return super().should_commit(commit)
+
+    Mine().train()
+    assert place(run) == (1, Stage.COMPUTING)
+
+
+def test_the_first_quorum_is_told_once():
+    run = Run()
+    told = []
+    run.observer.on_quorum = told.append
+    run.train(quorum=(7, 3), heal_to=24)
+    run.train(quorum=(8, 2))
+    assert told == [{"step": 24, "quorum_id": 7, "participants": 3}]

@@ -1,0 +1,129 @@
+"""How a run goes on when its job has ended: the job is started again, or another one takes over the run directory.
+
+Requeueing keeps the job's id, needs no right to submit from a compute node, and is what people who look at squeue
+expect. Its price is Slurm's: a requeued job is held for as long as credentials live (AuthInfo=cred_expire, two minutes
+by default), and nobody who survives the job is there to cut that short. A fresh job would start at once on an idle
+cluster; its age in the queue is new in both cases (measured on Slurm 22.05: SubmitTime is reset). So a fresh one is
+only submitted where Slurm does not requeue (JobRequeue=0, no scontrol on the node).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from ftslurm import compose, slurm
+from ftslurm.config import Config
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.journal import Event, Journal, JournalReader
+from ftslurm.past import read_past
+from ftslurm.rundir import RunDir
+from ftslurm.status import RunStatus, fold
+
+BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")  # slurmctld, for a moment
+TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
+ANSWER_S = 20.0  # the longest that one command of Slurm's may take
+
+
+def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str | None:
+    """The controller in this process has done its work: the run goes on in another job.
+
+    Args:
+        submit: submits such a job, to start after this one; may raise EnvironmentProblem.
+
+    Returns:
+        Why it does not; None: it does.
+    """
+    why = requeue(os.environ)
+    if why is None:
+        return None
+    folder = config.checkpoint.dir or run.checkpoints
+    further = f"a run with checkpoint.dir={folder} goes on where this one was"
+    if config.cluster.controller == "here":
+        return f"the job could not be requeued: {why}; submit with sbatch --requeue to let it; {further}"
+    job = os.environ["SLURM_JOB_ID"]
+    for name in set(os.environ) - slurm.scrubbed(os.environ).keys():
+        del os.environ[name]  # sbatch would take options of this job from them
+    try:
+        submit(job)
+    except EnvironmentProblem as error:
+        return f"the job could not be requeued ({why}), and no other could be submitted ({error}); {further}"
+    return None
+
+
+def end_journal(run: RunDir, reason: str) -> Event:
+    """Close the journal of a run that nobody carries on, so that nobody goes on waiting for it."""
+    now = RunStatus()
+    for event in JournalReader(run.events).iter_new():
+        now = fold(now, event)
+    with Journal(run.events) as journal:
+        return journal.append("run_finished", outcome="stopped", reason=reason, steps=now.step, restarts=now.restarts)
+
+
+def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
+    """Have Slurm start the job of this process again; why it does not, None: it does, or has decided to before."""
+    job = environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_TASK_ID" in environ:  # the raw id of one task means the whole array
+        job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
+    state, restarts, *reason = [*_ask(slurm.job_state(job)).split(), "", ""]
+    if restarts.isdigit() and int(restarts) > int(environ.get("SLURM_RESTART_COUNT") or 0):
+        return None
+    if state in ("CANCELLED", "COMPLETING") and "TimeLimit" not in reason:
+        return f"the job has been cancelled ({state})"
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(WAIT_S)
+        said = _ask(["scontrol", "requeue", job])
+        if not any(words in said for words in BUSY):
+            break
+    return said or None
+
+
+def _ask(command: list[str]) -> str:
+    """What a command of Slurm's says; empty if it has done its work without a word."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{command[0]}: Socket timed out after {ANSWER_S:g} s"
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    return (done.stdout + done.stderr).strip() or (
+        f"{command[0]}: exit code {done.returncode}" if done.returncode else ""
+    )
+
+
+def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:
+    """The run that this job had begun before Slurm started it again, and its outcome; None: there is none.
+
+    A batch script may have several runs, one after the other: that of the same settings counts, else the newest that is
+    not over.
+    """
+    if not slurm.is_batch(environ) or not int(environ.get("SLURM_RESTART_COUNT") or 0):
+        return None
+    root = Path(config.run.dir).parent if config.run.dir else Path(config.run.root)
+    ours = [run for run in map(RunDir, root.glob("*")) if _job(run) == environ["SLURM_JOB_ID"] and run.config.exists()]
+    ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
+    same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
+    ends = {run.root: read_past(run)[1] for run in ours}
+    for run in [*same, *(run for run in ours if ends[run.root] is None)]:
+        return run, ends[run.root]
+    return None
+
+
+def _job(run: RunDir) -> str | None:
+    try:
+        return run.job_id.read_text().strip()
+    except OSError:
+        return None
+
+
+def _settings(config: Config) -> str:
+    """All that makes a run, but for its folder."""
+    folder, config.run.dir = config.run.dir, None
+    try:
+        return compose.dump(config)
+    finally:
+        config.run.dir = folder

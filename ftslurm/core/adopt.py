@@ -1,0 +1,164 @@
+"""The steps of an earlier controller that run on are adopted by this one: no group is restarted for it. Pure.
+
+Only steps in jobs of their own outlive a controller (Place.allocation), so only those are asked. What their guards say
+is put together when all tasks have: then the unit is what it was, and the normal flow goes on from there. A step that
+cannot be reached is brought down and counts as failed, so there are never two of one group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config import Config
+from ftslurm.core import jobs
+from ftslurm.core.actions import Action, Attach, Record
+from ftslurm.core.adoption import Adoption
+from ftslurm.core.ended import Outcome, ended
+from ftslurm.core.events import Adopted, Ended
+from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, RunState, Unit
+from ftslurm.core.past import Live, Past
+from ftslurm.core.units import swap, tasks_of
+from ftslurm.rundir import group_unit
+
+AGAIN_S = 2.0  # an srun that could not start is tried again after this long
+_NO_JOB = (
+    "Invalid job id",
+    "expired",
+    "already complet",
+    "node configuration is not available",
+)  # what srun says if trying again is of no use
+_ALIVE = ("RUNNING", "SUSPENDED", "SIGNALING", "RESIZING")
+
+
+def opened(state: RunState, past: Past, now: float) -> RunState:
+    """The units as the earlier controller has left them: what had finished has finished, what ran is to be adopted."""
+    over, live = dict(past.over), {step.unit: step for step in past.live if step.place.allocation is not None}
+    for unit in (*state.groups, *state.standbys):
+        if unit.name in over:
+            end = Exit(unit.attempt, now, Cause.OK, ())
+            finished = over[unit.name] == Phase.SUCCEEDED.value
+            state = swap(state, replace(unit, phase=Phase(over[unit.name]), exits=(end,) if finished else ()))
+        elif unit.name in live:
+            state = swap(state, _left_behind(unit, live[unit.name], now))
+    if not any(unit.adoption for unit in state.groups):
+        return state
+    resuming = past.resuming is not None
+    return replace(
+        state,
+        step=past.step,
+        saved=past.saved,
+        injected=frozenset(range(past.drilled)),
+        released=past.step > 0 and not resuming,
+        resuming=resuming,
+        resume_step=past.resuming or 0,
+        stepping_since=now if past.step > 0 else None,
+    )
+
+
+def scaled(state: RunState, past: Past) -> RunState:
+    """As many groups as `ftslurm scale` had made them."""
+    if past.groups is None:
+        return state
+    last = dict(past.attempts)
+    more = [group_unit(group) for group in range(len(state.groups), past.groups)]
+    new = [Unit(name, len(state.groups) + i, attempt=last.get(name, -1)) for i, name in enumerate(more)]
+    parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[past.groups :])
+    return replace(state, groups=(*state.groups[: past.groups], *new), parked=parked)
+
+
+def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
+    return replace(
+        unit,
+        phase=Phase.STARTING,
+        attempt=live.attempt,
+        place=live.place,
+        ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
+        reason="adopted",
+        hosts=live.hosts,
+        pulses=(Pulse(now, moved=now),) * len(live.hosts),  # it is given the time to be heard
+        marks=Marks(launched=live.launched),
+        adoption=Adoption(now, slurm_step=live.slurm_step),
+    )
+
+
+def attach(state: RunState, now: float, config: Config) -> Outcome:
+    """Go to the steps that are to be adopted, once Slurm has said that their jobs still run."""
+    actions: list[Action] = []
+    for unit in state.units:
+        adoption, place = unit.adoption, unit.place
+        if adoption is None or adoption.asked or now < adoption.again or place is None:
+            continue
+        job = jobs.job(state, place.allocation)
+        moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
+        if job is not None and job.id and job.state == "RUNNING" and not moved:
+            actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
+            state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
+        elif moved or (state.polled and (job is None or job.state not in (*_ALIVE, *jobs.BETWEEN))):
+            words = f"job {place.allocation} has ended while no controller was there"
+            sign = Evidence(None, None, error=words, cause=Cause.PREEMPTED)
+            unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
+            state, more = ended(Ended(unit.id, None, checkpoint=state.checkpoint), swap(state, unit), unit, now, config)
+            actions += more
+    return state, actions
+
+
+def deadlines(state: RunState) -> list[float]:
+    """When to go again to a step whose srun could not start."""
+    return [u.adoption.again for u in state.units if u.adoption is not None and not u.adoption.asked]
+
+
+def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> RunState | None:
+    """The way to a step has ended; the state if that is to be tried again, because srun itself has failed."""
+    adoption = unit.adoption
+    if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
+        return None
+    late = now >= adoption.since + config.health.orphan_after_s  # by now it has ended itself
+    if late or any(words in (event.error or "") for words in _NO_JOB):
+        return None
+    state = jobs.doubt(state, unit.place.allocation if unit.place else None, now)
+    return swap(state, replace(unit, adoption=replace(adoption, asked=False, again=now + AGAIN_S)))
+
+
+def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    """The guard of one task has said what it knows; with the last of them the unit is what it was."""
+    adoption = unit.adoption
+    if adoption is None:
+        return state, []
+    words = (*(word for word in adoption.words if word.task != event.word.task), event.word)
+    unit = replace(unit, adoption=replace(adoption, words=words))
+    if len(words) < tasks_of(unit, config) or unit.phase not in LIVE:
+        return swap(state, unit), []
+    unit = _as_it_was(unit, now, config)
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
+    fields |= {"nodes": list(unit.place.nodes) if unit.place else [], "step": unit.step, "slurm_step": unit.slurm_step}
+    fields |= {"allocation": unit.place.allocation if unit.place else None, "seconds": round(now - adoption.since, 3)}
+    fields["standby"] = None if unit.ran_as is None else str(unit.ran_as)
+    state = swap(state, unit)
+    runs = unit.group is not None and unit.phase is Phase.RUNNING
+    return replace(state, released=state.released or runs), [Record("step_adopted", fields)]
+
+
+def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
+    """What the words of all tasks together say of a unit."""
+    assert unit.adoption is not None
+    words = unit.adoption.words
+    ready = frozenset(word.task for word in words if word.ready)
+    assigned, begun = all(word.assigned for word in words), all(word.begun for word in words)
+    steps = [word.step for word in words if word.step is not None]
+    marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(words) else None)
+    unit = replace(
+        unit,
+        adoption=None,
+        ready=ready,
+        assigned=assigned,
+        store=next((word.store for word in words if word.store is not None), None),
+        lighthouse=words[0].lighthouse if assigned else None,
+        floor=max(word.floor for word in words),
+        step=max(steps, default=None),
+        marks=replace(marks, begun=now if begun else None, joined=now if steps else None),
+        due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
+    )
+    if unit.phase is Phase.STOPPING:
+        return unit
+    runs = len(ready) == len(words) if unit.is_standby else begun
+    return replace(unit, phase=Phase.RUNNING if runs else Phase.STARTING)

@@ -1,0 +1,215 @@
+"""What Slurm says of the jobs that give groups their nodes, folded into the state. Pure; supply.py acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from ftslurm.config import Config
+from ftslurm.core.actions import Action, CancelJobs, Record
+from ftslurm.core.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
+from ftslurm.core.model import LIVE, Asking, Cause, Evidence, Job, Marks, Phase, RunState, StepId, Unit
+from ftslurm.core.units import swap
+
+Outcome = tuple[RunState, list[Action]]
+TOLD_S = 1.5  # when Slurm has told a step to end, it may take so long to say why
+BUSY_S = 2.0  # how often Slurm is asked while a job is between two states
+SETTLES_S = 60.0  # for at most so long after the last change
+SLOW = 20  # times as long as the last answer took must lie between two questions
+RARE_S = 300.0  # however slow slurmctld is
+WARNS_EARLY_S = 60.0  # Slurm's warning before the time limit may come so much too soon
+DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is tried again after this long
+REFUSED_S = (15.0, 300.0)  # after a refusal sbatch is tried again: at first, and at the most
+BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING")
+_ENDS = {
+    "PREEMPTED": Cause.PREEMPTED,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "NODE_FAIL": Cause.NODE_LOST,
+    "BOOT_FAIL": Cause.NODE_LOST,
+    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
+    "CANCELLED": Cause.CANCELLED,
+}
+
+
+def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Outcome:
+    """Fold one of Slurm's answers, or a pilot's word, into the state."""
+    match event:
+        case JobsSeen():
+            return _seen(state, event, now, config)
+        case JobsUnknown(took_s):
+            wait = max(config.cluster.poll_s, 2 * took_s, 2 * (now - state.next_poll))
+            return replace(state, next_poll=now + min(wait, RARE_S)), []
+        case Submitted():
+            return _submitted(state, event, now)
+        case JobLeaving(name, cause, why):
+            return _leaving(state, name, cause, why, now, config)
+        case RequeueRefused(name, error):
+            why = f"it cannot be requeued ({error})"
+            return update(state, name, dismissed=why, asked=None), [lost(state, name, why), CancelJobs((name,))]
+
+
+def job(state: RunState, name: str | None) -> Job | None:
+    """The job of this name."""
+    return next((one for one in state.jobs if one.name == name), None)
+
+
+def update(state: RunState, name: str, **changes: object) -> RunState:
+    """The state with a job changed."""
+    jobs = tuple(replace(one, **changes) if one.name == name else one for one in state.jobs)  # type: ignore[arg-type]
+    return replace(state, jobs=jobs)
+
+
+def living(state: RunState, name: str) -> Iterator[Unit]:
+    """The units that have a step in this job."""
+    return (u for u in state.units if u.phase in LIVE and u.place is not None and u.place.allocation == name)
+
+
+def lost(state: RunState, name: str, reason: str, now_is: str | None = None) -> Record:
+    """The journal line of a job that gives no nodes any more. `now_is`: Slurm's word for it; None: we dismiss it."""
+    known = job(state, name)
+    nodes = list(known.nodes) if known is not None else []
+    return Record("allocation_lost", {"allocation": name, "nodes": nodes, "reason": reason, "state": now_is})
+
+
+def doubt(state: RunState, name: str | None, now: float) -> RunState:
+    """A step in this job was ended by others: Slurm is asked at once whether the job still runs."""
+    known = job(state, name)
+    if known is None or known.state != "RUNNING":
+        return state
+    return replace(update(state, known.name, doubted=now), next_poll=min(state.next_poll, now))
+
+
+def holds(state: RunState, step: StepId, now: float) -> bool:
+    """Whether the verdict on a step that has ended waits for Slurm's word on the job that it was told to end with."""
+    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    if unit is None or unit.told is None or unit.intent is not None or unit.place is None or state.ending is not None:
+        return False
+    known = job(state, unit.place.allocation)
+    return known is not None and known.doubted is not None and now < unit.told + TOLD_S
+
+
+def is_told(unit: Unit, evidence: Evidence) -> bool:
+    """Whether a sign is that of a step in a job beside the controller's, which is told to end and not dead yet."""
+    there = unit.phase is Phase.RUNNING and unit.place is not None and unit.place.allocation is not None
+    return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
+
+
+def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
+    old = next((one for one in state.asking if one.pool == event.pool), Asking(event.pool, 0))
+    rest = tuple(one for one in state.asking if one.pool != event.pool)
+    if event.error:
+        wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
+        refused = Asking(event.pool, 0, old.refusals + 1, now + wait, event.error)
+        record = Record("allocation_refused", {"pool": event.pool, "reason": event.error, "again_s": wait})
+        return replace(state, asking=(*rest, refused)), [record] if event.error != old.error else []
+    known = {one.name for one in state.jobs}
+    new = tuple(Job(name, event.pool, born=now, since=now) for name in event.names if name not in known)
+    return replace(state, asking=rest, jobs=(*state.jobs, *new), next_poll=min(state.next_poll, now + BUSY_S)), []
+
+
+def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, config: Config) -> Outcome:
+    known = job(state, name)
+    if known is None or known.leaving is not None or not known.alive:
+        return state, []
+    early = known.ends is None or now < known.ends - config.cluster.signal_s - WARNS_EARLY_S
+    if cause is Cause.TIME_LIMIT and early:  # preemption gives it a new, near end, of which Slurm warns as of any
+        cause = Cause.PREEMPTED
+    if cause is Cause.TIME_LIMIT and known.ends is not None and now < known.ends - config.cluster.signal_s:
+        return state, []  # vacate.py knows when it is time; all pilots of an array are warned at the same moment
+    state = update(state, name, leaving=cause)
+    fields: dict[str, object] = {"allocation": name, "cause": cause.value, "reason": why}
+    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [Record("allocation_leaving", fields)]
+
+
+def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
+    actions: list[Action] = []
+    shown = {one.name: one for one in event.jobs}
+    known = {one.name for one in state.jobs}
+    strangers = tuple(Job(name, new.pool, "", born=now, since=now) for name, new in shown.items() if name not in known)
+    state = replace(state, jobs=(*state.jobs, *strangers))
+    for old in state.jobs:
+        new = shown.get(old.name)
+        if new is None and event.whole and old.born < event.asked and old.state != "GONE":
+            new = replace(old, state="GONE", nodes=(), reason="")
+        if new is not None:
+            state, more = _changed(state, old, new, now)
+            actions += more
+    if not event.whole:
+        return state, actions
+    jobs = tuple(one for one in state.jobs if one.alive or one.state != "GONE")
+    looks = tuple(replace(look, slurm=True) for look in state.looks)  # slurmctld was there (health.py)
+    state = replace(state, polled=True, jobs=jobs, looks=looks)
+    wait = max(config.cluster.poll_s, SLOW * event.took_s)
+    if any(unsettled(one, now) for one in jobs):
+        wait = max(BUSY_S, SLOW * event.took_s)
+    return replace(state, next_poll=now + min(wait, RARE_S)), actions
+
+
+def unsettled(one: Job, now: float) -> bool:
+    """Whether its next state is awaited."""
+    between = one.state in BETWEEN or (one.state == "PENDING" and one.reason == "BeginTime")
+    waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
+    return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
+
+
+def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
+    """One job, and what that means for what runs in it."""
+    actions: list[Action] = []
+    fields: dict[str, object]
+    had = bool(old.nodes)  # until it is journaled that they are gone
+    ran, runs = old.state == "RUNNING" and had, new.state == "RUNNING" and bool(new.nodes)
+    again = old.began is not None and new.began is not None and new.began > old.began + 5.0  # requeued, and back
+    same = had and old.nodes == new.nodes and not again
+    now_is = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends)
+    now_is = replace(now_is, doubted=None)
+    if same and runs and old.leaving is None and _cut_short(old, new):
+        now_is = replace(now_is, leaving=Cause.PREEMPTED, ends=old.ends)
+        fields = {"allocation": old.name, "cause": Cause.PREEMPTED.value, "reason": "Slurm has cut its time short"}
+        actions.append(Record("allocation_leaving", fields))
+    if old.state != new.state:
+        now_is = replace(now_is, since=now, tried=-inf)
+    if runs and not same:
+        now_is = replace(now_is, nodes=new.nodes, began=new.began or now, ends=new.ends)
+        now_is = replace(now_is, leaving=None, left=None, asked=None)
+        fields = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool, "ends": new.ends}
+        if old.dismissed is None:
+            actions.append(Record("allocation_granted", fields))
+    elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
+        actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
+    if ran and new.state in BETWEEN:
+        now_is = replace(now_is, doubted=now)
+    elif had and not runs and new.state not in BETWEEN:
+        if old.dismissed is None:
+            how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
+            actions.append(lost(state, old.name, how, new.state))
+        cause = old.leaving or _ENDS.get(new.state) or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
+        now_is = replace(now_is, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
+        for unit in living(state, old.name):
+            state = swap(state, _brought_down(unit, old, cause, _how(new), now))
+    if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
+        waits: dict[str, object] = {"allocation": new.name, "reason": new.reason, "pool": old.pool}
+        actions.append(Record("allocation_pending", waits))
+    return replace(state, jobs=tuple(now_is if one.name == old.name else one for one in state.jobs)), actions
+
+
+def _cut_short(old: Job, new: Job) -> bool:
+    """Whether a running job has been given an earlier end, as preemption does (GraceTime)."""
+    return new.ends is not None and old.ends is not None and new.ends < old.ends - 5.0
+
+
+def _how(new: Job) -> str:
+    if new.state == "PENDING":
+        return "Slurm has requeued it"
+    return "Slurm knows it no more" if new.state == "GONE" else f"Slurm job {new.state}"
+
+
+def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> Unit:
+    """What ran in a job that has ended: its srun may hang, and is not waited for."""
+    node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
+    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True)
+    if unit.phase is Phase.STOPPING:
+        return replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
+    failing = Marks(noticed=now)
+    return replace(unit, phase=Phase.STOPPING, due=now, failing=failing, evidence=(*unit.evidence, sign), intent=cause)

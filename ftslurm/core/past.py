@@ -1,0 +1,35 @@
+"""What an earlier controller of the same run has left behind, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftslurm.core.model import Place, StepId
+
+
+@dataclass(frozen=True)
+class Live:
+    """A step that ran when an earlier controller wrote its last line."""
+
+    unit: str
+    id: StepId
+    attempt: int
+    place: Place
+    hosts: tuple[str, ...]  # of each task
+    launched: float
+    slurm_step: str | None = None
+
+
+@dataclass(frozen=True)
+class Past:
+    """What an earlier controller of this run had come to, before its job was requeued, or lost."""
+
+    attempts: tuple[tuple[str, int], ...]  # unit -> its last attempt
+    step: int  # the highest that any group had committed
+    live: tuple[Live, ...] = ()
+    over: tuple[tuple[str, str], ...] = ()  # units that have finished, or were given up -> their last phase
+    resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
+    saved: bool = False  # a group had told of a checkpoint
+    drilled: int = 0  # how many of the planned drills were done
+    groups: int | None = None  # how many `ftslurm scale` had made of them
+    planned: int = 0  # how many of the groups' attempts were launches in another job, and no restarts

@@ -1,0 +1,177 @@
+"""The controller's dealings with Slurm's queue: questions and orders run aside, their answers become events."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ftslurm.config import Config
+from ftslurm.core.actions import Action, AskJobs, CancelJobs, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.events import (
+    Event,
+    JobLeaving,
+    JobsSeen,
+    JobsUnknown,
+    RequeueRefused,
+    ScaleAsked,
+    Submitted,
+)
+from ftslurm.core.model import Cause, Job, RunState
+from ftslurm.core.supply import array
+from ftslurm.launchers.children import Answered, Children
+from ftslurm.rundir import RunDir
+from ftslurm.slurm import QUEUE, expand_hosts, read_queue, scrubbed
+
+QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START = "queue", "cancel ", "request ", "requeue ", "start "
+# The pilot beside which the controller runs. Slurm's SIGTERM to its job could end our sruns, and with them the steps in
+# other jobs; so it is told as if Slurm wanted its nodes, and another controller goes on, which requeues it.
+PILOT = "FTSLURM_PILOT"
+SUCCESSOR = "successor"
+ENDS_S = 30.0  # so long an sbatch that is under way is waited for when the run is over
+PATIENCE_S = 120.0  # Slurm's commands give up by themselves long before
+CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}
+
+
+class Jobs:
+    """Every job of this run beside the controller's, as far as Slurm has to be asked or told."""
+
+    def __init__(self, config: Config, run: RunDir, children: Children) -> None:
+        self.config, self.run, self.children = config, run, children
+        self.asked = self.asked_at = 0.0  # by the controller's clock, and by the one that measures
+        self.early: dict[str, JobLeaving] = {}  # words of pilots that we do not know yet: we have only begun to lead
+        self.mark = run.mark()
+        self.pools = run.pools()  # of the jobs we know; a site may take the comment away
+
+    def act(self, action: Action, now: float) -> list[Event]:
+        """Carry out an action if it is about jobs; what is known at once."""
+        match action:
+            case AskJobs():
+                self.asked, self.asked_at = now, time.monotonic()
+                self.children.ask(QUEUE_ASKED, QUEUE, env=_clean(), timeout_s=PATIENCE_S)
+            case RequestJobs(pool, count, exclude):
+                command = [sys.executable, "-m", "ftslurm.pilots", str(self.run.root)]
+                command += [str(pool), str(count), ",".join(exclude)]
+                self.children.ask(f"{REQUEST}{pool}", command, env=_clean(), timeout_s=5 * PATIENCE_S)
+            case CancelJobs(names):
+                self.children.ask(CANCEL + ",".join(names), self._cancel(names), timeout_s=PATIENCE_S)
+            case RequeueJob(name) if name == _own_task() and PILOT in os.environ:
+                with suppress(ProcessLookupError):
+                    os.kill(int(os.environ[PILOT]), signal.SIGUSR1)
+            case RequeueJob(name):
+                if shutil.which("scontrol") is None:
+                    return [RequeueRefused(name, "there is no scontrol here")]
+                self.children.ask(REQUEUE + name, ["scontrol", "requeue", name], timeout_s=PATIENCE_S)
+            case StartNow(name):
+                command = ["scontrol", "update", f"jobid={name}", "starttime=now"]
+                self.children.ask(START + name, command, timeout_s=PATIENCE_S)
+            case _:
+                pass
+        return []
+
+    def answered(self, news: Answered) -> list[Event]:
+        """What the answer to a question of ours tells."""
+        if news.what == QUEUE_ASKED:
+            took = time.monotonic() - self.asked_at
+            if news.code != 0:
+                return [JobsUnknown(took)]
+            seen = read_queue(news.text, self.mark, self.config.cluster.pilots, self.pools)
+            self.pools |= {job.name: job.pool for job in seen}
+            leaving = [self.early.pop(job.name) for job in seen if job.name in self.early]
+            return [JobsSeen(tuple(seen), self.asked, took), *leaving]
+        if news.what.startswith(REQUEST):
+            pool, names = int(news.what.removeprefix(REQUEST)), list[str]()
+            with suppress(ValueError, IndexError):
+                names = json.loads(news.text.strip().splitlines()[-1])
+            self.pools |= {str(name): pool for name in names}
+            lines = [line for line in news.text.splitlines() if line.strip()]
+            error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
+            return [Submitted(pool, tuple(str(name) for name in names), error)]
+        if news.what.startswith(REQUEUE) and news.code != 0:
+            text = " ".join(news.text.split()) or f"exit code {news.code}"
+            return [RequeueRefused(news.what.removeprefix(REQUEUE), text)]
+        return []
+
+    def told(self, command: Mapping[str, Any], now: float) -> list[Event]:
+        """A command from the inbox: a pilot's word, or `ftslurm scale`."""
+        name = command.get("name")
+        if command["what"] == "scale" and isinstance(command.get("groups"), int):
+            return [ScaleAsked(command["groups"], command.get("by", "?"))]
+        if command["what"] == "leaving" and isinstance(name, str):
+            sign = str(command.get("signal"))
+            cause = CAUSES.get(sign, Cause.TIME_LIMIT)
+            event = JobLeaving(name, cause, f"Slurm sent {sign} to it")
+            if name in self.pools:
+                return [event]
+            self.early[name] = event
+        if command["what"] == "pilot" and isinstance(name, str) and isinstance(command.get("nodes"), str):
+            with suppress(ValueError):
+                nodes, ends = tuple(expand_hosts(command["nodes"])), command.get("ends")
+                ends = float(ends) if isinstance(ends, (int, float)) else None
+                job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=ends)
+                known = name in self.pools or name.startswith(f"{self.config.cluster.pilots}_")
+                return [JobsSeen((job,), now, whole=False)] if known else []  # else the next look at the queue tells
+        return []
+
+    def ask_successor(self) -> None:
+        """Submit another job for the controller, which asks us to hand over when it is up (array mode)."""
+        if self.config.cluster.controller == "job":
+            command = [sys.executable, "-m", "ftslurm.pilots", str(self.run.root)]
+            self.children.ask(SUCCESSOR, command, env=_clean(), timeout_s=PATIENCE_S)
+
+    def end(self, names: tuple[str, ...]) -> None:
+        """Cancel what is left of them when the run is over, also what sbatch is just being asked for."""
+        until = time.monotonic() + ENDS_S
+        for aside in self.children.aside.values():
+            if aside.what.startswith((REQUEST, SUCCESSOR)):
+                with suppress(subprocess.TimeoutExpired):
+                    aside.command.wait(max(0.0, until - time.monotonic()))
+        new = tuple(name for name in self.run.pools() if name not in self.pools)
+        with suppress(OSError, subprocess.TimeoutExpired):
+            if names or new:
+                subprocess.run(self._cancel((*names, *new)), capture_output=True, timeout=PATIENCE_S, check=False)
+            other = self._other_controller()
+            if other is not None:
+                command = ["scancel", "--state=PENDING", other]
+                subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+
+    def _other_controller(self) -> str | None:
+        """The job of a controller that would only find that the run is over: our successor's, or our predecessor's."""
+        with suppress(OSError):
+            job = self.run.job_id.read_text().strip()
+            if array(self.config) and job.isdigit() and job != os.environ.get("SLURM_JOB_ID"):
+                return job
+        return None
+
+    def _cancel(self, names: tuple[str, ...]) -> list[str]:
+        """The command that ends jobs. What was submitted by hand and runs is told to end, and counts as completed."""
+        if self.config.cluster.pilots is None:
+            return ["scancel", *names]
+        with suppress(OSError):
+            self.run.released.mkdir(mode=0o700, exist_ok=True)
+            for name in names:
+                (self.run.released / name).touch(mode=0o600)
+        return ["scancel", "--state=PENDING", *names]
+
+
+def srun_names(state: RunState) -> dict[str, str]:
+    """What srun calls each job: the tasks of an array have an id of their own."""
+    return {job.name: job.id or job.name for job in state.jobs}
+
+
+def _own_task() -> str | None:
+    """What Slurm calls the task of an array in which we run; None: we do not."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array and task else None
+
+
+def _clean() -> dict[str, str]:
+    """An environment in which Slurm's commands do what they are told, and no more."""
+    return {name: value for name, value in scrubbed(os.environ).items() if not name.startswith("SQUEUE_")}

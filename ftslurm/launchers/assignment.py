@@ -1,0 +1,49 @@
+"""What a group's step is told when its ranks are known: the message `assign` (ftslurm.channel)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from ftslurm import channel
+from ftslurm.config import Config, most_groups, role_of, script_arguments
+from ftslurm.core.actions import Assign
+from ftslurm.core.model import StepId
+from ftslurm.launchers.program import Launcher
+from ftslurm.rundir import RunDir, group_unit
+
+
+def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) -> bytes:
+    """The line for all tasks of a step; one that was a standby until now also gets the group's logs."""
+    job, gpus = config.job, config.groups.gpus or 0
+    unit, role = group_unit(action.group), role_of(config.groups.roles, action.group)
+    log_dir = run.attempt(unit, action.attempt)
+    if action.id.unit != unit:
+        _link_log(run, action.id, log_dir, run.step_log(unit, action.attempt))
+    return channel.encode(
+        "assign",
+        group=action.group,
+        attempt=action.attempt,
+        step=str(StepId(unit, action.attempt)),
+        fence=[str(step) for step in action.fence],
+        log_dir=str(log_dir),
+        gpus=None if action.id.unit == unit or not gpus else launcher.gpus(action.group, action.slot),
+        lighthouse=action.lighthouse,
+        script=job.script,
+        module=job.module,
+        args=script_arguments(job.args),
+        ranks=[vars(rank) for rank in action.ranks],
+        run_id=run.root.name,
+        groups=most_groups(config),
+        max_restarts=config.restart.max_per_group,
+        role=role and vars(role),
+        servers=action.servers,
+    )
+
+
+def _link_log(run: RunDir, step: StepId, folder: Path, log: Path) -> None:
+    """What srun says of a standby that has become a group's attempt is found where that attempt's is."""
+    with contextlib.suppress(OSError):  # the worker will say so, with the path
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.symlink_to(os.path.relpath(run.step_log(step.unit, step.attempt), folder))

@@ -1,0 +1,73 @@
+"""What a Lighthouse shows of itself: lines in lighthouse.log, and a pulse that its guard can feel.
+
+Neither may ever stop it: the disk may be full, and the file system may stand still for minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+
+from ftslurm.worker.guard import Task
+
+BEAT_EVERY_S = 0.25  # the guard tells the controller for how long there has been none
+MOST_LINES = 1000  # that wait for the file system; what is beyond is lost
+
+_lines: queue.Queue[str] = queue.Queue(MOST_LINES)
+_starting = threading.Lock()
+_writer: threading.Thread | None = None
+
+
+def redirect(task: Task) -> None:
+    """Send all output to lighthouse.log; if that cannot be opened (a full disk) it stays in the step's own log."""
+    with contextlib.suppress(OSError):
+        path = os.path.join(task.options.log_dir, "lighthouse.log")
+        log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(log_file, 1)
+        os.dup2(log_file, 2)
+        os.close(log_file)
+
+
+def log(line: str) -> None:
+    """One line into lighthouse.log, written by a thread: never blocks, never raises, may be lost."""
+    global _writer
+    with _starting:
+        if _writer is None:
+            _writer = threading.Thread(target=_write_for_ever, name="log", daemon=True)
+            _writer.start()
+    with contextlib.suppress(queue.Full):
+        _lines.put_nowait(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+
+
+def flush(patience_s: float = 1.0) -> None:
+    """Wait until all lines are written, but not for long."""
+    deadline = time.monotonic() + patience_s
+    while _lines.unfinished_tasks and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _write_for_ever() -> None:
+    while True:
+        line = _lines.get()
+        with contextlib.suppress(OSError):
+            os.write(2, line.encode(errors="backslashreplace"))
+        _lines.task_done()
+
+
+class Pulse:
+    """Beats in the page of memory that the guard reads, as if each beat were a worker's step.
+
+    So `alive` says how long the Lighthouse has stood still: stopped, or waiting for a file system that does not answer.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._position = task.position
+        self._beats = 0
+
+    def beat(self) -> None:
+        """To be called every BEAT_EVERY_S by what must not stand still."""
+        self._beats += 1
+        self._position.mark(self._beats, 0)

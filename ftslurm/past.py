@@ -1,0 +1,144 @@
+"""What there is when a controller begins, or when a step has ended: a checkpoint, an earlier controller's work."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ftslurm import heard, saved
+from ftslurm.config import Config
+from ftslurm.core.model import Phase, Place, Saved, StepId
+from ftslurm.core.past import Live, Past
+from ftslurm.journal import Event, JournalReader, integer, names, text
+from ftslurm.journal import number as decimal
+from ftslurm.rundir import GROUP, LIGHTHOUSE, RunDir, group_unit, replace_text
+
+OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
+
+
+def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
+    """What the script could resume from: the newest complete checkpoint, else what is there instead."""
+    folder = Path(config.checkpoint.dir or run.checkpoints)
+    found = saved.newest(folder)
+    if found is not None:
+        return Saved(str(found.path), found.step)
+    if saved.only_foreign(folder):
+        return Saved(str(folder), None)
+    torn = saved.damaged(folder)
+    return None if torn is None else Saved(str(torn.path), None, torn.reason)
+
+
+def claim(config: Config, run: RunDir) -> str | None:
+    """Take checkpoint.dir for this run; why it cannot be had: two live runs would take each other's checkpoints."""
+    if config.checkpoint.dir is None:
+        return None
+    folder = Path(config.checkpoint.dir)
+    with suppress(OSError):
+        other = RunDir(Path((folder / OWNER).read_text()))
+        age = heard.age_s(other.alive) if other.root != run.root else None
+        if age is not None and age < heard.SILENT_S and read_past(other)[1] is None:
+            return (
+                f"checkpoint.dir={folder} is in use by {other.root.name}, which is running: name another folder, or "
+                f"stop that run with: ftslurm stop {other.root}"
+            )
+    with suppress(OSError):  # who saves there will say what is wrong with it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_text(folder / OWNER, str(run.root))
+    return None
+
+
+def read_past(run: RunDir) -> tuple[Past | None, str | None]:
+    """What an earlier controller of this run had come to, and the outcome if it had come to its end.
+
+    The run's step goes back at a full restart.
+    """
+    found = _Reading()
+    for event in JournalReader(run.events).iter_new():
+        found.fold(event)
+    return found.past, found.outcome
+
+
+@dataclass
+class _Reading:
+    """The journal so far."""
+
+    began: bool = False
+    outcome: str | None = None
+    own: str | None = None  # the controller's allocation
+    step: int = 0
+    resuming: int | None = None
+    attempts: dict[str, int] = field(default_factory=dict)
+    live: dict[str, Live] = field(default_factory=dict)
+    over: dict[str, str] = field(default_factory=dict)
+    saved: bool = False
+    drilled: int = 0
+    groups: int | None = None
+    moving: set[str] = field(default_factory=set)  # units whose next launch is due to another job
+    planned: int = 0
+
+    @property
+    def past(self) -> Past | None:
+        if not self.began:
+            return None
+        live, over = tuple(self.live.values()), tuple(self.over.items())
+        attempts = tuple(self.attempts.items())
+        return Past(attempts, self.step, live, over, self.resuming, self.saved, self.drilled, self.groups, self.planned)
+
+    def fold(self, event: Event) -> None:
+        unit, number, attempt = text(event, "unit"), integer(event, "step"), integer(event, "attempt")
+        match event.get("event"):
+            case "run_started":
+                self.began, self.outcome, self.own = True, None, text(event, "job_id")
+                self.moving = set(self.attempts)
+            case "step_launched" if unit is not None and attempt is not None:
+                self._launched(event, unit, attempt)
+            case "step_ready" | "step_adopted" if unit in self.live:
+                self._is_up(event, self.live[unit])
+                self.moving.discard(unit)
+            case "step_exited" if unit is not None:
+                self.live.pop(unit, None)
+                if text(event, "cause") == "ok" and integer(event, "group") is not None:
+                    self.over[unit] = Phase.SUCCEEDED.value
+            case "group_given_up" if (group := integer(event, "group")) is not None:
+                self.over[group_unit(group)] = Phase.FAILED.value
+            case "standby_given_up" if unit is not None:
+                self.over[unit] = Phase.FAILED.value
+            case "full_restart":
+                self.resuming = integer(event, "checkpoint_step") or 0
+            case "progress" if number is not None and integer(event, "committed"):
+                self.step, self.resuming = number if self.resuming is not None else max(self.step, number), None
+            case "checkpoint_saved":
+                self.saved = True
+                if number is not None and self.resuming is None:
+                    self.step = max(self.step, number)
+            case "fault_injected" if event.get("by") == "faults.plan":
+                self.drilled += 1
+            case "scaled":
+                self.groups = integer(event, "groups")
+            case "run_finished":
+                self.outcome = text(event, "outcome")
+
+    def _launched(self, event: Event, unit: str, attempt: int) -> None:
+        self.attempts[unit] = attempt
+        self.planned += unit in self.moving and unit.startswith(GROUP)
+        self.moving.discard(unit)
+        self.over.pop(unit, None)
+        if unit == LIGHTHOUSE:
+            return  # it runs beside its controller, and ends with it
+        where, (name, _, number) = text(event, "allocation"), (text(event, "standby") or "").partition("/")
+        taken = self.live.pop(name, None)  # a standby's step goes on as this one
+        ran_as = StepId(name, int(number)) if number.isdigit() else StepId(unit, attempt)
+        place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if where == self.own else where)
+        launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
+        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step)
+
+    def _is_up(self, event: Event, step: Live) -> None:
+        hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step") or step.slurm_step
+        self.live[step.unit] = replace(step, hosts=hosts, slurm_step=slurm_step)
+
+
+def _hosts(event: Event) -> tuple[str, ...]:
+    """The node of each task, by the rank table of a line."""
+    ranks = event.get("ranks")
+    return tuple(str(rank.get("node")) for rank in ranks) if isinstance(ranks, list) else ()

@@ -1,0 +1,261 @@
+"""What workers, signals and Slurm say, as events of the core. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ftslurm import channel
+from ftslurm.checks import FAULTS
+from ftslurm.config import Config
+from ftslurm.core.adoption import Word
+from ftslurm.core.events import (
+    Adopted,
+    Alive,
+    Checkpointed,
+    Dumped,
+    Ended,
+    Event,
+    FirstQuorum,
+    Hello,
+    InjectAsked,
+    InjectRefused,
+    JobEnds,
+    LighthouseUp,
+    Progressed,
+    QuorumRefused,
+    QuorumSeen,
+    Ready,
+    Restored,
+    ScriptDone,
+    Served,
+    Serving,
+    SessionOpened,
+    StopAsked,
+    StoreUp,
+    TaskDone,
+    TaskFailed,
+    Traced,
+    Warned,
+)
+from ftslurm.core.model import Cause, Evidence, Saved, StepId
+from ftslurm.core.saving import GOES_ON
+from ftslurm.rundir import LIGHTHOUSE
+from ftslurm.slurm import SRUN_FAILED
+
+
+def translate(step: StepId, message: channel.Message, now: float) -> Event | None:
+    """A worker's message as an event; None for those that only say "I am here".
+
+    Raises:
+        KeyError, TypeError: a field is missing or is not what it should be.
+    """
+    task = _whole(message["task"])
+    match message["type"]:
+        case "hello":
+            name = message.get("slurm_step")
+            return Hello(step, task, str(message["host"]), name if isinstance(name, str) else None)
+        case "adopted":
+            return Adopted(step, _word(task, message))
+        case "ready":
+            return Ready(step, task)
+        case "alive":
+            number = message.get("step")
+            return Alive(
+                step,
+                task,
+                now,
+                state=str(message.get("state") or "?")[:1],
+                step=number if isinstance(number, int) else None,
+                stage=min(max(_whole(message.get("stage") or 0), 0), 4),
+                since_s=_seconds(message.get("since_s")),
+            )
+        case "quorum" if step.unit == LIGHTHOUSE:
+            both = zip(message["members"], message["steps"], strict=False)
+            members = tuple((_whole(group), _whole(number)) for group, number in both if group is not None)
+            return QuorumSeen(step, _whole(message["quorum_id"]), members)
+        case "quorum":
+            return FirstQuorum(step)
+        case "trace":
+            return Traced(step, _printable(str(message["text"]), keep="\n"))
+        case "warning":
+            return Warned(step, _printable(str(message["text"])))
+        case "dumped":
+            return Dumped(step, task)
+        case "injected" if message.get("error"):
+            return InjectRefused(step, task, str(message["fault"]), _printable(str(message["error"])))
+        case "store":
+            return StoreUp(step, str(message["addr"]), _whole(message["port"]))
+        case "address" if step.unit == LIGHTHOUSE:
+            return LighthouseUp(step, str(message["url"]))
+        case "refused" if step.unit == LIGHTHOUSE:
+            return QuorumRefused(step, str(message["reason"]))
+        case "progress":
+            gap = message.get("gap_s")
+            return Progressed(
+                step,
+                step=_whole(message["step"]),
+                quorum_id=_whole(message["quorum_id"]),
+                participants=_whole(message["participants"]),
+                committed=_whole(message["committed"]),
+                aborted=_whole(message["aborted"]),
+                gap_s=gap if isinstance(gap, float) else None,
+            )
+        case "serving":
+            return Serving(step, _printable(str(message["url"])))
+        case "served":
+            number = message.get("step")
+            return Served(step, _whole(message["sessions"]), None if number is None else _whole(number))
+        case "session":
+            return SessionOpened(step, _whole(message["sessions"]))
+        case "failed":
+            error = _printable(str(message["error"]))
+            oom = bool(message.get("oom"))
+            started = bool(message["started"])
+            cause = Cause.UNKNOWN if message.get("refused") else None  # not its fault: there was nobody to heal from
+            evidence = Evidence(task, None, code=1, out_of_memory=oom, error=error, started=started, cause=cause)
+            return TaskFailed(step, evidence)
+        case "restored":
+            return Restored(step, _whole(message["step"]), _printable(str(message.get("path") or "")))
+        case "checkpoint":
+            why = message.get("error")
+            return Checkpointed(
+                step,
+                _whole(message["step"]),
+                _printable(str(message.get("path") or "")),
+                _seconds(message.get("seconds")),
+                None if why is None else _printable(str(why)),
+            )
+        case "done":
+            return ScriptDone(step, task)
+        case "exited" if message["code"] == 0:
+            return TaskDone(step, task)
+        case "exited":
+            code = None if message["code"] is None else _whole(message["code"])
+            number = None if message["signal"] is None else _whole(message["signal"])
+            last = _printable(str(message.get("error") or ""))
+            words = f"last line printed: {last}" if last else None
+            oom = bool(message["oom"])
+            return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=oom, error=words))
+        case _:
+            return None
+
+
+def _word(task: int, message: channel.Message) -> Word:
+    store, url, step = message.get("store"), message.get("lighthouse"), message.get("step")
+    if store is not None and not (isinstance(store, list) and len(store) == 2):
+        raise TypeError(f"not an address and a port: {store!r}")
+    return Word(
+        task,
+        ready=bool(message["ready"]),
+        assigned=message["group"] is not None,
+        begun=bool(message["begun"]),
+        store=None if store is None else (str(store[0]), _whole(store[1])),
+        lighthouse=None if url is None else str(url),
+        floor=_whole(message.get("floor") or 0),
+        step=None if step is None else _whole(step),
+    )
+
+
+def _printable(text: str, keep: str = "") -> str:
+    """Without the escape sequences that a script may put into its messages, which end up on people's terminals."""
+    return "".join(sign for sign in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text) if sign.isprintable() or sign in keep)
+
+
+def _seconds(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e9 else 0.0
+
+
+def _whole(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"not a whole number: {value!r}")
+    return value
+
+
+def inject_asked(command: Mapping[str, Any]) -> InjectAsked | None:
+    """A drill that somebody wants, by what lies in the inbox; None: it is none."""
+    fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
+    if fault in FAULTS and isinstance(group, (int, type(None))) and isinstance(rank, int):
+        return InjectAsked(fault, group, rank, command.get("by", "?"))
+    return None
+
+
+def ended(
+    step: StepId, codes: Sequence[int], killed: bool, complaint: str | None, saved: Saved | None, local: bool
+) -> Ended:
+    """The end of a step's processes, as an event.
+
+    Args:
+        codes: their exit codes, negative for signals.
+        killed: whether we have killed it.
+        complaint: the last line that srun printed.
+        saved: the newest checkpoint at this moment.
+    """
+    worst = next((code for code in codes if code), 0)
+    by_others = worst < 0 and not local and not killed
+    return Ended(
+        step,
+        code=worst if worst >= 0 else None,
+        signal=-worst if worst < 0 else None,
+        error="srun was killed" if by_others else complaint if worst else None,
+        launcher_failed=not local and worst == SRUN_FAILED,
+        checkpoint=saved,
+    )
+
+
+ANSWER_S = 5.0  # how long squeue may take to say why
+MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, scontrol, a slurmctld that is busy
+
+
+def asked_by_slurm(
+    words: list[str], config: Config, restarts: int = 0, batch: bool = False, by: str = "slurm"
+) -> list[StopAsked]:
+    """Why Slurm ends the run, by what squeue tells of the job; empty if that says nothing more.
+
+    Args:
+        words: the job's state, how often it has been requeued, and Slurm's reason. While the job comes to its end the
+            state says only that (COMPLETING), and the reason why.
+        restarts: how often it had been when this controller began.
+        batch: as in asked_by_signal.
+        by: who has said so.
+    """
+    if any(word.isdigit() and int(word) > restarts for word in words):
+        reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
+        return [StopAsked(reason, "slurm", Cause.PREEMPTED, "requeued")]
+    if "PREEMPTED" in words:
+        reason = "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.qos)"
+        return [StopAsked(reason, "slurm", Cause.PREEMPTED)]
+    if "TIMEOUT" in words or "TimeLimit" in words:
+        reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"
+        return [StopAsked(reason, by, Cause.TIME_LIMIT, GOES_ON if _outlives_job(config, batch) else "stopped")]
+    return []
+
+
+def _outlives_job(config: Config, batch: bool) -> bool:
+    return batch and config.cluster.requeue and config.cluster.mode == "steps"
+
+
+def asked_by_signal(number: int, config: Config, batch: bool = False) -> StopAsked | JobEnds:
+    """What a signal to the controller means.
+
+    Args:
+        batch: whether it is a batch job that can be started again, and not an allocation that somebody holds.
+    """
+    cluster = config.cluster
+    if number == signal.SIGUSR2 and _outlives_job(config, batch):
+        reason = "Slurm warns that the job is about to end (its time limit, or preemption)"
+        margin_s = min(MARGIN_S, cluster.signal_s / 4)
+        left_s = max(0.0, cluster.signal_s - config.stop.grace_s - margin_s)
+        return JobEnds(reason, "slurm", Cause.TIME_LIMIT, left_s)
+    if number == signal.SIGUSR2:
+        how = "" if batch else ", and only a batch job can be requeued"
+        reason = (
+            f"the time limit of the Slurm job is {cluster.signal_s} s away (cluster.signal_s): stopped cleanly before "
+            f"Slurm does it; ask for more with cluster.time (now {cluster.time or 'the default'}){how}"
+        )
+        return StopAsked(reason, "slurm", Cause.TIME_LIMIT)
+    name = signal.Signals(number).name
+    wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind == "slurm" else 0.0
+    return StopAsked(f"the controller was sent {name} (scancel, the time limit, or by hand)", name, wait_s=wait_s)

@@ -1,0 +1,127 @@
+"""A new controller's way to the guard of one task: `python -m ftslurm.worker.attach --step group-0003/2`.
+
+Started by an srun with the step's own layout, so that each task finds its guard by SLURM_PROCID. It passes stdin on to
+the guard and the guard's lines on to stdout, and ends as the guard does. srun's death is not told to its tasks, so it
+ends by itself when it hears nothing for health.orphan_after_s; so does the guard, if nobody else attaches meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    sys.path.pop(0)  # see ftslurm/worker/__main__.py
+
+import argparse
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from typing import NoReturn
+
+from ftslurm import channel
+from ftslurm.worker.guard import KILLED_BY_ORDER, ORPHANED
+from ftslurm.worker.wire import address, peer_uid
+
+NO_GUARD = 76  # EX_PROTOCOL: there is nobody to attach to. slurm.py knows this one and the next
+TAKEN = 79  # another controller has attached, or the guard was killed
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="python -m ftslurm.worker.attach", description=__doc__)
+    parser.add_argument("--step", required=True, help="as what the step was launched, UNIT/ATTEMPT")
+    parser.add_argument("--orphan-after-s", type=float, required=True)
+    parser.add_argument(
+        "--patience-s", type=float, default=10.0, help="a step that has just been launched is waited for"
+    )
+    options = parser.parse_args()
+    task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
+    node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    who = f"task {task} of step {options.step} on {node}"
+    guard = _connect(address(os.environ["FTSLURM_RUN_DIR"], options.step, task), options.patience_s)
+    if isinstance(guard, str):
+        _fail(f"{who} cannot be adopted: {guard}")
+    if peer_uid(guard) != os.getuid():
+        _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # as the guard does: what Slurm signals is for the scripts
+    _end_like(_pump(guard, options.orphan_after_s), who)
+
+
+def _connect(name: bytes, patience_s: float) -> socket.socket | str:
+    """The guard, or why there is none."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        near = socket.socket(socket.AF_UNIX)
+        try:
+            near.connect(name)
+            return near
+        except OSError as error:
+            near.close()
+            if time.monotonic() >= deadline:
+                return f"its guard does not answer ({error.strerror}): it has ended, or never began"
+            time.sleep(0.1)
+
+
+def _pump(guard: socket.socket, orphan_after_s: float) -> channel.Message | int:
+    """Pass both ways on until the end: the guard's last message, or the code to end with."""
+    lines, exited = channel.Lines(), None
+    poll, heard = select.poll(), time.monotonic()
+    poll.register(0, select.POLLIN)
+    poll.register(guard, select.POLLIN)
+    while True:
+        left = heard + orphan_after_s - time.monotonic()
+        if left <= 0:
+            return ORPHANED
+        for fd, _ in poll.poll(1000 * left):
+            try:
+                if fd == 0:
+                    data = os.read(0, 65536)
+                    if not data:
+                        return ORPHANED
+                    heard = time.monotonic()
+                    guard.sendall(data)
+                    continue
+                data = guard.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                return exited or TAKEN
+            for line in lines.feed(data):
+                try:
+                    os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
+                except OSError:
+                    return ORPHANED  # slurmstepd is gone
+                message = channel.decode(line)
+                if message is not None and message["type"] == "exited":
+                    exited = message
+
+
+def _end_like(end: channel.Message | int, who: str) -> NoReturn:
+    if end == TAKEN:
+        _say(f"{who} has left: another controller has attached, or it was killed")
+    if isinstance(end, int):
+        os._exit(end)
+    if end.get("signal") is None:
+        os._exit(int(end["code"]))
+    number = int(end["signal"])
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(KILLED_BY_ORDER)
+
+
+def _fail(words: str) -> NoReturn:
+    _say(words)
+    os._exit(NO_GUARD)
+
+
+def _say(words: str) -> None:
+    os.write(2, f"ftslurm: {words}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What runs on this machine, and whose is it? Read from /proc; nothing here imports more than the standard library."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PF_EXITING = 0x4  # linux/sched.h
+
+
+def prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def state(pid: int) -> str | None:
+    """The letter of a process's state: R runs, S sleeps, D is inside the kernel, T is stopped, Z has ended."""
+    found = _stat(pid)
+    return found[1] if found else None
+
+
+def is_ending(pid: int) -> bool:
+    """Whether the kernel is taking a process down, or has, and it only has not been reaped."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            flags = stat.read().rpartition(b")")[2].split()[6]
+    except OSError:
+        return False
+    return bool(int(flags) & PF_EXITING)
+
+
+def _stat(pid: int | str) -> tuple[str, str, int] | None:
+    """Name, state and parent of a process; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
+    except OSError:
+        return None  # it never was, or has been reaped meanwhile
+    letter, parent = rest.split()[:2]
+    return name.decode(errors="replace"), letter.decode(), int(parent)
+
+
+def descendants(root: int, depth: int = 1 << 20) -> list[int]:
+    """Every process below `root`, at most `depth` generations, zombies left out."""
+    children: dict[int, list[int]] = {}
+    for entry in _pids():
+        found = _stat(entry)
+        if found is not None and found[1] != "Z":
+            children.setdefault(found[2], []).append(entry)
+    below: list[int] = []
+    generation = [root]
+    while generation and depth > 0:
+        generation = [child for parent in generation for child in children.get(parent, [])]
+        below += generation
+        depth -= 1
+    return below
+
+
+def ancestors(pid: int) -> Iterator[tuple[int, str]]:
+    """(pid, name) of every process above this one, the nearest first, process 1 left out."""
+    while (found := _stat(pid)) is not None and found[2] > 1:
+        pid = found[2]
+        above = _stat(pid)
+        if above is None:
+            return
+        yield pid, above[0]
+
+
+def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """(pid, environment) of every process of this user and this run on this machine, as it was started."""
+    mark = f"FTSLURM_RUN_DIR={run}".encode()
+    for pid in _pids():
+        try:
+            if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
+                continue
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue  # gone, or it has made itself unreadable
+        if mark in words:
+            pairs = (word.decode(errors="surrogateescape").partition("=") for word in words)
+            yield pid, {name: value for name, _, value in pairs}
+
+
+def node_of(environ: Mapping[str, str]) -> str | None:
+    """The node a process of a run is on, by its environment; locally several nodes are this machine."""
+    return environ.get("FTSLURM_NODE") or environ.get("SLURMD_NODENAME")
+
+
+def fence(environ: Mapping[str, str], spare: str = "") -> None:
+    """Kill what earlier attempts of this unit have left on this node: never two of one group.
+
+    Slurm and our controller have ended them; this is for what escaped both, as daemons do where Slurm tracks
+    processes by their parents. Only processes that carry this very run and either another attempt of the same unit,
+    or one of the steps in FTSLURM_FENCE, in their environment are touched. An earlier standby of the same name is
+    not: it may be a living group by now.
+
+    Args:
+        environ: who this is; a standby that becomes a group's attempt fences again, as that attempt.
+        spare: the step it was started as.
+    """
+    run, step = environ.get("FTSLURM_RUN_DIR", ""), environ.get("FTSLURM_STEP", "")
+    unit, _, attempt = step.partition("/")
+    if not run or not attempt:
+        return
+    named = {word for word in environ.get("FTSLURM_FENCE", "").split(",") if word}
+    for pid, theirs in of_run(run):
+        other = theirs.get("FTSLURM_STEP", "")
+        same_unit = other.partition("/")[0] == unit and not unit.startswith("standby-")
+        if other not in (step, spare) and (same_unit or other in named):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal; without one a real-time signal would end it."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            caught = next(line for line in status if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def threads(pid: int) -> list[str]:
+    """A line for all threads of a process that do the same: how many, their name, state, and where in the kernel."""
+    seen: Counter[tuple[str, str, str]] = Counter()
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found = _stat(f"{pid}/task/{thread}")
+            if found is not None:
+                seen[found[0], found[1], _read(f"/proc/{pid}/task/{thread}/wchan").strip() or "0"] += 1
+    return [
+        f"{count} x {name}: {letter}" + (f" in {wchan}" if wchan != "0" else "")
+        for (name, letter, wchan), count in seen.most_common()
+    ]
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed something in our memory cgroup for want of memory."""
+    kills = 0
+    for base in memory_cgroups()[:1]:
+        for name in ("memory.events", "memory.oom_control"):
+            lines = _read(f"{base}/{name}").splitlines()
+            kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return kills
+
+
+def memory_cgroups(root: str = "/sys/fs/cgroup") -> list[str]:
+    """The folders of the memory cgroups this process is in, the innermost first; v1 and v2."""
+    for line in _read("/proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        base = root if controllers == "" else f"{root}/memory"
+        if controllers not in ("", "memory") or not os.path.isdir(base + path):
+            continue
+        if os.path.exists(f"{base}{path}/memory.events") or os.path.exists(f"{base}{path}/memory.oom_control"):
+            parts = [part for part in path.split("/") if part]
+            return [f"{base}/{'/'.join(parts[:n])}" for n in range(len(parts), 0, -1)] or [base]
+    return []
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,83 @@
+"""Who carries the controller, with real controllers, and jobs that never come: no Slurm is needed to lead a run."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm import arraytask, compose, inbox
+from ftslurm.candidate import Candidate
+from ftslurm.config import Config
+from ftslurm.journal import JournalReader
+from ftslurm.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    config = Config()
+    config.run.name, config.run.root, config.job.script = "toy", str(tmp_path), "toy.py"
+    config.cluster.kind, config.cluster.mode, config.cluster.controller = "slurm", "array", "here"
+    config.cluster.pilots, config.health.heartbeat_s, config.health.lost_after_s = "81", 0.2, 2.0
+    return arraytask.join(config)
+
+
+@pytest.fixture
+def two(run: RunDir) -> Iterator[tuple[Candidate, Candidate]]:
+    config = compose.load(run.config)
+    made = Candidate(config, run, "81"), Candidate(config, run, "82")
+    yield made
+    for candidate in made:
+        if candidate.process is not None and candidate.leads:
+            candidate.process.kill()
+            candidate.process.wait()
+
+
+def until(true: Callable[[], object], *candidates: Candidate) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        for candidate in candidates:
+            candidate.tend()
+        time.sleep(0.05)
+
+
+def starts(run: RunDir) -> int:
+    return sum(event["event"] == "run_started" for event in JournalReader(run.events).read_new())
+
+
+def test_one_leads_and_when_it_crashes_or_makes_way_there_is_another(
+    run: RunDir, two: tuple[Candidate, Candidate]
+) -> None:
+    until(lambda: starts(run) == 1, *two)
+    assert [candidate.leads for candidate in two].count(True) == 1
+
+    (first,) = (candidate for candidate in two if candidate.leads)
+    assert first.process is not None
+    first.process.kill()
+    until(lambda: starts(run) == 2, *two)  # whoever is first: the same one knows that it has ended, and waits a while
+    assert [candidate.leads for candidate in two].count(True) == 1
+
+    (second,) = (candidate for candidate in two if candidate.leads)
+    third = two[1 - two.index(second)]
+    second.make_way()
+    assert second.makes_way
+    until(lambda: starts(run) == 3, *two)
+    assert third.leads
+    assert not second.leads
+
+    third.make_way()  # both are about to end: then the first that was to is asked again, before nobody leads
+    until(lambda: starts(run) == 4, *two)
+    inbox.put(run.inbox, "stop")
+    until(lambda: not any(candidate.leads for candidate in two))
+    (last, *_) = reversed(JournalReader(run.events).read_new())
+    assert (last["event"], last["outcome"]) == ("run_finished", "stopped")
+    for candidate in two:
+        candidate.tend()
+        candidate.finish()
+        assert not candidate.leads

@@ -1,0 +1,364 @@
+"""The door to the Lighthouse, with real sockets: what goes in comes out, wherever the Lighthouse is meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ftslurm.worker import forward
+from ftslurm.worker.forward import Forwarder
+
+PATIENCE_S = 20.0
+
+
+class Door(threading.Thread):
+    """A forwarder in a loop of its own, as the guard has it."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.selector = selectors.PollSelector()
+        self.forwarder = Forwarder(self.selector, url)
+        self.over = False
+        self.wanted: list[str] = []
+        self.turns = 0
+        self.start()
+
+    def run(self) -> None:
+        while not self.over:
+            self.turns += 1
+            for key, events in self.selector.select(min(self.forwarder.tend(), 0.01)):
+                key.data(events)
+            while self.wanted:
+                self.forwarder.go_to(self.wanted.pop(0))
+        self.forwarder.close()
+        assert not self.selector.get_map()
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", int(self.forwarder.url.rpartition(":")[2])), PATIENCE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def stop(self) -> None:
+        self.over = True
+        self.join(PATIENCE_S)
+        assert not self.is_alive()
+
+
+@pytest.fixture
+def door() -> Iterator[Callable[[str], Door]]:
+    doors: list[Door] = []
+
+    def begin(url: str) -> Door:
+        doors.append(Door(url))
+        return doors[-1]
+
+    yield begin
+    for one in doors:
+        one.stop()
+
+
+def listen(port: int = 0) -> socket.socket:
+    sock = socket.create_server(("127.0.0.1", port), backlog=200)
+    sock.settimeout(PATIENCE_S)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    return f"http://127.0.0.1:{sock.getsockname()[1]}"
+
+
+def taken(listener: socket.socket) -> socket.socket:
+    sock, _ = listener.accept()
+    sock.settimeout(PATIENCE_S)
+    return sock
+
+
+def closed_port() -> int:
+    with listen() as sock:
+        return int(sock.getsockname()[1])
+
+
+def reset(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def ended(sock: socket.socket) -> bool:
+    try:
+        return sock.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def echo(listener: socket.socket, name: bytes = b"") -> None:
+    """Answer every byte with itself, and every connection with a name first, until the listener is closed."""
+
+    def serve(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError), sock:
+            sock.sendall(name)
+            while data := sock.recv(65536):
+                sock.sendall(data)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(taken(listener),), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+
+
+def test_bytes_pass_both_ways_unchanged_and_each_side_may_end_first(door: Callable[[str], Door]) -> None:
+    listener = listen()
+    way = door(url_of(listener))
+    near = way.connect()
+    far = taken(listener)
+    text = random.Random(0).randbytes(5_000_000)
+    for source, target in ((near, far), (far, near)):
+        writer = threading.Thread(target=lambda s=source: (s.sendall(text), s.shutdown(socket.SHUT_WR)))
+        writer.start()
+        got = hashlib.sha256()
+        while data := target.recv(1 << 16):  # also after `near` has said that it ends: it can still be told things
+            got.update(data)
+        writer.join()
+        assert got.digest() == hashlib.sha256(text).digest()
+    until(lambda: not way.forwarder.links)
+
+
+def test_a_reader_that_is_slow_holds_the_writer_up_and_nothing_piles_up(door: Callable[[str], Door]) -> None:
+    listener = listen()
+    way = door(url_of(listener))
+    near = way.connect()
+    far = taken(listener)
+    near.setblocking(False)
+    sent, idle = 0, time.monotonic()
+    while time.monotonic() < idle + 0.3:
+        with contextlib.suppress(BlockingIOError):
+            sent += near.send(b"x" * 65536)
+            idle = time.monotonic()
+    assert sent < 30_000_000  # what the kernel's buffers take
+    (link,) = way.forwarder.links
+    assert len(link.there.pending) <= forward.CHUNK
+    before = way.turns
+    time.sleep(0.3)
+    assert way.turns - before < 60  # no busy loop meanwhile
+    got = 0
+    while got < sent:
+        got += len(far.recv(1 << 20))
+    assert got == sent
+    far.sendall(b"back")  # the other direction was never in its way
+    near.settimeout(PATIENCE_S)
+    assert near.recv(10) == b"back"
+
+
+def test_while_nobody_is_there_connections_are_held_and_then_put_through(door: Callable[[str], Door]) -> None:
+    port = closed_port()
+    way = door(f"http://127.0.0.1:{port}")
+    ends = [way.connect() for _ in range(20)]
+    for number, end in enumerate(ends):
+        end.sendall(b"%d," % number)
+    gone = way.connect()
+    gone.sendall(b"never mind")
+    gone.close()  # has given up: must not be put through later
+    time.sleep(0.4)
+    before = way.turns
+    time.sleep(0.2)
+    assert way.turns - before < 80
+    with listen(port) as listener:
+        began = time.monotonic()
+        got = {taken(listener).recv(10) for _ in ends}
+        assert time.monotonic() - began < 1.0  # measured: 25 ms
+        assert got == {b"%d," % number for number in range(20)}
+        listener.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            taken(listener)
+
+
+def test_when_it_moves_old_connections_end_and_new_ones_go_to_the_new_place(door: Callable[[str], Door]) -> None:
+    first, second = listen(), listen()
+    way = door(url_of(first))
+    near = way.connect()
+    far = taken(first)
+    far.sendall(b"last words")
+    assert near.recv(100) == b"last words"
+    way.wanted.append(url_of(second))
+    assert ended(near)
+    assert ended(far)
+    near = way.connect()
+    near.sendall(b"hello")
+    assert taken(second).recv(10) == b"hello"
+    way.wanted.append(url_of(second))  # where it is already: nothing happens
+    time.sleep(0.1)
+    near.sendall(b"!")
+    assert len(way.forwarder.links) == 1
+
+
+def test_while_it_is_nowhere_connections_are_held_and_nobody_dials(door: Callable[[str], Door]) -> None:
+    listener = listen()
+    way = door("")
+    near = way.connect()
+    near.sendall(b"hello")
+    time.sleep(0.1)
+    way.wanted.append(url_of(listener))
+    far = taken(listener)
+    assert far.recv(10) == b"hello"
+    way.wanted.append("")
+    assert ended(near)
+    again = way.connect()
+    again.sendall(b"again")
+    listener.settimeout(0.3)
+    with pytest.raises(TimeoutError):
+        taken(listener)
+    listener.settimeout(PATIENCE_S)
+    way.wanted.append(url_of(listener))
+    assert taken(listener).recv(10) == b"again"
+
+
+def test_held_connections_go_where_it_has_moved_to(door: Callable[[str], Door]) -> None:
+    way = door(f"http://127.0.0.1:{closed_port()}")
+    near = way.connect()
+    near.sendall(b"hello")
+    time.sleep(0.1)
+    with listen() as there:
+        way.wanted.append(url_of(there))
+        assert taken(there).recv(10) == b"hello"
+
+
+@pytest.mark.parametrize("how", [reset, socket.socket.close])
+def test_whoever_hangs_up_the_other_side_sees_it(
+    door: Callable[[str], Door], how: Callable[[socket.socket], None]
+) -> None:
+    listener = listen()
+    way = door(url_of(listener))
+    for near_first in (True, False):
+        near = way.connect()
+        near.sendall(b"x")
+        far = taken(listener)
+        far.recv(1)
+        one, other = (near, far) if near_first else (far, near)
+        how(one)
+        other.settimeout(PATIENCE_S)
+        assert ended(other)
+        other.close()
+        until(lambda: not way.forwarder.links)
+
+
+def test_it_moves_again_and_again_under_load_and_no_answer_is_mixed_up(door: Callable[[str], Door]) -> None:
+    listeners = [listen() for _ in range(3)]
+    for number, listener in enumerate(listeners):
+        echo(listener, b"%d" % number)
+    way = door(url_of(listeners[0]))
+    over = threading.Event()
+    wrong: list[object] = []
+    rounds = [0] * 8
+
+    def ask(thread: int) -> None:
+        chance = random.Random(thread)
+        while not over.is_set():
+            with contextlib.suppress(ConnectionError), way.connect() as near:
+                name = near.recv(1)
+                while name and not over.is_set():
+                    text = chance.randbytes(chance.randrange(1, 100_000))
+                    writer = threading.Thread(target=_send, args=(near, text))
+                    writer.start()
+                    got = b""
+                    while len(got) < len(text) and (data := near.recv(1 << 16)):
+                        got += data
+                    writer.join()
+                    if not text.startswith(got):
+                        wrong.append((thread, name))
+                    if len(got) < len(text):
+                        break  # it has moved
+                    rounds[thread] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(rounds))]
+    for thread in threads:
+        thread.start()
+    for number in range(40):
+        time.sleep(0.03)
+        way.wanted.append(url_of(listeners[number % 3]))
+    time.sleep(0.2)
+    over.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert not wrong
+    assert min(rounds) > 5, rounds
+
+
+def _send(sock: socket.socket, text: bytes) -> None:
+    with contextlib.suppress(OSError):
+        sock.sendall(text)
+
+
+def test_more_connections_than_it_holds_wait_until_others_end(
+    door: Callable[[str], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "MOST", 4)
+    listener = listen()
+    way = door(url_of(listener))
+    ends = [way.connect() for _ in range(4)]
+    far = [taken(listener) for _ in ends]
+    late = way.connect()
+    late.sendall(b"late")
+    time.sleep(0.1)
+    assert len(way.forwarder.links) == 4
+    ends[0].shutdown(socket.SHUT_WR)  # and the Lighthouse does not care: there are others who need the place
+    assert taken(listener).recv(10) == b"late"
+    assert ended(far[0])
+
+
+def test_a_name_is_looked_up_aside_and_looked_up_again_if_that_fails(
+    door: Callable[[str], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = listen()
+    port = listener.getsockname()[1]
+    real = forward._look_up
+
+    def slow(host: str, port: int, flags: int = 0) -> list[forward.Address]:
+        if flags:
+            return real(host, port, flags)
+        if host == "slow":
+            time.sleep(60)
+        return real("127.0.0.1" if host == "known" else host, port)
+
+    monkeypatch.setattr(forward, "_look_up", slow)
+    way = door(f"http://slow:{port}")
+    near = way.connect()
+    near.sendall(b"hello")
+    before = way.turns
+    time.sleep(0.2)
+    assert way.turns > before + 5  # it goes on meanwhile
+    way.wanted.append(f"http://no-such-host.invalid:{port}")
+    time.sleep(0.3)
+    way.wanted.append(f"http://known:{port}")
+    assert taken(listener).recv(10) == b"hello"
+
+
+def test_of_several_addresses_the_one_that_answers_is_found(
+    door: Callable[[str], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = listen()
+    port = listener.getsockname()[1]
+    found = [(int(socket.AF_INET6), ("::1", port)), (int(socket.AF_INET), ("127.0.0.1", port))]
+    monkeypatch.setattr(forward, "_look_up", lambda *_: found)
+    way = door(f"http://somewhere:{port}")
+    ends = [way.connect() for _ in range(3)]
+    for end in ends:
+        end.sendall(b"x")
+    assert [taken(listener).recv(1) for _ in ends] == [b"x"] * 3

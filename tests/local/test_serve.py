@@ -1,0 +1,92 @@
+"""What is seen of a real parameter server and its sessions, and that nothing seen can harm them."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torchft import parameter_server
+from torchft.process_group import ProcessGroupGloo
+
+from ftslurm.worker import serve, tell
+
+
+def wait_for(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """What the controller is told."""
+    lines: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(tell, "say", lambda kind, **fields: lines.append((kind, fields)))
+    monkeypatch.setattr(serve, "EVERY_S", 0.05)
+    monkeypatch.setenv("RANK", "0")
+    importlib.reload(parameter_server)
+    yield lines
+    importlib.reload(parameter_server)
+
+
+def server_class() -> Any:
+    class Server(parameter_server.ParameterServer):
+        @classmethod
+        def new_process_group(cls) -> ProcessGroupGloo:
+            return ProcessGroupGloo(timeout=timedelta(seconds=5))
+
+        def forward(self, _: str, pg: Any) -> None:
+            for step in range(3):
+                pg.broadcast_one(torch.ones(1), root=1).wait()
+                self.step = step
+
+    return Server
+
+
+def test_a_server_and_its_sessions_are_told(said: list[tuple[str, dict[str, Any]]]) -> None:
+    serve.Observer().install()
+    kind = server_class()
+    server = kind(0)
+    assert said[0] == ("serving", {"url": server.address()})
+    kind(0)  # a second one of the same process
+    wait_for(lambda: ("served", {"sessions": 0, "step": None}) in said)
+    session = kind.new_session(server.address())
+    assert ("session", {"sessions": 1}) in said
+    wait_for(lambda: ("served", {"sessions": 1, "step": None}) in said)
+    for _ in range(3):
+        session.broadcast_one(torch.ones(1), root=1).wait()
+    wait_for(lambda: ("served", {"sessions": 0, "step": 2}) in said)
+    assert [kind for kind, _ in said].count("serving") == 1
+
+
+def test_only_the_first_rank_of_a_group_speaks(
+    said: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    serve.Observer().install()
+    server_class()(0)
+    assert said == []
+
+
+def test_a_controller_that_cannot_be_told_does_not_harm_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(kind: str, **fields: object) -> None:
+        raise OSError(kind, fields)
+
+    monkeypatch.setattr(tell, "say", broken)
+    importlib.reload(parameter_server)
+    serve.Observer().install()
+    kind = server_class()
+    session = kind.new_session(kind(0).address())
+    for _ in range(3):
+        session.broadcast_one(torch.ones(1), root=1).wait()
+    importlib.reload(parameter_server)
+
+
+def test_a_torchft_of_another_shape_is_left_alone() -> None:
+    serve.Observer().install(object())

@@ -1,0 +1,109 @@
+"""job=torchtitan, as far as a machine without a GPU goes: its own parser takes what it is given, in every group.
+
+torchtitan and what its parser needs are put aside from the tests' environment (18 MB, seconds, kept in pytest's cache);
+with all that it trains with they would be half a gigabyte. What it reads data and writes metrics with is missing here,
+and so is triton, the GPU compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import PATIENCE_S, Backend
+
+pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
+
+WHEELS = (
+    "torchtitan==0.3.0",
+    "tyro==1.0.17",
+    "docstring_parser==0.18.0",
+    "typeguard==4.6.0",
+    "spmd_types==0.2.3",
+    "torchdata==0.11.0",
+)
+PARSER = """
+import json, os, sys
+from unittest.mock import MagicMock
+import torch._dynamo, torch._inductor.compile_fx  # they look for triton too, and do without
+for name in ("triton", "triton.language", "datasets", "datasets.distributed", "tokenizers", "torch.utils.tensorboard"):
+    sys.modules[name] = MagicMock()
+from torchtitan.config import ConfigManager
+config = ConfigManager().parse_args()
+found = {"class": type(config).__qualname__, "steps": config.training.steps, "dump": config.dump_folder}
+for section in ("fault_tolerance", "checkpoint"):
+    fields = getattr(config, section)
+    found[section] = {name: getattr(fields, name) for name in type(fields).__dataclass_fields__}
+# Its Manager is made without these: torchft takes them from the environment.
+found["lighthouse"] = os.environ["TORCHFT_LIGHTHOUSE"]
+print("PARSED " + json.dumps(found, default=str), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def torchtitan(request: pytest.FixtureRequest) -> Path:
+    """A folder with torchtitan's code."""
+    assert request.config.cache is not None
+    folder = request.config.cache.mkdir("torchtitan") / "-".join(WHEELS).replace("==", "-")
+    if not folder.exists():
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
+        subprocess.run([*pip, "--target", str(part), *WHEELS], check=True, timeout=300)
+        part.rename(folder)
+    return folder
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Backend]:
+    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+def titan(*words: str, beside: Path | None = None) -> tuple[str, ...]:
+    """`ftslurm run job=torchtitan`, with a folder of packages for the workers."""
+    paths = [str(beside), *os.environ.get("PYTHONPATH", "").split(":")] if beside else []
+    words = (*words, f'job.env.PYTHONPATH="{":".join(paths)}"') if paths else words
+    return ("run", "job=torchtitan", "cluster=local", "groups.gpus=0", "run.root=runs0", "follow=true", *words)
+
+
+def test_torchtitans_own_parser_takes_the_arguments_of_each_group(local: Backend, torchtitan: Path) -> None:
+    local.script(PARSER, "parse_titan.py")
+    run = local.launch(
+        *titan("job.module=parse_titan", "groups.count=2", beside=torchtitan),
+        *("job.args.training.steps=7", "checkpoint.every=50", "job.args.fault_tolerance.semi_sync_method=None"),
+    ).finish()
+    for group in range(2):
+        found = json.loads(run.rank_log(group).partition("PARSED ")[2].splitlines()[0])
+        assert (found["class"], found["steps"]) == ("FaultTolerantTrainer.Config", 7)
+        assert found["dump"] == f"{run.dir}/torchtitan"
+        ft, checkpoint = found["fault_tolerance"], found["checkpoint"]
+        assert (ft["enable"], ft["replica_id"], ft["group_size"], ft["semi_sync_method"]) == (True, group, 2, None)
+        assert (checkpoint["enable"], checkpoint["interval"], checkpoint["keep_latest_k"]) == (True, 50, 3)
+        assert checkpoint["folder"] == f"{run.dir}/checkpoints"
+        assert found["lighthouse"].startswith("http://127.0.0.1:")
+
+
+def test_where_torchtitan_cannot_run_it_is_said_what_is_missing_and_how_to_get_it(
+    local: Backend, torchtitan: Path
+) -> None:
+    run = local.launch(*titan("groups.count=1", beside=torchtitan)).finish(code=1)
+    assert f"{torchtitan}/torchtitan/train.py" in run.rank_log(0)  # its own code has begun
+    (end,) = run.named("run_finished")
+    assert "job=torchtitan cannot run here: No module named '" in str(end["reason"])
+    assert "pip install 'ftslurm[torchtitan]'" in str(end["reason"])
+
+
+def test_without_torchtitan_the_extra_is_named() -> None:
+    bare = [sys.executable, "-m", "ftslurm.worker.titan"]
+    said = subprocess.run(bare, capture_output=True, text=True, timeout=PATIENCE_S).stderr.splitlines()[-1]
+    assert said.startswith("RuntimeError: job=torchtitan cannot run here: No module named 'torchtitan': pip install ")
+    assert "'ftslurm[torchtitan]'" in said

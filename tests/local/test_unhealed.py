@@ -1,0 +1,156 @@
+"""Who is told that nothing will heal the training, and who is not: torch, torchft and process groups are real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import PATIENCE_S, Backend
+
+from ftslurm.config import shipped
+from ftslurm.worker.unhealed import words
+
+# Each case runs in a fork of a process that has imported all: they are many, and importing takes longest. Prints for
+# each case how many steps had been taken when the warning came, and its words.
+CASES = """
+import json, os, sys, tempfile
+import torch, torch._dynamo
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import torchft
+from torchft.coordination import LighthouseServer
+from ftslurm.worker.unhealed import Watch
+
+def model():
+    torch.set_num_threads(1)
+    return nn.Linear(4, 4)
+
+def train(model, optimizer, steps):
+    global taken
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        taken += 1
+        optimizer.step()
+
+def inside_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+def manager():
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100)
+    kept.extend([store, lighthouse])
+    return torchft.Manager(
+        pg=torchft.ProcessGroupGloo(), min_replica_size=1, state_dict=dict, load_state_dict=dict.update,
+        rank=0, world_size=1, store_addr="localhost", store_port=store.port, hostname="localhost",
+        lighthouse_addr=lighthouse.address().replace(os.uname().nodename, "localhost"),
+    )
+
+def plain_ddp():
+    inside_group()
+    ddp = DistributedDataParallel(model())
+    train(ddp, torch.optim.SGD(ddp.parameters()), 12)
+
+def short_ddp_that_tidies_up():
+    inside_group()
+    ddp = DistributedDataParallel(model())
+    train(ddp, torch.optim.SGD(ddp.parameters()), 3)
+    dist.destroy_process_group()
+
+def ddp_without_an_optimizer():
+    inside_group()
+    ddp = DistributedDataParallel(model())
+    ddp(torch.ones(2, 4)).sum().backward()
+
+def no_distributed():
+    net = model()
+    train(net, torch.optim.AdamW(net.parameters()), 12)
+
+def no_training():
+    torch.ones(3).sum()
+
+def torchfts_ddp():
+    net = model()
+    m = manager()
+    ddp = torchft.DistributedDataParallel(m, net)
+    train(ddp, torchft.Optimizer(m, torch.optim.SGD(net.parameters())), 12)
+    assert m.current_step() == 12
+    m.shutdown(wait=False)
+
+def hsdp_with_a_late_manager():
+    from torch.distributed.fsdp import fully_shard
+    inside_group()
+    mesh = dist.init_device_mesh("cpu", (1,))
+    net = fully_shard(model(), mesh=mesh)
+    inner = torch.optim.AdamW(net.parameters())
+    train(net, inner, 1)  # creates the optimizer's state
+    m = manager()
+    train(net, torchft.Optimizer(m, inner), 12)
+    m.shutdown(wait=False)
+
+
+for case in (plain_ddp, short_ddp_that_tidies_up, ddp_without_an_optimizer, no_distributed, no_training, torchfts_ddp,
+             hsdp_with_a_late_manager):
+    if os.fork() == 0:
+        taken, kept, told = 0, [], []
+        watch = Watch(lambda text: told.append([taken, text]))
+        watch.groups = 3
+        case()
+        watch.ended()
+        print(json.dumps([case.__name__, told]), flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0, case
+"""
+TOLD = {
+    "plain_ddp": (10, True),  # after how many steps; whether torch.distributed is blamed
+    "short_ddp_that_tidies_up": (3, True),
+    "ddp_without_an_optimizer": (0, True),
+    "no_distributed": (10, False),
+    "no_training": None,
+    "torchfts_ddp": None,
+    "hsdp_with_a_late_manager": None,
+}
+
+
+def test_who_trains_without_a_manager_is_told_and_nobody_else(tmp_path: Path) -> None:
+    script = tmp_path / "cases.py"
+    script.write_text(CASES)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    told = dict(json.loads(line) for line in done.stdout.splitlines())
+    assert told == {
+        case: [] if expected is None else [[expected[0], words(3, expected[1])]] for case, expected in TOLD.items()
+    }
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Backend]:
+    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Backend) -> None:
+    run = local.start(
+        *("groups.count=2", "groups.workers=2"), script=shipped("examples") / "plain_ddp.py", args={"steps": 30}
+    ).finish(warns=True)
+    (warning,) = run.named("warning")
+    said = str(warning["text"])
+    assert said.startswith("the script trains with torch.distributed but without torchft (it has made no Manager)")
+    assert "its 2 groups train a model each" in said
+    assert "docs/fault-tolerant.md" in said
+    assert f"warning: {said}" in run.text  # as it was followed
+    assert run.text.count(said) == 2  # ... and in the closing summary
+    for group in range(2):
+        assert run.rank_log(group).count(f"ftslurm: warning: {said}") == 1
+        assert "warning" not in run.rank_log(group, rank=1)
+    status = [sys.executable, "-m", "ftslurm", "status", str(run.dir)]
+    assert said in subprocess.run([*status, "--once"], capture_output=True, text=True, timeout=60).stdout
+    printed = subprocess.run([*status, "--json"], capture_output=True, text=True, timeout=60).stdout
+    assert json.loads(printed)["warnings"] == [said]

@@ -1,0 +1,132 @@
+"""A standby with torch: it is warm, nothing shows that it was, and it takes its first step almost at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "worker"))
+from guarded import Step, step
+
+TOY = Path(__file__).parents[1] / "scripts" / "toy.py"
+LIGHTHOUSE = """
+import sys, torchft.coordination as c
+server = c.LighthouseServer("127.0.0.1:0", 1, join_timeout_ms=100, quorum_tick_ms=10, heartbeat_timeout_ms=1000)
+print(server.address().rpartition(":")[2], flush=True)
+sys.stdin.read()
+"""
+LATE = """
+import os, sys, torch
+if os.fork() == 0:  # an autograd whose threads have started refuses to work in a forked child
+    torch.ones(1, requires_grad=True).backward()
+    os._exit(0)
+print("FORKED", os.wait()[1], flush=True)
+before = set(sys.modules)
+import runpy
+try:
+    sys.argv = ["toy.py", "--steps", "2", "--step-time", "0"]
+    runpy.run_path({toy!r}, run_name="__main__")
+finally:
+    late = set(sys.modules) - before - {{"runpy"}}
+    print("LATE", len(late), sorted(late)[:20], flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def lighthouse() -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", LIGHTHOUSE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        assert process.stdin
+        process.stdin.close()
+
+
+def assign(task: Step, lighthouse: str, **assignment: object) -> float:
+    """Let a worker with torch run toy.py for two steps; how long it was from the assignment to the first commit."""
+    task.get_ready()
+    rank = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
+    words: dict[str, object] = {"group": 0, "attempt": 0, "lighthouse": lighthouse, "module": None, "script": str(TOY)}
+    words |= {"args": ["--steps", "2", "--step-time", "0"], "ranks": [rank], "run_id": "x", "groups": 1}
+    start = time.monotonic()
+    task.send("assign", **words | {"max_restarts": 3} | assignment)
+    store = task.until("store")
+    task.send("store", addr=store["addr"], port=store["port"])
+    assert task.until("progress", 60)["step"] == 1
+    return time.monotonic() - start
+
+
+def test_a_standby_commits_its_first_step_much_sooner_than_a_cold_worker(lighthouse: str, tmp_path: Path) -> None:
+    took = {}
+    for name, flags in (("cold", []), ("warm", ["--standby"])):
+        with step(tmp_path / name, *flags, worker="torch") as task:
+            took[name] = assign(task, lighthouse)
+            assert task.until("exited", 60)["code"] == 0
+    weights = {(tmp_path / name / "rank-0.log").read_text().rpartition("weights ")[2] for name in took}
+    assert len(weights) == 1  # warming up has left the random generators alone
+    assert took["warm"] < took["cold"] / 4, took  # 0.02 s and 0.96 s on an idle machine
+
+
+def test_the_first_step_of_a_standby_imports_nothing_more(lighthouse: str, tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(LATE.format(toy=str(TOY)))
+    with step(tmp_path / "run", "--standby", "--imports=graphlib,wave", worker="torch") as task:
+        assign(task, lighthouse, script=str(script))
+        messages = [json.loads(line) for line in task.lines]
+        assert task.until("exited", 60)["code"] == 0
+        log = (tmp_path / "run" / "rank-0.log").read_text()
+        assert "LATE 0 " in log, log
+        assert "FORKED 0\n" in log
+    (quorum,) = [message for message in messages if message["type"] == "quorum"]
+    assert (quorum["task"], quorum["step"], quorum["participants"]) == (0, 0, 1)
+    assert quorum["quorum_id"] >= 1
+
+
+@pytest.mark.parametrize("name", ["no_such_module", "broken", "leaves"])
+def test_a_bad_module_in_standby_imports_is_named_with_the_setting(name: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "leaves.py").write_text("raise SystemExit('bye')")
+    paths = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    with step(tmp_path / "run", "--standby", f"--imports=json,{name}", env=paths, worker="torch") as task:
+        failed = task.until("failed", 60)
+        assert f"standby.imports: {name!r} cannot be imported by {sys.executable}: " in failed["error"]
+        assert failed["started"] is False
+        assert task.until("exited")["code"] == 1
+
+
+def test_what_a_standby_cannot_import_early_it_does_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ftslurm.worker import warm
+
+    monkeypatch.setattr(warm, "LATE", ("torch.no_such_part",))
+    warm.warm([])
+    assert "standby: could not import torch.no_such_part early" in capsys.readouterr().err
+    warm.create_context(99)
+    assert "there is no GPU number 99" in capsys.readouterr().err
+
+
+def test_a_worker_that_hangs_in_a_step_says_where(lighthouse: str, tmp_path: Path) -> None:
+    hang = ["--steps", "9", "--step-time", "0", "--fail-at", "1", "--fail-how", "hang"]
+    with step(tmp_path / "run", worker="torch") as task:
+        assign(task, lighthouse, args=hang)
+        log = tmp_path / "run" / "rank-0.log"
+        task.wait(lambda: "failing at step 1" in log.read_text(), "the hang")
+
+        def place() -> tuple[object, ...]:
+            task.send("where")
+            alive = task.until("alive")
+            return alive["state"], alive["step"], alive["stage"]
+
+        task.wait(lambda: place() == ("S", 1, 2), "the quorum: it keeps the others waiting")
+        task.send("dump")
+        task.until("dumped")
+        assert "step 1, computing, with a quorum for " in log.read_text()
+        assert "in fail\n" in log.read_text()

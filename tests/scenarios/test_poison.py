@@ -1,0 +1,197 @@
+"""A fresh group, which has random weights, never becomes the donor of others nor trains on alone, whatever happens.
+
+What torchft alone does in each of these orders is in tests/local/test_history_in_torchft.py; docs/state.md has all.
+Both Lighthouses: ours refuses such a quorum, with torchft's the worker ends itself before the step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from harness import SCRIPTS, Backend, Run
+
+OURS = ["lighthouse=ftslurm", "lighthouse.heartbeat_timeout_ms=1000"]
+STOCK = ["lighthouse=torchft"]
+ids = {"ids": lambda value: value if isinstance(value, str) else value[0].removeprefix("lighthouse=")}
+TRAIN = {"open-end": True, "step-time": 0.05}
+RESTART = ("restart.backoff_s=0.2", "restart.max_per_group=50")
+SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
+both = pytest.mark.parametrize(
+    ("backend", "lighthouse"), [("local", OURS), ("local", STOCK)], indirect=["backend"], **ids
+)
+ours_on_slurm = pytest.mark.parametrize(
+    ("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids
+)
+# A later attempt does not ask for its first quorum before the file "go" is there; who finishes writes it.
+HOLDS = f"""
+import os, runpy, time
+from torchft.manager import Manager
+go = os.path.join(os.path.dirname(__file__), "go")
+ask = Manager.start_quorum
+def start_quorum(*args, **kwargs):
+    if os.environ["FTSLURM_ATTEMPT"] != "0" and not os.path.exists(go):
+        print("holding", flush=True)
+        while not os.path.exists(go):
+            time.sleep(0.02)
+    return ask(*args, **kwargs)
+Manager.start_quorum = start_quorum
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+open(go, "w")
+"""
+
+
+def until_held(run: Run, *groups: int) -> None:
+    for group in groups:
+        run.until(lambda g=group: "holding" in run.rank_log(g, attempt=1), f"group {group} before its first quorum")
+
+
+def stop(run: Run, group: int) -> None:
+    """Its heartbeats stop too, and by now it counts as dead (heartbeat_timeout_ms=1000 with both Lighthouses)."""
+    os.kill(run.pid(group), signal.SIGSTOP)
+    time.sleep(1.5)
+
+
+def until_refused(run: Run, lighthouse: list[str], group: int) -> None:
+    """The fresh group has asked with nobody who holds the state: the journal says who has refused it."""
+    if lighthouse is OURS:
+        assert "they would start a new history" in str(run.wait_for("quorum_refused")["reason"])
+    else:
+        ended = run.wait_for("step_exited", group=group, attempt=1)
+        assert ended["cause"] == "unknown"  # not the script's fault
+        assert "ended by ftslurm before it took a step" in str(ended["error"])
+        assert "it would begin a new history" in str(ended["error"])
+
+
+@both
+def test_while_the_last_that_has_the_state_is_stopped_a_fresh_group_waits_and_then_heals_from_it(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    script = backend.script(HOLDS, "toy.py")
+    run = backend.start("groups.count=2", *lighthouse, *RESTART, script=script, args=TRAIN)
+    run.wait_for_steps(10, groups=2)
+    run.kill(group=1)
+    until_held(run, 1)
+    stop(run, 0)
+    reached = int(run.steps(0)[-1]["step"])
+    if lighthouse is STOCK:  # torchft's forgets everything, and the fresh group is the first to dial
+        run.kill_lighthouse()
+        run.wait_for("step_ready", unit="lighthouse", attempt=1)
+    (backend.tmp_path / "go").touch()
+    until_refused(run, lighthouse, 1)
+    assert int(run.steps(1)[-1]["step"]) <= reached
+    os.kill(run.pid(0), signal.SIGCONT)
+    run.until(lambda: any(e["attempt"] != 0 for e in run.named("group_joined", group=1)), "group 1 is back")
+    steps = run.end_soon()
+    run.finish()
+    committed = [int(s["step"]) for s in run.steps(0)]  # torchft's may let the other begin alone
+    assert committed == list(range(committed[0], steps + 1))
+    assert min(int(s["step"]) for s in run.steps(1) if s["attempt"] > 0) >= reached
+    assert len(set(run.weights().values())) == 1, run.weights()
+    assert len(run.weights()) == 2
+
+
+@ours_on_slurm
+def test_when_the_last_that_has_the_state_dies_two_fresh_groups_do_not_begin_anew(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    script = backend.script(HOLDS, "toy.py")
+    run = backend.start("groups.count=3", "groups.min=2", *lighthouse, *RESTART, script=script, args=TRAIN)
+    run.wait_for_steps(10, groups=3)
+    run.kill(group=1)
+    run.kill(group=2)
+    until_held(run, 1, 2)
+    stop(run, 0)
+    (backend.tmp_path / "go").touch()
+    until_refused(run, lighthouse, 1)
+    run.kill(group=0)
+    run.finish(1)
+    (end,) = run.named("run_finished")
+    assert "the last that held the state of step" in str(end["reason"])
+    assert "restart.on_state_loss" in str(end["reason"])
+    assert {s["attempt"] for g in range(3) for s in run.steps(g)} == {0}
+
+
+@both
+def test_a_group_that_comes_back_when_the_other_has_finished_does_not_train_all_steps_again(
+    backend: Backend, lighthouse: list[str]
+) -> None:
+    script = backend.script(HOLDS, "toy.py")
+    run = backend.start("groups.count=2", *lighthouse, script=script, args=TRAIN | {"step-time": 0.01})
+    run.wait_for_steps(10, groups=2)
+    run.kill(group=1)
+    until_held(run, 1)
+    run.end_soon()
+    run.finish()  # the other has the result
+    assert {s["attempt"] for s in run.steps(1)} == {0}
+    (given_up,) = run.named("group_given_up", group=1)
+    assert "had already finished" in str(given_up["reason"])
+    assert len(run.weights()) == 1
+
+
+IMPATIENT = f"""
+path = {str(SCRIPTS / "toy.py")!r}
+text = open(path).read().replace("ProcessGroupGloo(timeout=timedelta(seconds=10))",
+                                 "ProcessGroupGloo(timeout=timedelta(seconds=2))")
+exec(compile(text, path, "exec"))
+"""
+
+
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+def test_a_group_that_was_stopped_does_not_go_on_from_where_it_was_when_the_others_are_gone(backend: Backend) -> None:
+    # With our Lighthouse it asks in vain until torchft.quorum_timeout_s; it comes to the same end.
+    run = backend.start("groups.count=2", *STOCK, *RESTART, script=backend.script(IMPATIENT, "toy.py"), args=TRAIN)
+    run.wait_for_steps(10, groups=2)
+    stop(run, 1)
+    reached = int(run.steps(1)[-1]["step"])
+    run.until(lambda: any(e["step"] > reached + 20 for e in run.named("progress", group=0)), "20 further steps")
+    time.sleep(1.5)  # health.heartbeat_s=0.5: the pings say so, too
+    run.kill(group=0)
+    os.kill(run.pid(1), signal.SIGCONT)
+    run.finish(1)
+    ended, *_ = run.named("step_exited", group=1, attempt=0)
+    assert "nobody in this quorum is beyond" in str(ended["error"])
+    assert int(run.steps(1)[-1]["step"]) <= reached + 1  # the one under way
+    assert {s["attempt"] for g in (0, 1) for s in run.steps(g)} == {0}
+    assert "restart.on_state_loss" in str(run.named("run_finished")[0]["reason"])
+
+
+# Rank 1 of group 1 cannot fetch the state, and rank 0, which could, is the last to ask for the next quorum.
+HALF_HEALS = f"""
+import os, time
+from torchft.checkpointing import HTTPTransport
+from torchft.manager import Manager
+group, attempt, rank = (os.environ[name] for name in ("REPLICA_GROUP_ID", "FTSLURM_ATTEMPT", "RANK"))
+if (group, attempt) == ("1", "1"):
+    if rank == "1":
+        def recv_checkpoint(*_, **__):
+            raise ConnectionError("the donor hung up")
+        HTTPTransport.recv_checkpoint = recv_checkpoint
+    else:
+        ask, asked = Manager.start_quorum, []
+        def start_quorum(*args, **kwargs):
+            asked.append(1)
+            time.sleep(1.0 if len(asked) > 1 else 0.0)
+            return ask(*args, **kwargs)
+        Manager.start_quorum = start_quorum
+{IMPATIENT}"""
+
+
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+def test_a_rank_that_could_not_heal_does_not_train_on_beside_one_that_could(backend: Backend) -> None:
+    script = backend.script(HALF_HEALS, "toy.py")
+    run = backend.start("groups.count=2", "groups.workers=2", *STOCK, *RESTART, script=script, args=TRAIN)
+    run.wait_for_steps(10, groups=2)
+    run.kill(group=1)
+    ended = run.wait_for("step_exited", group=1, attempt=1)
+    assert "this rank is at step 0 and its group counts as being at step" in str(ended["error"]), ended
+    run.wait_until_back(1, attempt=2)
+    steps = run.end_soon()
+    run.finish()
+    for rank in (0, 1):
+        assert int(run.steps(1, rank)[-1]["step"]) == steps
+        assert {s["attempt"] for s in run.steps(1, rank)} == {0, 2}
+    assert len(run.weights()) == 4
+    assert len(set(run.weights().values())) == 1, run.weights()

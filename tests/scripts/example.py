@@ -1,0 +1,49 @@
+"""An example, as it is, but one of its ranks dies by kill -9, and the others do not end before its group is back.
+
+EXAMPLE  the script's path
+KILL     GROUP RANK STEP METHOD: that rank's first attempt dies when it calls this method of its Manager at that step;
+         GROUP may be all, who die when there is a checkpoint
+HOLD     STEP: no group seeks the quorum of this step before all ranks of the next attempt are about to seek one
+"""
+
+import contextlib
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+
+from torchft import Manager
+
+group, rank, step, method = os.environ["KILL"].split()
+mine = group in (os.environ["REPLICA_GROUP_ID"], "all") and rank == os.environ["RANK"]
+attempt = int(os.environ["FTSLURM_ATTEMPT"])
+back = [Path(os.environ["FTSLURM_RUN_DIR"]) / f"back-{r}" for r in range(int(os.environ["WORLD_SIZE"]))]
+deadly, start_quorum = getattr(Manager, method), Manager.start_quorum
+
+
+def die(manager, *args, **kwargs):
+    manager.wait_quorum()  # from here on the others count on us
+    if manager.current_step() == int(step):
+        while group == "all" and not list(Path(os.environ["FTSLURM_CHECKPOINT_DIR"]).glob("step-*")):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return deadly(manager, *args, **kwargs)
+
+
+def hold(manager, *args, **kwargs):
+    if attempt > 0:
+        with contextlib.suppress(FileNotFoundError):
+            back[int(os.environ["RANK"])].touch()
+    elif manager.current_step() >= int(os.environ["HOLD"]):
+        while not all(path.exists() for path in back):
+            time.sleep(0.02)
+    return start_quorum(manager, *args, **kwargs)
+
+
+Manager.start_quorum = hold
+if mine and attempt == 0:
+    setattr(Manager, method, die)
+sys.path[0] = str(Path(os.environ["EXAMPLE"]).parent)
+runpy.run_path(os.environ["EXAMPLE"], run_name="__main__")

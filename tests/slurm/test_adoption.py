@@ -1,0 +1,133 @@
+"""A controller that is lost or makes way: its successor adopts the steps, and no group notices more than a pause."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import Backend, Run, all_processes
+
+from ftslurm.worker import processes
+
+pytestmark = pytest.mark.slurm
+SUCCESSOR = "import sys; from ftslurm import submit; submit.main(sys.argv[1], hand_over=sys.argv[2] == 'ask')"
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
+    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+def successor(slurm: Backend, run: Run, how: str = "wait") -> subprocess.Popen[str]:
+    """Another controller of the run, as a job of its own would start it; it takes the lead when it can."""
+    with run.out.open("a") as out:
+        return subprocess.Popen(
+            [sys.executable, "-c", SUCCESSOR, str(run.dir), how],
+            env={"TOY_DDP": "0"} | os.environ | slurm.environ,
+            cwd=slurm.tmp_path,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def lose(run: Run) -> None:
+    """The controller, its sruns and its Lighthouse are gone at once, as when their node has died."""
+    mark = f"FTSLURM_RUN_DIR={run.dir}".encode()
+    of_run = [(pid, env) for pid, _, env in all_processes() if mark in env]
+    here = [pid for pid, env in of_run if not any(word.startswith(b"SLURM_PROCID=") for word in env)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them sees another one die
+        for pid in (run.process.pid, *here):
+            os.kill(pid, number)
+    run.process.wait()
+
+
+def guards(run: Run, step: str) -> list[int]:
+    """The first process of each task of a step."""
+    marks = {f"FTSLURM_RUN_DIR={run.dir}".encode(), f"FTSLURM_STEP={step}".encode()}
+    inside = [pid for pid, _, env in all_processes() if marks < set(env) and any(b"SLURM_PROCID=" in w for w in env)]
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in inside}
+    return [pid for pid in inside if parents[pid] not in inside]
+
+
+def cut_off(run: Run, name: str) -> None:
+    """All processes of an srun are killed at once: what it had started does not end with it."""
+    mark, job_name = f"FTSLURM_RUN_DIR={run.dir}".encode(), f"--job-name={name}".encode()
+    for pid, word, env in all_processes():
+        with contextlib.suppress(OSError):
+            if mark in env and word == "srun" and job_name in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+
+
+def both_go_on(run: Run, steps: int = 20) -> None:
+    """Both groups commit so many steps more."""
+    before = [len(run.steps(group)) for group in (0, 1)]
+    run.until(lambda: all(len(run.steps(g)) >= before[g] + steps for g in (0, 1)), f"{steps} steps more")
+
+
+def adopted(run: Run, unit: str, times: int) -> dict[str, object]:
+    run.until(lambda: len(run.named("step_adopted", unit=unit)) >= times, f"adoption number {times} of {unit}")
+    return run.named("step_adopted", unit=unit)[times - 1]
+
+
+def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Backend) -> None:
+    settings = [
+        "cluster.mode=array",
+        "cluster.controller=here",
+        "groups.count=2",
+        "groups.workers=2",
+        "standby.count=1",
+    ]
+    run = slurm.start(*settings, "health.lost_after_s=5", args={"open-end": True, "step-time": 0.03})
+    run.wait_for("step_ready", unit="standby-000")
+    both_go_on(run)
+
+    lose(run)
+    for pid in guards(run, "standby-000/0"):
+        os.kill(pid, signal.SIGKILL)  # what has died meanwhile is found dead
+    run.process = successor(slurm, run)
+    first = adopted(run, "group-0001", 1)
+    assert (first["attempt"], first["slurm_step"]) == (0, run.named("step_ready", unit="group-0001")[0]["slurm_step"])
+    both_go_on(run)
+    run.wait_for("step_ready", unit="standby-000", attempt=1)
+
+    left, run.process = run.process, successor(slurm, run, "ask")
+    assert left.wait(60) == 0
+    adopted(run, "group-0001", 2)
+    both_go_on(run)
+
+    stopped, run.process = run.process, successor(slurm, run)
+    stopped.send_signal(signal.SIGSTOP)  # as a machine that stands still for a while
+    adopted(run, "group-0001", 3)
+    stopped.send_signal(signal.SIGCONT)
+    assert stopped.wait(60) == 0
+    both_go_on(run)
+    adopted(run, "standby-000", 2)
+
+    leaders = run.named("run_started")
+    assert len(leaders) == 4
+    assert [e["leader"] for e in run.named("controller_left")] == [2]
+    launched = [e for e in run.named("step_launched") if e["group"] is not None]
+    assert [e["group"] for e in launched] == [0, 1]
+    assert {e["unit"] for e in run.named("step_exited")} == {"standby-000"}
+
+    worker = run.pid(1)
+    cut_off(run, "adopt-group-0001")  # the step itself runs on, and must not beside the next attempt
+    run.wait_until_back(1)
+    assert processes.state(worker) in (None, "Z")
+    steps = run.end_soon()
+    run.finish()
+    run.check_training(steps, survivors={0}, returned={1}, ranks=2)
+    assert run.named("step_launched", group=1, attempt=1)[0]["standby"] == "standby-000/1"

@@ -1,0 +1,148 @@
+"""sbatch/array.sbatch by hand: a group in each task, and the controller in whichever of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import SCRIPTS, Run
+
+pytestmark = pytest.mark.slurm
+TEMPLATE = Path(__file__).parents[2] / "sbatch/array.sbatch"
+LOOK = "import json, sys, time\nprint(json.dumps(sys.argv[1:]), flush=True)\ntime.sleep(1)\n"
+# `sbatch --wait` looks every 2, 4, 8 ... seconds.
+WAIT = """
+job=$(sbatch --parsable "$@") || exit
+while squeue --noheader --jobs="$job" | grep -q .; do sleep 0.2; done
+"""
+
+Submit = Callable[..., Run]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the array, as the queue shows it."""
+
+    job: str  # its raw id
+    state: str
+    node: str
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Iterator[Submit]:
+    """Submits the template, and waits in the background until no task is left."""
+    runs: list[Run] = []
+
+    def start(cluster: Cluster, folder: Path, array: str, *words: str) -> Run:
+        command = ["bash", "-c", WAIT, "bash", f"--array={array}", "--cpus-per-task=1", str(TEMPLATE), *words]
+        environ = cluster.environ() | {"PYTHON": sys.executable, "TOY_DDP": "0"}
+        with (tmp_path / "sbatch.out").open("w") as out:
+            process = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=out, text=True)
+        runs.append(Run(process, tmp_path / "sbatch.out", folder / "runs", tmp_path / "steps"))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        print(*(path.read_text() for path in run.root.parent.glob("ftslurm-*.out")), sep="\n")
+        run.abandon()
+
+
+def tasks(cluster: Cluster) -> dict[str, Task]:
+    """The tasks of the array by their names, 81_0."""
+    text = cluster.run(["squeue", "--noheader", "--array", "--states=all", "--format=%i|%A|%T|%N"])
+    return {name: Task(*rest) for name, *rest in (line.split("|") for line in text.splitlines())}
+
+
+def leader(cluster: Cluster, run: Run) -> str:
+    """The task in which the controller runs."""
+    job = run.named("run_started")[-1]["job_id"]
+    return next(name for name, task in tasks(cluster).items() if task.job == job)
+
+
+def group_in(run: Run, task: str) -> int:
+    """The group that runs in a task."""
+    last = {e["group"]: e["allocation"] for e in run.named("step_launched") if e["group"] is not None}
+    return next(int(str(group)) for group, allocation in last.items() if allocation == task)
+
+
+def go_on(run: Run, groups: set[int], steps: int = 10) -> None:
+    """These groups commit so many steps more."""
+    before = {group: len(run.steps(group)) for group in groups}
+    run.until(lambda: all(len(run.steps(g)) >= before[g] + steps for g in groups), f"{steps} steps more of {groups}")
+
+
+def test_each_task_has_a_group_and_all_of_them_complete(
+    slurm_cluster: Cluster, submit: Submit, weird_tmp_path: Path
+) -> None:
+    (weird_tmp_path / "my train.py").write_text(LOOK)
+    (weird_tmp_path / "conf/job").mkdir(parents=True)
+    (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
+    args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
+    run = submit(slurm_cluster, weird_tmp_path, "0-1", "--config-dir", "conf", "job=mine", args)
+    run.finish()
+    expected = json.dumps(["two words", "it's", 'a "quoted" $HOME `x` \\\\n *', "0"])
+    assert [run.rank_log(group).splitlines() for group in range(2)] == [[expected]] * 2
+    assert {task.state for task in tasks(slurm_cluster).values() if task.node} == {"COMPLETED"}
+    array = leader(slurm_cluster, run).partition("_")[0]
+    assert run.dir.name == f"mine-{array}"
+    texts = [(weird_tmp_path / f"ftslurm-{array}_{task}.out").read_text() for task in range(2)]
+    assert sum("run succeeded" in text for text in texts) == 1  # in the output of the one that leads
+    assert all("the run has succeeded" in text for text in texts)
+
+
+def test_whichever_task_is_lost_the_others_train_on(
+    new_cluster: Callable[..., Cluster], submit: Submit, tmp_path: Path
+) -> None:
+    # As with proctrack/cgroup, what Slurm signals is the batch process alone, not what that has started.
+    cluster = new_cluster(nodes=4, cpus=1, extra_conf="ProctrackType=proctrack/pgid")
+    words = [f"job.script={SCRIPTS / 'toy.py'}", f"job.args.steps-file={tmp_path / 'steps'}", "job.args.open-end=true"]
+    words += ["job.args.step-time=0.1", "cluster.poll_s=1", "health.heartbeat_s=0.5", "health.lost_after_s=3"]
+    run = submit(cluster, tmp_path, "0-2", *words, "stop.grace_s=2", "groups.gpus=0")
+    go_on(run, {0, 1, 2})
+
+    first = leader(cluster, run)
+    lost = group_in(run, first)
+    others = {0, 1, 2} - {lost}
+    node = tasks(cluster)[first].node
+    cluster.kill_node(node)
+    for group in others:
+        run.wait_for("step_adopted", group=group)
+    go_on(run, others)
+    assert leader(cluster, run) != first
+    cluster.run(
+        ["scontrol", "update", f"nodename={node}", "state=down", "reason=test"]
+    )  # Slurm's own takes half a minute
+    run.wait_until_back(lost)  # its task was requeued, and has another node
+    assert node not in run.named("step_launched", group=lost, attempt=1)[0]["nodes"]  # type: ignore[operator]
+
+    second = leader(cluster, run)
+    moved = group_in(run, second)
+    cluster.run(["scancel", "--batch", "--signal=USR2", second])  # as --signal=B:USR2@120 does
+    run.until(lambda: len(run.named("controller_left")) == 1, "the hand-over")
+    run.until(lambda: run.named("allocation_requeued", allocation=second), "the requeue")
+    run.wait_until_back(moved, attempt=1 if moved != lost else 2)
+
+    third = leader(cluster, run)
+    assert third != second
+    gone = group_in(run, third)
+    cluster.run(["scancel", third])  # by hand: it does not come back
+    run.until(lambda: len(run.named("run_started")) == 4, "the fourth controller")
+    go_on(run, {0, 1, 2} - {gone})
+
+    last = run.end_soon()
+    run.finish()
+    for group in {0, 1, 2} - {lost, moved}:  # no group is restarted but those whose task is lost
+        numbers = [int(step["step"]) for step in run.steps(group)]
+        assert numbers == list(range(numbers[0], (numbers[-1] if group == gone else last) + 1))
+        assert [e["attempt"] for e in run.named("step_launched", group=group)] == [0]
+    assert set(run.weights()) == {(group, 0) for group in {0, 1, 2} - {gone}}
+    assert len(set(run.weights().values())) == 1
+    ends = {name: task.state for name, task in tasks(cluster).items()}
+    assert ends == dict.fromkeys(ends, "COMPLETED") | {third: "CANCELLED"}
+    assert len(ends) == 3

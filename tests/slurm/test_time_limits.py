@@ -1,0 +1,172 @@
+"""A run outlives the time limits of its jobs: it saves, goes on in another job, and nothing of the training is lost.
+
+slurmctld looks at time limits twice a minute, so all runs here are started together and warned together.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from harness import PATIENCE_S, SCRIPTS, Backend, Run
+
+pytestmark = pytest.mark.slurm
+TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
+LIMIT = ("cluster.sbatch.time=1", "cluster.signal_s=55")  # minutes; and when it warns
+ONE = ("groups.count=1", "checkpoint.every=1000000")  # what is saved was asked for
+
+
+@dataclass
+class Started:
+    """What this file's tests look at."""
+
+    cluster: Cluster
+    folder: Path
+    wide: Run  # two groups of two ranks
+    refused: Run  # Slurm does not requeue its job
+    template: str  # the job of sbatch/steps.sbatch
+    kept: str  # the same, but it is not to be requeued
+
+    def events(self, job: str) -> list[dict[str, Any]]:
+        """The journal of the run of a job of the template; it must have but one."""
+        paths = list((self.folder / f"job-{job}").glob("runs/*/events.jsonl"))
+        assert len(paths) <= 1
+        return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
+
+    def output(self, job: str) -> str:
+        """What a job of the template has printed, over all its starts."""
+        path = self.folder / f"job-{job}.out"
+        return path.read_text() if path.exists() else ""
+
+    def wait_for(self, job: str, event: str) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+        self.until(job, event, lambda: found.extend(e for e in self.events(job) if e["event"] == event) or found)
+        return found[-1]
+
+    def until(self, job: str, what: str, true: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not true():
+            assert time.monotonic() < deadline, f"no {what}:\n{self.output(job)}"
+            time.sleep(0.1)
+
+    def let_end(self) -> None:
+        """Let each run come to its end soon after it has gone on, before the next warning."""
+        self.refused.wait_for("run_requeued")
+        self.refused.end_soon()
+        self.wait_for(self.template, "run_requeued")
+        last = json.loads(Path(f"{self.folder}/template--requeue-0-0").read_text().splitlines()[-1])["step"]
+        Path(f"{self.folder}/template--requeue-end").write_text(str(int(last) + 5))
+        last = int(str(self.wide.wait_for("run_requeued")["steps"]))
+        (self.folder / "until").write_text(str(last + 10))
+
+
+@pytest.fixture(scope="module")
+def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+    """Credentials live for 5 s, so that a requeued job is held for 6 s and not for two minutes."""
+    conf = "AuthInfo=socket=FOLDER/munge.sock,cred_expire=5"
+    cluster, folder = (
+        Cluster.start(cluster_folder / "limits", nodes=5, extra_conf=conf),
+        tmp_path_factory.mktemp("runs"),
+    )
+    slurm = Backend("slurm", {"COLUMNS": "200"} | cluster.env, folder)
+    report, until = str(folder / "report"), str(folder / "until")
+    try:
+        wide = slurm.start(
+            *("groups.count=2", "groups.workers=2", "checkpoint.every=0", *LIMIT),
+            script="saving.py",
+            args={"report": report, "until": until, "step-time": 0.1},
+        )
+        no = ("cluster.sbatch.requeue=false", "cluster.sbatch.no-requeue=true")
+        refused = slurm.start(*ONE, *LIMIT, *no, args={"open-end": True, "step-time": 0.2})
+        jobs = [template(cluster, folder, option) for option in ("--requeue", "--no-requeue")]
+        here = Started(cluster, folder, wide, refused, *jobs)
+        here.let_end()
+        yield here
+    finally:
+        for run in slurm.runs:
+            run.abandon()
+        cluster.stop()
+
+
+def template(cluster: Cluster, folder: Path, option: str) -> str:
+    """Submit it, each to a folder of its own; returns the job's id."""
+    options = (option, "--nodes=1", "--time=1", "--signal=B:USR2@55", "--parsable", f"--output={folder}/job-%j.out")
+    args = f"{{steps-file: {folder}/template{option}, open-end: true, step-time: 0.2}}"
+    words = (f"job.script={SCRIPTS / 'toy.py'}", f"job.args={args}", *ONE, *LIMIT[1:], "stop.grace_s=2")
+    where = f"run.root={folder}/job-${{oc.env:SLURM_JOB_ID}}/runs"
+    command = ["sbatch", *options, str(TEMPLATE), *words, where]
+    environ = cluster.environ() | {"PYTHON": sys.executable}
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def told(report: Path, group: int, rank: int, event: str) -> list[dict[str, Any]]:
+    """What saving.py has reported."""
+    path = Path(f"{report}-{group}-{rank}")
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["event"] == event]
+
+
+def test_groups_of_two_ranks_train_on_as_if_there_was_no_limit(started: Started) -> None:
+    run, report = started.wide, started.folder / "report"
+    rolled = run.wait_for("run_requeued")
+    (saved,) = run.named("checkpoint_saved")
+    assert saved["step"] == rolled["steps"]
+    end = int(str(saved["step"])) + 10
+    run.finish()
+    digests: set[str] = set()
+    for group, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        fresh, again = told(report, group, rank, "restored")
+        steps = told(report, group, rank, "step")
+        whole = [line for line in steps if line["pid"] == fresh["pid"] and line["step"] <= saved["step"]]
+        for key in ("step", "digest", "at"):
+            assert again[key] == whole[-1][key]
+        whole += [line for line in steps if line["pid"] == again["pid"]]
+        assert [line["step"] for line in whole] == list(range(1, end + 1))  # every step once
+        assert [line["at"] for line in whole] == list(range(1, end + 1))  # and every batch
+        digests.add(json.dumps([line["digest"] for line in whole]))
+    assert len(digests) == 1  # the same weights on all ranks, after every step
+    assert [e["restarts"] for e in run.named("run_finished")] == [0]
+    assert [e["job_id"] for e in run.named("run_started")] == [latest_job(run)] * 2
+    assert re.search(r"job starts +2", run.text)
+    assert "the run goes on in its next job" in run.text
+
+
+def latest_job(run: Run) -> str:
+    return (run.dir / "submitit/job_id").read_text()
+
+
+def test_where_slurm_does_not_requeue_another_job_is_submitted(started: Started) -> None:
+    run = started.refused
+    run.finish()
+    first, second = (str(e["job_id"]) for e in run.named("run_started"))
+    assert second == latest_job(run) != first
+    assert len({e["step"] for e in run.named("checkpoint_saved")} | {e["step"] for e in run.named("full_restart")}) == 1
+
+
+def test_the_template_goes_on_in_its_run_directory(started: Started) -> None:
+    started.wait_for(started.template, "run_requeued")
+    back = started.wait_for(started.template, "full_restart")
+    assert started.wait_for(started.template, "run_finished")["outcome"] == "succeeded"
+    assert back["checkpoint_step"] == back["step"]
+    summed_up = re.compile(r"succeeded: .*\s+steps .*\s+restarts +0\s+job starts +2, ")
+    started.until(started.template, "summary", lambda: summed_up.search(started.output(started.template)))
+    assert [e["job_id"] for e in started.events(started.template) if e["event"] == "run_started"] == [
+        started.template
+    ] * 2
+
+
+def test_a_template_that_may_not_be_requeued_is_stopped_and_says_what_to_set(started: Started) -> None:
+    end = started.wait_for(started.kept, "run_finished")
+    assert end["outcome"] == "stopped"
+    assert "sbatch --requeue" in end["reason"]
+    assert "checkpoint.dir=" in end["reason"]
+    assert [e["event"] for e in started.events(started.kept)][-3:-1] == ["step_exited", "run_requeued"]

@@ -1,0 +1,246 @@
+"""A controller is lost or makes way, and its successor adopts what runs: as histories that begin with a past."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from history import A0, A1, B0, B1, CHECKPOINT, LIGHT1, S0, Moment, Story, config, finished, killed, play, stepped, stop
+
+from ftslurm.config import Config
+from ftslurm.core.actions import Announce, Assign, Attach, Begin, Kill, Launch, Redirect, Stop
+from ftslurm.core.adoption import Word
+from ftslurm.core.events import (
+    Adopted,
+    Ended,
+    Event,
+    Granted,
+    Hello,
+    JobsSeen,
+    LighthouseUp,
+    Ready,
+    StoreUp,
+    TaskFailed,
+)
+from ftslurm.core.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
+from ftslurm.core.past import Live, Past
+from ftslurm.slurm import NO_GUARD, TAKEN, not_adopted
+
+OLD, NEW = "http://old:1", "http://new:2"
+PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
+UP = (12, LighthouseUp(LIGHT1, NEW))
+
+
+def array(**sections: dict[str, Any]) -> Config:
+    lighthouse = {"kind": "ftslurm"} | sections.pop("lighthouse", {})
+    made = config(lighthouse=lighthouse, **sections)
+    made.cluster.kind, made.cluster.mode = "slurm", "array"
+    made.health.orphan_after_s = 60.0
+    return made
+
+
+def live(step: StepId, place: Place | None = None, hosts: int = 1) -> Live:
+    where = place or PLACES[step]
+    return Live(step.unit, step, step.attempt, where, where.nodes[:1] * hosts, 1.0, f"9{where.nodes[0][1]}.0")
+
+
+def past(*steps: Live, step: int = 40, **fields: Any) -> Past:
+    attempts = {"lighthouse": 0, "group-0000": 0, "group-0001": 0}
+    return Past(tuple(attempts.items()), step, steps or (live(A0), live(B0)), **fields)
+
+
+def opening(before: Past, **granted: Any) -> Event:
+    return Granted(Allocation("90", ()), past=before, **granted)
+
+
+def jobs(*names: str, state: str = "RUNNING") -> Event:
+    nodes = {"81_0": "n1", "81_1": "n2", "81_2": "n3", "81_3": "n4"}
+    return JobsSeen(tuple(Job(n, id=f"{n}!", state=state, nodes=(nodes[n],)) for n in names), asked=11.0)
+
+
+def word(of: StepId, task: int = 0, **fields: Any) -> list[Event]:
+    """All of it, but for what is said otherwise."""
+    known: dict[str, Any] = {"ready": True, "assigned": True, "begun": True, "lighthouse": OLD, "floor": 3, "step": 41}
+    known |= {"store": (of.unit, 29500) if task == 0 else None}
+    return [Hello(of, task, PLACES[of].nodes[0], "9.0"), Adopted(of, Word(task, **(known | fields)))]
+
+
+ALL = jobs("81_0", "81_1", "81_2")
+ADOPTED: tuple[Moment, ...] = ((10, opening(past())), (11, ALL), (11.5, word(A0), word(B0)), UP)
+
+
+def adopted(*more: Moment, settings: Config | None = None) -> Story:
+    return play(*ADOPTED, *more, config=settings or array())
+
+
+def test_what_runs_is_gone_to_and_nothing_but_the_lighthouse_is_launched() -> None:
+    story = play(*ADOPTED[:2], config=array())
+    assert story.all(Attach) == [Attach(A0, 0, PLACES[A0], "91.0"), Attach(B0, 1, PLACES[B0], "92.0")]
+    assert story.ids(Launch) == [LIGHT1]
+    assert story.phases() == [Phase.STARTING] * 2
+
+
+def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse() -> None:
+    story = adopted((13, stepped(A0, 45, committed=30)))
+    assert story.phases() == [Phase.RUNNING] * 2
+    assert all(unit.joined for unit in story.state.groups)
+    assert story.all(Assign) + story.all(Begin) + story.records("group_joined") == []
+    assert story.all(Redirect) == [Redirect(A0, NEW), Redirect(B0, NEW)]
+    assert [(a.group, a.attempt, a.store) for a in story.all(Announce)] == [
+        (0, 0, "group-0000:29500"),
+        (1, 0, "group-0001:29500"),
+    ]
+    assert (story.state.step, story.state.lost, story.outcome()) == (45, None, None)
+    known = {"unit": "group-0000", "group": 0, "attempt": 0, "nodes": ["n1"], "allocation": "81_0", "slurm_step": "9.0"}
+    assert known.items() <= story.records("step_adopted")[0].items()
+
+
+def test_afterwards_a_group_that_fails_is_restarted_like_any_other() -> None:
+    story = adopted((20, killed(B0)), (21,))
+    assert story.ids(Launch, since=20) == [B1]
+    assert story.phases() == [Phase.RUNNING, Phase.STARTING]
+
+
+def test_before_slurm_has_told_of_the_jobs_nobody_is_gone_to_and_nothing_is_given_up() -> None:
+    story = play(ADOPTED[0], (30,), config=array())
+    assert story.all(Attach) == []
+    assert (story.phases(), story.outcome()) == ([Phase.STARTING] * 2, None)
+
+
+def test_a_unit_waits_for_the_words_of_all_its_tasks() -> None:
+    two = past(live(A0, hosts=2), live(B0, hosts=2))
+    words = (12, word(A0), word(B0), word(B0, 1))
+    story = play((10, opening(two)), (11, ALL), words, config=array(groups={"workers": 2}))
+    assert story.phases() == [Phase.STARTING, Phase.RUNNING]
+
+
+def test_who_had_not_begun_begins_and_who_had_not_been_assigned_is() -> None:
+    early = past(step=0)
+    first = word(A0, begun=False, step=None)
+    second = word(B0, begun=False, assigned=False, store=None, lighthouse=None, step=None)
+    story = play((10, opening(early)), (11, ALL), (11.5, first, second), UP, config=array())
+    assert story.ids(Assign) == [B0]
+    assert story.all(Begin) == []  # at the first start all begin together
+    story.turn(13, [StoreUp(B0, "n2", 29500)])
+    assert story.ids(Begin) == [A0, B0]
+
+
+def test_a_group_that_heals_meanwhile_is_still_watched_as_one_that_comes_back() -> None:
+    story = play((10, opening(past())), (11, ALL), (11.5, word(A0), word(B0, step=None, floor=39)), UP, config=array())
+    assert [unit.joined for unit in story.state.groups] == [True, False]
+    story.turn(13, [stepped(B0, 39)])  # below what it was told to heal to
+    assert story.ids(Kill) == [B0]
+
+
+def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() -> None:
+    taken = Live("group-0001", S0, 1, PLACES[S0], ("n3",), 1.0, "93.0")
+    story = play((10, opening(past(live(A0), taken))), (11, ALL), (11.5, word(A0), word(S0)), UP, config=array())
+    assert story.state.groups[1].id == S0
+    assert story.state.groups[1].attempt == 1
+    waits = past(live(A0), live(B0), live(S0))
+    idle = word(S0, assigned=False, begun=False, store=None, lighthouse=None, step=None)
+    words, settings = (11.5, word(A0), word(B0), idle), array(standby={"count": 1})
+    story = play((10, opening(waits)), (11, ALL), words, UP, (20, killed(B0)), config=settings)
+    (assigned,) = story.all(Assign)
+    assert (assigned.id, assigned.group, assigned.attempt) == (S0, 1, 1)
+
+
+# --- what cannot be adopted ------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> None:
+    sign = not_adopted(Evidence(0, "n2", code=NO_GUARD))
+    gone = (13, TaskFailed(B0, sign), Ended(B0, 76))
+    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (14, ALL), config=array())
+    assert story.ids(Launch, since=13) == [B1]
+    (ended,) = story.records("step_exited")
+    assert (ended["cause"], ended["attempt"]) == ("unknown", 0)
+    assert "has not outlived its controller" in ended["error"]
+
+
+def test_codes_of_the_way_to_a_step_are_no_codes_of_a_script() -> None:
+    assert not_adopted(Evidence(0, "n1", code=3)) == Evidence(0, "n1", code=3)
+    assert not_adopted(Evidence(0, "n1", code=NO_GUARD)).cause is Cause.UNKNOWN
+    assert not_adopted(Evidence(0, "n1", code=TAKEN)).signal == 9
+
+
+def test_while_srun_cannot_start_it_is_tried_again_for_as_long_as_a_step_waits() -> None:
+    fails = [(11.5 + 3 * n, Ended(B0, 78, error="slurm_load_jobs error", launcher_failed=True)) for n in range(3)]
+    again = [(12 + 3 * n, ALL) for n in range(4)]
+    moments = sorted([*ADOPTED[:2], (11.2, word(A0)), *fails, *again], key=lambda moment: moment[0])
+    story = play(*moments, (22, word(B0)), config=array())
+    assert len([a for a in story.all(Attach) if a.id == B0]) == 4
+    assert story.phases() == [Phase.RUNNING] * 2
+    assert story.records("step_exited") == []
+    late = play(*moments, (71, Ended(B0, 78, launcher_failed=True)), config=array())
+    assert len(late.records("step_exited")) == 1
+
+
+def test_a_job_that_is_gone_has_taken_its_step_along() -> None:
+    again = JobsSeen((Job("81_1", id="81_1!", state="RUNNING", nodes=("n9",)),), asked=11.0)  # requeued, and elsewhere
+    for seen in (jobs("81_0", "81_2"), jobs("81_1", state="PENDING"), again):
+        story = play((10, opening(past(live(B0)))), (11, seen), config=array())
+        (ended,) = story.records("step_exited")
+        assert (ended["unit"], ended["cause"]) == ("group-0001", "preempted")
+        assert story.all(Attach) == []
+
+
+@pytest.mark.parametrize("saved", [None, CHECKPOINT])
+def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
+    sign = not_adopted(Evidence(0, "n2", code=NO_GUARD))
+    gone = [event for s in (A0, B0) for event in (TaskFailed(s, sign), Ended(s, 76, checkpoint=saved))]
+    story = play(*ADOPTED[:2], UP, (13, gone), (14, ALL), (20,), config=array())
+    if saved is None:
+        assert "the last that held the state of step 40" in story.reason()
+    else:
+        assert len(story.records("full_restart")) == 1
+        assert sorted(story.ids(Launch, since=13), key=str) == [A1, B1]
+
+
+def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
+    own = past(live(A0, Place(("n1",))), live(B0, Place(("n2",))))
+    story = play((10, opening(own)), (11, ALL), config=array())
+    assert story.all(Attach) == []
+    assert "the job was requeued at step 40" in story.reason()
+    steps = config()
+    assert play((10, opening(past())), config=steps).all(Attach) == []
+
+
+# --- what else the successor goes on with ----------------------------------------------------------------------------
+
+
+def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
+    over = past(live(A0), over=(("group-0001", "SUCCEEDED"),))
+    story = play((10, opening(over)), (11, ALL), (11.5, word(A0)), UP, (13, finished(A0)), config=array())
+    assert story.phases() == [Phase.SUCCEEDED] * 2
+    assert story.ids(Launch) == [LIGHT1]
+    assert story.outcome() == "succeeded"
+
+
+def test_a_full_restart_under_way_goes_on() -> None:
+    restart = past(step=40, resuming=30)
+    words = [word(step, begun=False, step=None) for step in (A0, B0)]
+    story = play((10, opening(restart)), (11, ALL), (11.5, *words), UP, config=array())
+    assert (story.state.resuming, story.state.resume_step) == (True, 30)
+    assert {(b.heals, b.floor) for b in story.all(Begin)} == {(False, 30)}
+
+
+def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice() -> None:
+    more = past(live(A0), groups=3, drilled=2)
+    story = play((10, opening(more)), config=array())
+    assert [unit.name for unit in story.state.groups] == ["group-0000", "group-0001", "group-0002"]
+    assert story.state.injected == {0, 1}
+    fewer = play((10, opening(past(live(A0), groups=1))), config=array())
+    assert (len(fewer.state.groups), fewer.state.parked) == (1, (("group-0001", 0),))
+
+
+def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> None:
+    story = play(ADOPTED[0], (10.5, stop()), (11, ALL), (11.2, word(A0)), (30,), config=array())
+    assert story.ids(Kill)[:2] == [A0, B0]
+    assert [a.id for a in story.all(Attach)] == [A0, B0]
+    assert story.all(Stop) == []
+
+
+def test_a_late_first_word_of_an_older_kind_changes_nothing() -> None:
+    story = adopted((13, Ready(A0, 0)), (14, word(A0, step=3)))
+    assert story.state.groups[0].step == 41

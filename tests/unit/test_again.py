@@ -1,0 +1,118 @@
+"""A run goes on in another job: Slurm is asked once, by the right name of the job, and the job finds its run again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftslurm import again, submit
+from ftslurm.config import Config
+from ftslurm.journal import Journal
+from ftslurm.rundir import RunDir, replace_text
+
+BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH"}
+SAYS = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+test "$(basename "$0")" = squeue && echo "$STATE" && exit 0
+test -n "$REFUSAL" && echo "$REFUSAL" >&2 && exit 1
+exit 0
+"""
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """How squeue and scontrol were called; they say what $STATE and $REFUSAL hold."""
+    (tmp_path / "bin").mkdir()
+    for name in ("squeue", "scontrol"):
+        (tmp_path / "bin" / name).write_text(SAYS)
+        (tmp_path / "bin" / name).chmod(0o700)
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setattr(again, "WAIT_S", 0.0)
+    return tmp_path / "calls"
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "asked"),
+    [
+        ("RUNNING 0 None", {}, "77"),
+        ("RUNNING 2 None", {"SLURM_RESTART_COUNT": "2"}, "77"),
+        ("COMPLETING 0 TimeLimit", {}, "77"),
+        ("RUNNING 0 None", {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}, "70_3"),
+        ("", {}, "77"),  # squeue does not know
+        ("COMPLETING 1 None", {}, None),  # by Slurm, which preempts it
+        ("COMPLETING 0 None", {}, "cancelled"),
+        ("CANCELLED 0 None", {}, "cancelled"),
+    ],
+)
+def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_it(
+    state: str, more: dict[str, str], asked: str | None, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE", state)
+    why = again.requeue(BATCH | more)
+    requeued = [line for line in calls.read_text().splitlines() if line.startswith("scontrol")]
+    if asked == "cancelled":
+        assert "cancelled" in str(why)
+        assert requeued == []
+    else:
+        assert why is None
+        assert requeued == ([] if asked is None else [f"scontrol requeue {asked}"])
+
+
+@pytest.mark.parametrize(
+    ("refusal", "times"), [("Unable to contact slurm controller (connect failure)", again.TRIES), ("disabled", 1)]
+)
+def test_a_busy_slurmctld_is_asked_again_and_a_refusal_is_passed_on(
+    refusal: str, times: int, calls: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE", "RUNNING 0 None")
+    monkeypatch.setenv("REFUSAL", refusal)
+    assert again.requeue(BATCH) == refusal
+    assert calls.read_text().count("scontrol requeue 77\n") == times
+
+
+def test_where_there_is_no_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert again.requeue(BATCH) == "scontrol: No such file or directory"
+
+
+def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:
+    """A run that a job has begun."""
+    config.run.dir = None
+    run = submit.create(config)
+    config.run.dir = None
+    replace_text(run.job_id, job)
+    with Journal(run.events) as journal:
+        journal.append("run_started")
+        if outcome is not None:
+            journal.append("run_finished", outcome=outcome)
+    return run
+
+
+def settings(tmp_path: Path, script: str = "a.py") -> Config:
+    config = Config()
+    config.job.script, config.run.name, config.run.root = script, "test", str(tmp_path / "runs")
+    return config
+
+
+def test_a_job_that_is_started_again_finds_its_run_and_no_other(tmp_path: Path) -> None:
+    started_again = BATCH | {"SLURM_RESTART_COUNT": "1"}
+    here = settings(tmp_path)
+    assert again.of_this_job(here, started_again) is None  # there is no run at all
+    begun(here, "78")
+    assert again.of_this_job(here, started_again) is None
+    mine, _ = begun(here, "77"), begun(settings(tmp_path, "b.py"), "77")
+    assert again.of_this_job(here, started_again) == (mine, None)
+    assert again.of_this_job(here, BATCH) is None  # the first start
+    assert again.of_this_job(here, {**started_again, "ENVIRONMENT": "INTERACTIVE"}) is None
+
+
+def test_a_script_of_several_runs_goes_on_with_the_one_that_is_not_over(tmp_path: Path) -> None:
+    started_again = BATCH | {"SLURM_RESTART_COUNT": "1"}
+    first, second = settings(tmp_path, "a.py"), settings(tmp_path, "b.py")
+    over, open_ = begun(first, "77", "succeeded"), begun(second, "77")
+    assert again.of_this_job(first, started_again) == (over, "succeeded")
+    assert again.of_this_job(second, started_again) == (open_, None)
+    assert again.of_this_job(settings(tmp_path, "other.py"), started_again) == (open_, None)

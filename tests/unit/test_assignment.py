@@ -1,0 +1,22 @@
+"""What a group's step is told when its ranks are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ftslurm.channel import decode
+from ftslurm.config import Config
+from ftslurm.core.actions import Assign
+from ftslurm.core.model import StepId
+from ftslurm.launchers.assignment import assignment
+from ftslurm.launchers.local import LocalLauncher
+from ftslurm.rundir import RunDir
+
+
+def test_as_many_groups_as_the_run_may_ever_have_so_that_their_ids_fit(tmp_path: Path) -> None:
+    config, run = Config(), RunDir(tmp_path)
+    config.cluster.kind, config.groups.max = "local", 4
+    action = Assign(StepId("group-0001", 0), group=1, attempt=0, lighthouse="http://n1:1", ranks=())
+    told = decode(assignment(config, run, LocalLauncher(config, run), action))
+    assert told is not None
+    assert (told["group"], told["groups"]) == (1, 4)

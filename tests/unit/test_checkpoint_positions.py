@@ -1,0 +1,117 @@
+"""Where a rank is in its data: noted after every step, found again after kills, full restarts and full disks."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftslurm.positions import Positions
+
+
+class Numbers:
+    at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+def positions(folder: Path, ranks: int = 1) -> Positions:
+    return Positions(folder, 3, 0, ranks, Numbers())
+
+
+def train(here: Positions, *steps: int) -> None:
+    """One batch a step."""
+    for step in steps:
+        here.data.at += 1
+        here.note(step)
+
+
+def back_at(folder: Path, step: int | None, ranks: int = 1) -> int:
+    here = positions(folder, ranks)
+    here.restore(step)
+    here.close()
+    return int(here.data.at)
+
+
+def test_it_goes_back_to_the_step_of_the_checkpoint(tmp_path: Path) -> None:
+    train(positions(tmp_path), *range(1, 21))
+    assert back_at(tmp_path, 12) == 12
+
+
+def test_a_group_that_heals_goes_on_behind_its_last_batch(tmp_path: Path) -> None:
+    train(positions(tmp_path), *range(1, 21))
+    assert back_at(tmp_path, None) == 20
+
+
+def test_a_group_that_was_down_is_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(positions(tmp_path), 1, 2, 3, 9, 10)
+    assert back_at(tmp_path, 7) == 3
+    assert "its place in the data is that of step 3, its last one up to step 7" in capsys.readouterr().err
+
+
+def test_steps_that_a_full_restart_has_undone_do_not_come_back(tmp_path: Path) -> None:
+    train(positions(tmp_path), *range(1, 21))
+    assert back_at(tmp_path, 12) == 12
+    assert back_at(tmp_path, None) == 12  # it died again before its first step
+    here = positions(tmp_path)
+    here.restore(12)
+    train(here, 13, 14)
+    assert back_at(tmp_path, None) == 14
+
+
+def test_a_record_cut_off_anywhere_costs_only_itself(tmp_path: Path) -> None:
+    here = positions(tmp_path)
+    train(here, 1, 2)
+    whole = here.path.stat().st_size
+    train(here, 3)
+    text = here.path.read_bytes()
+    for length in range(whole, len(text)):
+        here.path.write_bytes(text[:length])
+        read = positions(tmp_path)
+        read.read()
+        assert list(read.records) == [1, 2]
+    read.append(3, (1, {"at": 33}))
+    assert back_at(tmp_path, None) == 33
+    here.path.write_bytes(text[:-1] + b"\xff")
+    assert back_at(tmp_path, None) == 2
+
+
+def test_the_file_stays_short_and_keeps_what_checkpoints_need(tmp_path: Path) -> None:
+    here = positions(tmp_path)
+    train(here, 1, 2, 3, 9, *range(12, 30))
+    here.note(30, trim_to=[7, 20, 25])
+    assert list(here.records) == [3, 20, 25, 26, 27, 28, 29, 30]
+    assert (back_at(tmp_path, 25), back_at(tmp_path, 20), back_at(tmp_path, 7)) == (18, 13, 3)
+
+
+def test_nothing_noted_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert back_at(tmp_path, 0) == 0
+    assert capsys.readouterr().err == ""
+    assert back_at(tmp_path / "other", None) == 0
+    assert "STARTS AT THE BEGINNING OF ITS DATA" in capsys.readouterr().err
+    train(positions(tmp_path), 1)
+    assert back_at(tmp_path, 1, ranks=2) == 0
+    assert "noted by groups of 1 ranks" in capsys.readouterr().err
+
+
+def test_a_file_that_others_can_write_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = positions(tmp_path)
+    train(here, 1, 2)
+    assert oct(here.path.stat().st_mode)[-3:] == "600"
+    assert oct(here.path.parent.stat().st_mode)[-3:] == "700"
+    here.path.chmod(0o666)
+    assert back_at(tmp_path, 2) == 0
+    assert "others can write into it" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "positions").write_text("in the way")
+    here = positions(tmp_path)
+    train(here, 1, 2, 3)
+    assert capsys.readouterr().err.count("cannot be noted, training goes on") == 1
+    os.unlink(tmp_path / "positions")
+    train(here, 4)
+    assert back_at(tmp_path, 4) == 4

@@ -1,0 +1,116 @@
+"""The ways to steps of an earlier controller: how each of them may end, and when the step itself has to end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm.core.model import StepId
+from ftslurm.launchers.children import Children, Command, Gone, News, Said
+from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, prctl
+
+STEP = StepId("group-0001", 0)
+HELLO = 'echo \'{"type": "hello", "task": 0}\'; '
+
+
+@pytest.fixture
+def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
+    """What scancel was asked for; a stand-in that only writes it down."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "scancel").write_text(f'#!/bin/sh\nsleep 0.2\necho "$@" >> "{tmp_path}/calls"\n')
+    (tmp_path / "bin" / "scancel").chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    calls = tmp_path / "calls"
+    yield lambda: calls.read_text() if calls.exists() else ""
+    prctl(PR_SET_CHILD_SUBREAPER, 0)  # other tests' orphans are not this process's to reap
+
+
+def adopt(children: Children, script: str, folder: Path) -> None:
+    command = Command(["/bin/sh", "-c", script], dict(os.environ))
+    assert children.adopt(STEP, command, str(folder), folder / "step.log", "81.3") is None
+
+
+def until_gone(children: Children) -> list[News]:
+    news: list[News] = []
+    deadline = time.monotonic() + 20
+    while not any(isinstance(one, Gone) for one in news):
+        assert time.monotonic() < deadline, news
+        news += children.listen(0.05)
+    return news
+
+
+@pytest.mark.parametrize(
+    ("script", "ends"),
+    [
+        ("exit 76", True),  # nobody to adopt
+        (f"{HELLO} exit 3", True),
+        (f"{HELLO} kill -9 $$", True),
+        ("exit 78", False),  # srun itself has failed, slurmctld is away: the step trains on, and is tried again
+        (f"{HELLO} exit 78", True),
+        (f"{HELLO} exit 0", False),
+    ],
+)
+def test_a_way_that_ends_badly_takes_its_step_along_before_that_is_told(
+    script: str, ends: bool, tmp_path: Path, cancelled: Callable[[], str]
+) -> None:
+    children = Children(tmp_path, local=False)
+    adopt(children, script, tmp_path)
+    until_gone(children)
+    assert cancelled() == ("81.3\n" if ends else "")
+
+
+def test_if_another_controller_has_attached_nothing_is_cancelled(tmp_path: Path, cancelled: Callable[[], str]) -> None:
+    class Superseded(Exception):
+        pass
+
+    def make_sure() -> None:
+        raise Superseded
+
+    children = Children(tmp_path, False, make_sure)
+    adopt(children, f"{HELLO} exit 79", tmp_path)
+    with pytest.raises(Superseded):
+        until_gone(children)
+    children.leave()
+    time.sleep(0.3)
+    assert cancelled() == ""
+
+
+def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
+    tmp_path: Path, cancelled: Callable[[], str]
+) -> None:
+    children = Children(tmp_path, local=False)
+    adopt(children, f"{HELLO} sleep 60", tmp_path)
+    news: list[News] = []
+    while not any(isinstance(one, Said) for one in news):
+        news += children.listen(0.05)
+    children.kill(STEP, 15)
+    until_gone(children)
+    assert cancelled() == "81.3\n"
+
+
+def test_who_leaves_ends_its_own_processes_and_tells_nothing(tmp_path: Path, cancelled: Callable[[], str]) -> None:
+    children = Children(tmp_path, local=False)
+    adopt(children, f"{HELLO} sleep 60 & sleep 60", tmp_path)
+    (pid,) = children.by_pid
+    children.leave()
+    assert children.steps == {}
+    assert _gone(pid)
+    assert cancelled() == ""
+
+
+def _gone(group: int) -> bool:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-group, os.WNOHANG)  # orphans of Children's are ours
+        time.sleep(0.01)
+    return False

@@ -1,0 +1,155 @@
+"""Who is the controller of a run: one at a time, whoever wants to be, and never after the run is over."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ftslurm import inbox, lead
+from ftslurm.config import Config
+from ftslurm.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
+def config() -> Config:
+    made = Config()
+    made.health.heartbeat_s, made.health.lost_after_s = 0.2, 5.0
+    return made
+
+
+def journal(run: RunDir, event: str, **fields: object) -> None:
+    with run.events.open("a") as file:
+        file.write(json.dumps({"seq": 1, "time": 1.0, "event": event} | fields) + "\n")
+
+
+def last_heard(run: RunDir, seconds: float, number: int = 0) -> None:
+    """So long ago the leader has touched its file, and has taken the lead."""
+    then = time.time() - seconds
+    for path in (run.alive, *([run.leaders / f"{number:04d}"] if number else [])):
+        path.touch()
+        os.utime(path, (then, then))
+
+
+def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
+    assert lead.newest(run) == 0
+    assert lead.take(run, job="77") == 1
+    assert lead.held(run, 1)
+    first = lead.leader(run)
+    assert first is not None
+    assert (first.number, first.job, first.host, first.pid) == (1, "77", platform.node(), os.getpid())
+    assert lead.take(run) == 2
+    assert not lead.held(run, 1)
+    assert lead.held(run, 2)
+
+
+def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
+    program = "import sys; from pathlib import Path; from ftslurm import lead; from ftslurm.rundir import RunDir\n"
+    program += "sys.stdin.readline(); print(lead.take(RunDir(Path(sys.argv[1])), after=0))"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    many = [subprocess.Popen([sys.executable, "-c", program, str(run.root)], **pipes) for _ in range(8)]  # type: ignore[call-overload]
+    for process in many:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    got = sorted(process.communicate(timeout=60)[0].strip() for process in many)
+    assert got == ["1"] + ["None"] * 7
+    assert lead.take(run, after=0) is None
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "ended", "jitter_s", "vacant"),
+    [
+        (0.0, False, 0.0, False),
+        (4.0, False, 0.0, False),
+        (6.0, False, 0.0, True),
+        (6.0, False, 2.0, False),
+        (0.1, True, 0.0, False),  # its last word may be on its way
+        (1.0, True, 0.0, True),
+    ],
+)
+def test_a_leader_is_lost_after_silence_or_when_slurm_says_so(
+    silent_s: float, ended: bool, jitter_s: float, vacant: bool, run: RunDir
+) -> None:
+    lead.take(run)
+    journal(run, "run_started")
+    last_heard(run, silent_s, 1)
+    expected = 1 if vacant else None
+    assert lead.vacant(run, config(), ended=ended, jitter_s=jitter_s) == expected
+
+
+def test_who_has_just_taken_the_lead_is_given_the_time_to_be_heard(run: RunDir) -> None:
+    lead.take(run)
+    last_heard(run, 100, 1)
+    assert lead.vacant(run, config()) == 1
+    lead.take(run, after=1)
+    assert lead.vacant(run, config()) is None
+
+
+def test_a_run_that_has_not_begun_is_led_by_the_first_that_comes(run: RunDir) -> None:
+    assert lead.vacant(run, config()) == 0
+
+
+def test_who_has_left_is_not_waited_for_but_whoever_came_after_it_is(run: RunDir) -> None:
+    lead.take(run)
+    last_heard(run, 0)
+    journal(run, lead.LEFT, leader=1)
+    assert lead.vacant(run, config()) == 1
+    lead.take(run, after=1)
+    assert lead.vacant(run, config()) is None  # the journal's last word is the first one's
+
+
+def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
+    lead.take(run)
+    last_heard(run, 100, 1)
+    journal(run, "run_finished", outcome="succeeded")
+    assert lead.vacant(run, config()) is None
+    assert lead.follow(config(), run, None) is None
+
+
+def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunDir) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for number, (job, host) in enumerate([("77", "elsewhere"), ("70", platform.node())], start=1):
+        run.leaders.mkdir(exist_ok=True)
+        who = {"job": job, "host": host, "pid": gone.pid, "time": time.time()}
+        (run.leaders / f"{2 * number - 1:04d}").write_text(json.dumps(who))
+        last_heard(run, 1.0, 2 * number - 1)
+        assert lead.follow(config(), run, "77") == 2 * number
+
+
+def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(run: RunDir) -> None:
+    lead.take(run, job="77")
+    last_heard(run, 0)
+    got: list[int | None] = []
+    follower = threading.Thread(target=lambda: got.append(lead.follow(config(), run, "78", ask=True)))
+    follower.start()
+    commands: list[dict[str, object]] = []
+    while not commands:
+        commands = inbox.take(run.inbox)
+    assert [(c["what"], c["leader"]) for c in commands] == [("hand_over", 1)]
+    assert follower.is_alive()
+    journal(run, lead.LEFT, leader=1)
+    follower.join(20)
+    assert got == [2]
+    assert inbox.take(run.inbox) == []
+
+
+def test_while_the_run_directory_cannot_be_read_nobody_gives_up_or_takes_the_lead(run: RunDir) -> None:
+    lead.take(run)
+    run.leaders.rename(run.root / "away")
+    run.leaders.write_text("no folder")
+    assert lead.held(run, 1)
+    assert lead.vacant(run, config()) is None

@@ -1,0 +1,63 @@
+"""Which jobs are a run's own: also where another run's folder is called the same, or a site takes comments away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftslurm.config import Config
+from ftslurm.jobs import Jobs
+from ftslurm.launchers.children import Children
+from ftslurm.rundir import RunDir
+from ftslurm.slurm import read_queue
+
+
+def new(folder: Path) -> RunDir:
+    run = RunDir(folder / "run")
+    run.create()
+    return run
+
+
+def line(name: str, comment: str) -> str:
+    return f"{name}|{name}|RUNNING|None|n1|N/A|N/A|{name}|{comment}\n"
+
+
+def test_two_runs_whose_folders_have_the_same_name_do_not_take_each_others_jobs(tmp_path: Path) -> None:
+    one, other = new(tmp_path / "a"), new(tmp_path / "b")
+    text = line("7", f"{one.mark()}:0") + line("8", f"{other.mark()}:1")
+    assert [job.name for job in read_queue(text, one.mark(), None, {})] == ["7"]
+    assert [(job.name, job.pool) for job in read_queue(text, other.mark(), None, {})] == [("8", 1)]
+
+
+def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comments(tmp_path: Path) -> None:
+    run = new(tmp_path)
+    run.remember(["7_0", "7_1"], 0)
+    run.remember(["9"], 2)
+    jobs = Jobs(Config(), run, Children(run.root, local=False))
+    seen = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), jobs.mark, None, jobs.pools)
+    assert [(job.name, job.pool) for job in seen] == [("7_1", 0), ("9", 2)]
+
+
+def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Path) -> None:
+    assert RunDir(tmp_path / "ddp-1").mark() == "ftslurm:ddp-1"
+
+
+def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = new(tmp_path), tmp_path / "calls"
+    scancel = tmp_path / "scancel"
+    scancel.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n')
+    scancel.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "5")
+    run.job_id.write_text("6")  # the controller's successor
+    config = Config()
+    config.cluster.kind, config.cluster.mode = "slurm", "array"
+    jobs = Jobs(config, run, Children(run.root, local=False))
+    run.submitted.mkdir()
+    jobs.children.ask("request 0", ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
+    jobs.end(("7",))
+    assert calls.read_text().splitlines() == ["7 9_0", "--state=PENDING 6"]

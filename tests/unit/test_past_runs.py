@@ -1,0 +1,121 @@
+"""What a controller finds: the work of an earlier one, and whose the checkpoints are."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import example_journal as ex
+
+from ftslurm.config import Config
+from ftslurm.core.model import Place, StepId
+from ftslurm.core.past import Live
+from ftslurm.past import claim, read_past
+from ftslurm.rundir import RunDir
+
+
+def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) -> None:
+    lines = [line for line in ex.one_kill() if line["time"] < ex.START + 20]
+    past, outcome = read_past(ex.new_run(tmp_path, lines))
+    assert past is not None
+    assert dict(past.attempts) == {"lighthouse": 0, "group-0000": 0, "group-0001": 1, "group-0002": 0}
+    assert past.step > 61
+    assert outcome is None
+    saved = {"event": "checkpoint_saved", "time": ex.START + 21, "group": 0, "attempt": 0, "step": past.step + 7}
+    assert read_past(ex.new_run(tmp_path / "b", [*lines, saved]))[0] == replace(past, step=past.step + 7, saved=True)
+    back: list[ex.Line] = [
+        {"event": "full_restart", "time": ex.START + 22, "step": past.step, "checkpoint_step": 60},
+        {"event": "progress", "time": ex.START + 23, "group": 0, "attempt": 1, "step": 61, "committed": 1},
+    ]
+    over = read_past(ex.new_run(tmp_path / "c", [*lines, back[0]]))[0]
+    assert over == replace(past, resuming=60)
+    assert read_past(ex.new_run(tmp_path / "d", [*lines, *back]))[0] == replace(past, step=61)
+
+
+def line(event: str, **fields: object) -> ex.Line:
+    return {"event": event, "time": ex.START} | fields
+
+
+def launched(unit: str, attempt: int, node: str, allocation: str = "81_0", **fields: object) -> ex.Line:
+    group = int(unit[-4:]) if unit.startswith("group-") else None
+    ranks = [{"rank": n, "node": node, "local_rank": n, "node_rank": 0} for n in (0, 1)]
+    known: ex.Line = {"unit": unit, "group": group, "attempt": attempt, "nodes": [node], "slot": 0, "ranks": ranks}
+    return line("step_launched", **known, allocation=allocation, standby=None) | fields
+
+
+ARRAY = [
+    line("run_started", job_id="80", mode="array"),
+    launched("lighthouse", 0, "n9", "80"),
+    *(launched(f"group-000{n}", 0, f"n{n}", f"81_{n}") for n in range(4)),
+    launched("standby-000", 0, "n7", "81_7"),
+    line("step_ready", unit="group-0000", attempt=0, slurm_step="91.0"),
+    line("step_ready", unit="standby-000", attempt=0, slurm_step="97.0"),
+    line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed"),
+    launched("group-0001", 1, "n7", "81_7", standby="standby-000/0"),
+    line("step_exited", unit="group-0002", group=2, attempt=0, cause="ok"),
+    line("step_exited", unit="group-0003", group=3, attempt=0, cause="user_error"),
+    line("group_given_up", group=3, reason="x"),
+    line("fault_injected", by="faults.plan"),
+    line("scaled", groups=4),
+]
+
+
+def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its_journal(tmp_path: Path) -> None:
+    past, _ = read_past(ex.new_run(tmp_path, ARRAY))
+    assert past is not None
+    first = Place(("n0",), 0, "81_0")
+    taken = Place(("n7",), 0, "81_7")
+    assert past.live == (
+        Live("group-0000", StepId("group-0000", 0), 0, first, ("n0", "n0"), ex.START, "91.0"),
+        Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0"),
+    )
+    assert dict(past.over) == {"group-0002": "SUCCEEDED", "group-0003": "FAILED"}
+    assert (past.drilled, past.groups) == (1, 4)
+
+
+def test_steps_in_the_controllers_own_allocation_have_died_with_it(tmp_path: Path) -> None:
+    past, _ = read_past(ex.new_run(tmp_path, [line("run_started", job_id="80"), launched("group-0000", 0, "n1", "80")]))
+    assert past is not None
+    assert past.live[0].place.allocation is None
+
+
+def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path) -> None:
+    one = [ex.started(2), ex.launched(1, 0), ex.launched(1, 1), ex.launched(5, 1, attempt=1)]
+    two = [ex.started(2), ex.launched(11, 0, attempt=1), ex.launched(11, 1, attempt=2), ex.launched(12, 0, attempt=2)]
+    past, _ = read_past(ex.new_run(tmp_path, [*one, *two]))
+    assert past is not None
+    assert (past.attempts, past.planned) == ((("group-0000", 2), ("group-0001", 2)), 2)
+
+
+def test_of_a_run_that_is_over_the_outcome_is_known_and_of_a_new_one_nothing(tmp_path: Path) -> None:
+    assert read_past(ex.new_run(tmp_path, ex.one_kill()))[1] == "succeeded"
+    assert read_past(RunDir(tmp_path / "nowhere")) == (None, None)
+
+
+def test_two_live_runs_do_not_share_their_checkpoints(tmp_path: Path) -> None:
+    lines = [line for line in ex.one_kill() if line["time"] < ex.START + 20]
+    first, second = ex.new_run(tmp_path / "a", lines), ex.new_run(tmp_path / "b", lines)
+    config = Config()
+    assert claim(config, first) is None
+    config.checkpoint.dir = str(tmp_path / "ckpt")
+    assert claim(config, first) is None
+    assert claim(config, second) is None  # the first has never been heard
+    assert claim(config, first) is None
+    first.alive.touch()
+    assert claim(config, first) is None  # its own, when it was requeued
+    why = claim(config, second)
+    assert why is not None
+    assert first.root.name in why
+    os.utime(first.alive, (time.time() - 100, time.time() - 100))
+    assert claim(config, second) is None
+
+
+def test_the_checkpoints_of_a_run_that_is_over_may_be_used_at_once(tmp_path: Path) -> None:
+    first, second = ex.new_run(tmp_path / "a", ex.one_kill()), ex.new_run(tmp_path / "b", [])
+    config = Config()
+    config.checkpoint.dir = str(tmp_path / "ckpt")
+    assert claim(config, first) is None
+    first.alive.touch()
+    assert claim(config, second) is None

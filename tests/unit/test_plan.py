@@ -1,0 +1,146 @@
+"""What a plan says about standbys and lost nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.config import Config, Range
+from ftslurm.plan import plan
+
+
+def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, replace: bool = False, **groups: int) -> list[str]:
+    """The lines that begin with a standby or a node."""
+    config = Config()
+    config.run.name, config.job.script, config.groups.gpus = "ddp", "train.py", 0
+    config.cluster.kind, config.cluster.spare_nodes, config.standby.count = kind, spare, standbys
+    config.cluster.replace = replace
+    for key, value in groups.items():
+        assert hasattr(config.groups, key)
+        setattr(config.groups, key, value)
+    return [line for line in plan(config) if line.startswith(("standby", "             cluster.spare", "if "))]
+
+
+ENDS = (
+    "if node1 died   the run would end: the controller and the Lighthouse are there; without them the workers end "
+    "themselves and the job after 60 s (health.orphan_after_s)"
+)
+
+
+def test_with_a_standby_it_takes_over() -> None:
+    assert said(standbys=1, spare=1, count=3) == [
+        "standby-000  on node4, kept warm for the group that fails next",
+        ENDS,
+        "if node2 died   the warm standby standby-000 on node4 takes group 1 over",
+        "if node3 died   the warm standby standby-000 on node4 takes group 2 over",
+        "if node4 died   the standby standby-000 is started elsewhere, on node3",
+    ]
+
+
+def test_with_a_spare_node_the_group_moves_there() -> None:
+    assert said(spare=1) == [ENDS, "if node2 died   group 1 moves to node3", "if node3 died   nothing happens: a spare"]
+
+
+def test_without_either_it_waits_as_long_as_enough_groups_are_left() -> None:
+    assert said() == [ENDS, "if node2 died   group 1 waits for a node, the others go on (cluster.spare_nodes)"]
+    (_, fails) = said(min=2)
+    assert fails.startswith("if node2 died   the run would fail: ")
+    assert "cluster.spare_nodes" in fails
+    waits = "group 1 waits for a job that is asked for in its place (cluster.replace), the others go on"
+    assert said(replace=True, min=2) == [ENDS, f"if node2 died   {waits}"]
+
+
+def test_standbys_beyond_the_spare_nodes_sit_beside_the_groups() -> None:
+    lines = said(standbys=3, spare=2, nodes=2)
+    assert lines[:4] == [
+        "standby-000  on node5, node6, kept warm for the group that fails next",
+        "standby-001  on node3, node4, beside group 1, for that group only",
+        "standby-002  on node1, node2, beside group 0, for that group only",
+        "             cluster.spare_nodes=6 would keep them for any group",
+    ]
+    assert said(standbys=1)[:2] == [
+        "standby-000  on node2, beside group 1, for that group only",
+        "             cluster.spare_nodes=1 would keep it for any group",
+    ]
+    assert said(standbys=1, count=4, per_node=2)[0] == "standby-000  on node2, beside groups 2, 3, for these only"
+    assert said(standbys=1, count=3, per_node=2)[0] == "standby-000  on node2, kept warm for the group that fails next"
+
+
+def test_groups_that_share_a_node_lose_it_together() -> None:
+    assert said(standbys=1, spare=1, count=4, per_node=2)[-2] == (
+        "if node2 died   the warm standby standby-000 on node3 takes group 2 over; group 3 moves to node3"
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_on_this_machine_every_standby_has_a_name_of_its_own_to_sit_on(count: int) -> None:
+    lines = said("local", standbys=2, count=count)
+    assert lines[:2] == [
+        f"standby-{n:03d}  on local{count + n}, kept warm for the group that fails next" for n in range(2)
+    ]
+    assert lines[2] == f"if local0 died   the warm standby standby-000 on local{count} takes group 0 over"
+
+
+def test_roles_are_shown_and_a_lighthouse_that_does_not_exist_is_not() -> None:
+    config = Config()
+    config.run.name, config.job.script, config.groups.gpus = "ps", "train.py", 0
+    config.cluster.kind, config.lighthouse.kind = "slurm", "none"
+    config.groups.count, config.groups.roles, config.groups.serve = 3, {"server": 1, "worker": 2}, ["server"]
+    lines = list(plan(config))
+    table = lines.index("group  role    rank  global  node        node rank  local rank")
+    assert [line.split()[:2] for line in lines[table + 1 : table + 4]] == [
+        ["0", "server"],
+        ["1", "worker"],
+        ["2", "worker"],
+    ]
+    assert not [line for line in lines if "lighthouse" in line.lower()]
+    assert "if node1 died   the run would end: the controller is there; without it the workers end" in "\n".join(lines)
+    assert lines[-1].startswith("if node3 died   group 2 waits for a job that is asked for in its place")
+
+
+def array_run(standbys: int = 0, **cluster: object) -> Config:
+    config = Config()
+    config.run.name, config.job.script, config.groups.gpus = "ddp", "train.py", 0
+    config.cluster.kind, config.cluster.mode = "slurm", "array"
+    config.groups.count, config.groups.nodes, config.standby.count = 3, 2, standbys
+    for key, value in cluster.items():
+        assert hasattr(config.cluster, key)
+        setattr(config.cluster, key, value)
+    return config
+
+
+def test_in_array_mode_each_group_has_a_job_of_its_own_and_a_dead_node_only_costs_that() -> None:
+    lines = list(plan(array_run(time="60", ranges=[Range("2-", partition="cheap", time="4:00:00")])))
+    text = "\n".join(lines)
+    assert "3 of 2 nodes, which come and go; say PILOTS_0, PILOTS_1, PILOTS2" in text
+    scripts = [line for line in lines if line.startswith("sbatch script")]
+    whom = "submitted by the controller"
+    assert scripts == [
+        "sbatch script of the controller",
+        f"sbatch script of the pilots, {whom}",
+        f"sbatch script of the pilots for groups 2-, {whom}",
+    ]
+    controller, pilots, cheap = (text.split(words + "\n")[1].split("\n\nsbatch", 1)[0] for words in scripts)
+    assert "--nodes=1\n" in controller
+    assert "--no-kill" in controller
+    assert "--array=0-1%2" in pilots
+    assert "--nodes=2\n" in pilots
+    assert "--no-kill" not in pilots
+    assert "--partition=cheap" in cheap.split("\nsteps")[0]
+    assert "--time=4:00:00" in cheap
+    steps = [line for line in lines if line.startswith(("  group-", "  lighthouse"))]
+    assert not [line for line in steps if "lighthouse" in line and "srun" in line]
+    assert "srun --jobid=PILOTS_0 " in steps[1]
+    assert "--nodelist=node1,node2 " in steps[1]
+    waits = "waits for a job that is asked for in its place (cluster.replace), the others go on"
+    assert [line for line in lines if line.startswith("if node")] == [
+        f"if node{n + 1} died   group {n // 2} {waits}" for n in range(6)
+    ]
+    assert lines[lines.index(next(line for line in lines if line.startswith("if ")))].startswith(
+        "if the controller's node died   the groups wait "
+    )
+
+
+def test_in_array_mode_a_standby_has_a_pilot_too() -> None:
+    lines = list(plan(array_run(standbys=1)))
+    assert "standby-000  on node7, node8, kept warm for the group that fails next" in lines
+    assert "if node2 died   the warm standby standby-000 on node7, node8 takes group 0 over" in lines

@@ -1,0 +1,89 @@
+"""Every preset composes, makes sense and differs from the defaults only where it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ftslurm.checks import get
+from ftslurm.compose import run_hydra
+from ftslurm.config import Config, shipped
+
+PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
+JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs to know how long the run is
+
+
+def composed(*words: str) -> Config:
+    found: list[Config] = []
+    assert run_hydra(words, lambda config: found.append(config) or 0) == 0  # type: ignore[func-returns-value]
+    (config,) = found
+    return config
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}={path.stem}")
+def test_every_preset_composes_and_sets_what_it_holds(path: Path) -> None:
+    section = path.parent.name
+    words = (f"{section}={path.stem}", *(JOB if section != "job" or path.stem == "script" else ()))
+    config, held = composed(*words), yaml.safe_load(path.read_text()) or {}
+    held.pop("defaults", None)
+    assert held
+    whole = path.read_text().startswith("# @package _global_")
+    for key, value in flat(held if whole else {section: held}):
+        got = get(config, key)
+        if isinstance(value, (int, float, str)) and "${" not in str(value) and key not in ("job.script", "job.name"):
+            assert got == value
+
+
+def flat(held: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    return ((f"{section}.{key}", value) for section, keys in held.items() for key, value in keys.items())
+
+
+def test_a_preset_says_in_its_first_line_what_it_is_for() -> None:
+    texts = [path.read_text().removeprefix("# @package _global_\n") for path in PRESETS]
+    assert [text for text in texts if not text.startswith("# ")] == []
+
+
+def changed(config: Config, section: str) -> dict[str, Any]:
+    default = vars(getattr(Config(), section))
+    return {key: value for key, value in vars(getattr(config, section)).items() if value != default[key]}
+
+
+@pytest.mark.parametrize("section", ["health", "standby", "faults", "restart"])
+def test_without_a_word_no_drill_no_standby_and_no_search_for_hangs(section: str) -> None:
+    assert changed(composed(*JOB), section) == {}
+
+
+def test_the_presets_for_what_fails_switch_it_on() -> None:
+    config = composed(*JOB, "health=hangs", "standby=one", "faults=random")
+    assert changed(config, "health") == {"hang_after_s": 120}
+    assert changed(config, "standby") == {"count": 1}
+    assert changed(config, "faults") == {"mean_s": 60, "kinds": ["kill", "term", "exit"]}
+    (fault,) = composed(*JOB, "faults=kill_one").faults.plan
+    assert (fault.kind, fault.group, fault.at, fault.rank) == ("kill", 1, 0.5, 0)
+
+
+@pytest.mark.parametrize("kind", ["localsgd", "diloco"])
+def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(kind: str) -> None:
+    config = composed(f"job={kind}")
+    assert changed(config, "health") == {"join_timeout_s": 2 * config.torchft.quorum_timeout_s}
+    assert config.health.hang_after_s == 0  # a group that computes for long is never called hung unless somebody asks
+    sleep = config.torchft.quorum_timeout_s / (config.torchft.quorum_retries + 1)
+    assert sleep == pytest.approx(60 / 201, rel=0.1)  # before a Lighthouse that was away is asked again, as everywhere
+    assert config.job.total_steps == config.job.args["steps"]
+
+
+@pytest.mark.parametrize("kind", ["hsdp", "localsgd", "diloco"])
+def test_what_a_job_preset_sets_elsewhere_is_only_a_default(kind: str) -> None:
+    path = next(path for path in PRESETS if path.parent.name == "job" and path.stem == kind)
+    elsewhere = [key for key, _ in flat(yaml.safe_load(path.read_text())) if not key.startswith("job.")]
+    assert elsewhere
+    config = composed(f"job={kind}", *(f"{key}=7" for key in elsewhere))
+    assert [get(config, key) for key in elsewhere] == [7] * len(elsewhere)
+    others = ("lighthouse=torchft", "health=hangs", "restart=on_failure", "standby=one", "faults=kill_one")
+    held = dict(flat(yaml.safe_load(path.read_text())))
+    config = composed(f"job={kind}", *others)  # none of them undoes what the job needs
+    assert [get(config, key) for key in elsewhere] == [held[key] for key in elsewhere]

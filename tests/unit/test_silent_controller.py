@@ -1,0 +1,201 @@
+"""A controller that is not heard: who may end the job, what stop does, what status says."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+
+from ftslurm import commands, compose, inbox
+from ftslurm.cli import main
+from ftslurm.config import Config
+from ftslurm.rundir import RunDir
+from ftslurm.worker import orphan
+
+FAKE = """#!/bin/sh
+echo "$(basename "$0") $*" >> "$CALLS"
+state=${STATE:-RUNNING}
+case "$(basename "$0") $*" in
+squeue*%i*) echo "77|77|$state|None|n1|N/A|N/A|77|ftslurm:ddp"; printf "%b" "$EXTRA" ;;
+squeue*) echo "$state" ;;
+esac
+exit 0
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A squeue and an scancel that write down how they were called, into the file that is returned."""
+    (tmp_path / "bin").mkdir()
+    for name in ("squeue", "scancel"):
+        program = tmp_path / "bin" / name
+        program.write_text(FAKE)
+        program.chmod(0o700)
+    calls = tmp_path / "calls"
+    calls.touch()
+    monkeypatch.setenv("CALLS", str(calls))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return calls
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    """A run on Slurm, as job 77, under way; nobody controls it."""
+    run = ex.new_run(tmp_path, [line for line in ex.one_kill() if line["time"] < ex.START + 15.2])
+    config = Config()
+    config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "slurm"
+    config.groups.count = 3
+    run.config.write_text(compose.dump(config))
+    run.inbox.mkdir()
+    run.submitit.mkdir()
+    (run.submitit / "job_id").write_text("77")
+    return run
+
+
+def silent_for(run: RunDir, seconds: float) -> None:
+    run.alive.touch()
+    os.utime(run.alive, (time.time() - seconds, time.time() - seconds))
+
+
+def orphan_of(run: RunDir, after_s: float) -> bool:
+    return orphan.end_job({"SLURM_JOB_ID": "77", "FTSLURM_RUN_DIR": str(run.root)}, after_s)
+
+
+def settled(text: str) -> str:
+    """The same as if no time had passed since the test began."""
+    return re.sub(r"for 1\d\d s", "for 100 s", text)
+
+
+def test_an_orphan_ends_the_job_of_a_controller_that_has_died(run: RunDir, slurm: Path) -> None:
+    silent_for(run, 40)
+    assert orphan_of(run, 30.0)
+    assert slurm.read_text() == "scancel 77\n"
+
+
+def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known_of(run: RunDir, slurm: Path) -> None:
+    assert not orphan_of(run, 30.0)  # no such file
+    silent_for(run, 29.5)
+    touch = threading.Timer(0.1, run.alive.touch)
+    touch.start()
+    assert not orphan_of(run, 30.0)
+    assert not orphan.end_job({"FTSLURM_RUN_DIR": str(run.root)}, 1.0)  # in no job
+    assert slurm.read_text() == ""
+    touch.join()
+
+
+def test_an_orphan_that_knows_at_once_waits_until_the_silence_is_long_enough(run: RunDir, slurm: Path) -> None:
+    silent_for(run, 29.7)  # as when srun dies with the controller's node, and slurmstepd closes our stdout
+    assert orphan_of(run, 30.0)
+    assert slurm.read_text() == "scancel 77\n"
+
+
+def test_an_orphan_of_a_run_that_is_over_goes_at_once(tmp_path: Path, slurm: Path) -> None:
+    run = ex.new_run(tmp_path, ex.one_kill())
+    text = run.events.read_text().replace('": ', '":').replace(', "', ',"')
+    run.events.write_text(text)  # as the controller writes it
+    silent_for(run, 1)
+    began = time.monotonic()
+    assert not orphan_of(run, 30.0)
+    assert time.monotonic() - began < 5
+    assert slurm.read_text() == ""
+
+
+def test_between_two_jobs_it_is_said_at_once_what_is_waited_for_and_stop_is_heard_by_the_next(
+    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ex.write(run, [ex.event(20, "run_requeued", reason="the time limit is near")])
+    run.alive.touch()
+    monkeypatch.setenv("STATE", "PENDING")
+    main(["status", str(run.root), "--once"])
+    said = capsys.readouterr().out
+    assert "the run goes on in its next job: Slurm job 77 is waiting in the queue" in said
+    monkeypatch.setenv("STATE", "COMPLETING")
+    assert main(["stop", str(run.root)]) == 0
+    assert "is between two jobs: it stops as soon as the next one starts" in capsys.readouterr().out
+    assert len(list(run.inbox.iterdir())) == 1
+    assert "scancel" not in slurm.read_text()
+
+
+def test_stop_cancels_the_groups_jobs_too_and_nobody_elses(
+    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = compose.load(run.config)
+    config.cluster.mode = "array"
+    run.config.write_text(compose.dump(config))
+    end = "RUNNING|None|n2|N/A|N/A|80|ftslurm"
+    monkeypatch.setenv("EXTRA", rf"80_1|81|{end}:ddp-0930-k3:0\n90|90|{end}:other:0\n91|91|{end}:ddp-0930-k3-2:0\n")
+    silent_for(run, 100)
+    assert main(["stop", str(run.root)]) == 0
+    assert "Slurm jobs 77, 80_1 are cancelled" in capsys.readouterr().out
+    assert "scancel 77 80_1\n" in slurm.read_text()
+
+
+def test_stop_cancels_the_job_of_a_controller_that_is_not_heard(
+    run: RunDir, slurm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent_for(run, 100)
+    assert main(["stop", str(run.root)]) == 0
+    assert "has not been heard for 100 s: Slurm job 77 is cancelled" in settled(capsys.readouterr().out)
+    assert slurm.read_text().splitlines()[-1] == "scancel 77"
+    assert inbox.take(run.inbox) == []
+
+
+@pytest.mark.usefixtures("slurm")
+def test_stop_says_when_nobody_answers(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "ANSWER_S", 0.1)
+    silent_for(run, 1)
+    assert main(["stop", str(run.root)]) == 1
+    assert "has not answered within 0.1 s" in (said := capsys.readouterr().err)
+    assert "scancel 77" in said
+    assert [command["what"] for command in inbox.take(run.inbox)] == ["stop"]
+
+
+def test_stop_of_a_job_that_ends_meanwhile_says_so(
+    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "ANSWER_S", 1.0)
+    monkeypatch.setenv("STATE", "COMPLETING")
+    first = 'test -s "$CALLS" && STATE=FAILED\n'
+    (slurm.parent / "bin/squeue").write_text(FAKE.replace("#!/bin/sh\n", "#!/bin/sh\n" + first))
+    assert main(["stop", str(run.root)]) == 0
+    assert "its controller is gone: Slurm job 77 is FAILED" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("slurm")
+def test_stop_waits_for_the_answer(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    def controller() -> None:
+        while not inbox.take(run.inbox):
+            time.sleep(0.01)
+        ex.write(run, [ex.event(20, "command", what="stop", by=os.getuid())])
+
+    threading.Thread(target=controller, daemon=True).start()
+    assert main(["stop", str(run.root)]) == 0
+    assert "is stopping" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("slurm")
+def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    said = "the controller has not been heard for 100 s; ftslurm stop cancels Slurm job 77"
+    silent_for(run, 100)
+    assert main(["status", "--once", str(run.root)]) == 0
+    assert said in settled(table := capsys.readouterr().out)
+    assert "Lighthouse" in table
+    assert main(["status", "--json", str(run.root)]) == 0
+    assert settled(json.loads(capsys.readouterr().out)["note"]) == said
+    silent_for(run, 20)
+    main(["status", "--json", str(run.root)])
+    assert json.loads(capsys.readouterr().out)["note"] is None
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_run_older_than_the_file_is_shown_as_ever(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["status", "--json", str(run.root)])
+    assert json.loads(capsys.readouterr().out)["note"] is None

@@ -1,0 +1,178 @@
+"""A guard and its worker as a step has them, in real processes, but without torch: started, spoken to, listened to."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ftslurm import channel
+from ftslurm.worker import guard, history, session
+
+PATIENCE_S = 20.0
+RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
+
+
+class Step:
+    """One task of a step. `folder` holds its rank logs; the script is given as text."""
+
+    def __init__(
+        self,
+        folder: Path,
+        flags: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        worker: str = "",
+        srun: Sequence[str] = (),
+    ):
+        self.folder = folder
+        self.folder.mkdir(exist_ok=True)
+        known = {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_STEP": "group-0000/0", "FTSLURM_CLUSTER": "slurm"}
+        known["FTSLURM_CHECKPOINT_DIR"] = str(folder / "checkpoints")
+        if not srun:
+            known |= {"FTSLURM_NODE": "n1", "FTSLURM_CLUSTER": "local"}
+        self.process = self._start(
+            [
+                *(*srun, sys.executable, __file__, f"--log-dir={folder}", "--heartbeat-s=0.2", "--orphan-after-s=60"),
+                *flags,
+            ],
+            known | {"GUARDED": worker} | (env or {}),
+        )
+
+    def _start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        self.process = subprocess.Popen(
+            argv,
+            env=os.environ | env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(self.folder / "step.log").open("ab"),
+            cwd=self.folder,
+        )
+        self.messages: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.lines: list[bytes] = []
+        threading.Thread(target=self._listen, daemon=True).start()
+        return self.process
+
+    def _listen(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.lines.append(line)
+            self.messages.put(json.loads(line))
+
+    def send(self, kind: str, **fields: object) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(channel.encode(kind, **fields))
+        self.process.stdin.flush()
+
+    def until(self, kind: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The next message of a kind; others are thrown away."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                message = self.messages.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no {kind} within {patience_s} s\n{self.log()}\n{self.step_log()}") from None
+            if message["type"] == kind:
+                return message
+
+    def begin(self, script: str, **assignment: object) -> dict[str, Any]:
+        """Assign rank 0 of group 0 and start a script; returns when it has printed a line."""
+        path = self.folder / "script.py"
+        path.write_text(script)
+        if not hasattr(self, "pid"):
+            self.get_ready()
+        words: dict[str, Any] = {"group": 0, "attempt": 0, "lighthouse": "http://x:1", "module": None, "args": []}
+        words |= {"script": str(path), "ranks": [RANK0], "run_id": "x", "groups": 1, "max_restarts": 3}
+        self.send("assign", **words | assignment)
+        self.until("store")
+        self.send("store", addr="127.0.0.1", port=1)
+        self.log_path = Path(str(assignment.get("log_dir", self.folder))) / "rank-0.log"
+        self.wait(lambda: "\n" in self.log(), "the script to print")
+        return words
+
+    def get_ready(self) -> None:
+        first = [self.messages.get(timeout=PATIENCE_S) for _ in range(2)]  # the worker may be faster than its guard
+        while not {"hello", "ready"} <= {message["type"] for message in first}:
+            first.append(self.messages.get(timeout=PATIENCE_S))
+        self.pid = next(int(message["pid"]) for message in first if message["type"] == "hello")
+
+    log_path = Path("/nowhere")
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def step_log(self) -> str:
+        return (self.folder / "step.log").read_text(errors="replace")
+
+    def wait(self, true: Any, what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not true():
+            assert time.monotonic() < deadline, f"no {what}\n{self.log()}\n{self.step_log()}"
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Attached(Step):
+    """A new controller's end of a step that runs."""
+
+    def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
+        self.folder = folder
+        program = [sys.executable, "-m", "ftslurm.worker.attach", f"--step={step}", "--orphan-after-s=60"]
+        self._start([*program, *flags], {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_TASK": str(task)})
+
+
+@contextmanager
+def attached(folder: Path, *flags: str, step: str = "group-0000/0") -> Iterator[Attached]:
+    """The same, for the time of a `with`."""
+    made = Attached(folder, *flags, step=step)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@contextmanager
+def step(
+    folder: Path, *flags: str, env: dict[str, str] | None = None, worker: str = "", srun: Sequence[str] = ()
+) -> Iterator[Step]:
+    """A step that does not outlive the `with`; through srun, if a command line for that is given."""
+    made = Step(folder, flags, env, worker, srun)
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+class _Observer:
+    step: int | None = None
+    report = on_quorum = None
+    waits_for_quorum = False
+
+    def flush(self) -> None: ...
+
+
+class _Watch:
+    groups = 0
+
+    def ended(self) -> None: ...
+
+
+class _Store:
+    host, port = "127.0.0.1", 1
+
+
+if __name__ == "__main__":
+    if os.environ["GUARDED"] != "torch":
+        session.import_everything = lambda *_: (_Observer(), history.History(lambda _: None), _Watch())
+        session.host_store = lambda **_: _Store()
+    guard.main("ftslurm.worker.session")

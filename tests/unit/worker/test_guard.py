@@ -1,0 +1,255 @@
+"""What the guard does by itself: it tells, it passes on, it ends what must end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from guarded import PATIENCE_S, RANK0, step
+
+from ftslurm.channel import LONGEST, encode
+from ftslurm.worker import processes
+from ftslurm.worker.guard import Guard, Task, options
+
+WAITING = """
+import time
+print("now", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_alive_says_nothing_of_a_place_before_the_script_and_its_place_after(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.get_ready()
+        message = task.until("alive")
+        assert (message["step"], message["stage"], message["since_s"]) == (None, None, None)
+        task.begin(WAITING)
+        task.send("where")
+        while (message := task.until("alive"))["step"] is None:
+            pass  # an older one
+        assert (message["state"], message["step"], message["stage"]) == ("S", 0, 0)
+        assert 0 <= message["since_s"] < 10
+
+
+def test_every_task_answers_where_and_only_one_of_a_node_says_alive_unasked(tmp_path: Path) -> None:
+    with step(tmp_path / "run", env={"FTSLURM_TASK": "3", "FTSLURM_LOCAL_TASK": "1"}) as task:
+        task.get_ready()
+        time.sleep(0.5)
+        assert not [line for line in task.lines if b'"alive"' in line]
+        task.send("where")
+        assert task.until("alive")["task"] == 3
+
+
+def test_the_assignment_says_where_the_log_goes_and_what_the_step_is_called(tmp_path: Path) -> None:
+    log_dir = tmp_path / "logs" / "group-0003" / "attempt-002"
+    with step(tmp_path / "run", "--log-dir=/nowhere", env={"FTSLURM_STEP": "standby-001/4"}) as task:
+        task.begin(
+            "import os; print(os.environ['FTSLURM_STEP'], flush=True)", log_dir=str(log_dir), step="group-0003/2"
+        )
+        assert task.until("exited")["code"] == 0
+    assert (log_dir / "rank-0.log").read_text() == "group-0003/2\n"
+    assert (log_dir / "rank-0.times").read_text()
+
+
+def test_without_them_it_is_as_it_was_started(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin("import os; print(os.environ['FTSLURM_STEP'], flush=True)")
+        task.until("exited")
+        assert task.log() == "group-0000/0\n"
+
+
+def test_an_exception_is_told_in_pieces_before_it_is_told_in_short(tmp_path: Path) -> None:
+    script = "print('now')\ndef deep(n):\n  if not n: raise ValueError('größer ' * 400)\n  deep(n - 1)\ndeep(30)"
+    with step(tmp_path / "run") as task:
+        task.begin(script)
+        assert task.until("exited")["code"] == 1
+        messages = [json.loads(line) for line in task.lines]
+        assert all(len(line) <= LONGEST for line in task.lines)
+    kinds = [message["type"] for message in messages if message["type"] in ("trace", "failed")]
+    assert kinds == ["trace"] * (len(kinds) - 1) + ["failed"]
+    text = "".join(message["text"] for message in messages if message["type"] == "trace")
+    assert text in task.log()
+    assert text.endswith("größer")
+    assert 2000 < len(text) <= 4000
+    (failed,) = [message for message in messages if message["type"] == "failed"]
+    assert (failed["started"], failed["oom"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "kind", ["MemoryError", "type('OutOfMemoryError', (RuntimeError,), {})", "type('E', (MemoryError,), {})"]
+)
+def test_an_exception_that_says_memory_is_told_as_such(kind: str, tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin(f"print('now', flush=True)\nraise {kind}('1.2 GiB')")
+        assert task.until("failed")["oom"] is True
+
+
+def test_the_end_of_stdin_alone_does_not_end_a_worker(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin(WAITING)
+        assert task.process.stdin
+        task.process.stdin.close()
+        task.until("alive")
+        time.sleep(0.5)
+        assert task.until("alive")["state"] == "S"
+
+
+def test_the_end_of_both_pipes_does_at_once(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin("import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)\n" + WAITING)
+        below = processes.descendants(task.process.pid)
+        assert len(below) == 2
+        os.kill(task.process.pid, signal.SIGSTOP)  # both ends are gone when it looks, as when slurmstepd dies
+        assert task.process.stdin
+        task.process.stdin.close()
+        _close_reader(task.process)
+        os.kill(task.process.pid, signal.SIGCONT)
+        assert task.process.wait(2) == 75
+        assert not [pid for pid in below if processes.state(pid) not in (None, "Z")]
+        assert "slurmstepd is gone" in task.step_log()
+
+
+def test_a_worker_that_was_dead_before_it_was_to_be_killed_has_its_end_told_all_the_same(tmp_path: Path) -> None:
+    with step(tmp_path) as task:
+        task.begin("import time\nprint('here', flush=True)\ntime.sleep(600)")
+        os.kill(task.process.pid, signal.SIGSTOP)  # a guard that does not get a core in time
+        os.kill(task.pid, signal.SIGKILL)
+        task.wait(lambda: processes.is_ending(task.pid), "the worker's end")
+        task.send("kill")  # because of what a sibling says
+        os.kill(task.process.pid, signal.SIGCONT)
+        assert task.until("exited")["signal"] == signal.SIGKILL
+        assert task.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_a_worker_that_is_killed_by_order_says_nothing_of_its_end(tmp_path: Path) -> None:
+    with step(tmp_path) as task:
+        task.begin("import time\nprint('here', flush=True)\ntime.sleep(600)")
+        task.send("kill")
+        assert task.process.wait(PATIENCE_S) == 137
+        task.wait(lambda: processes.state(task.pid) in (None, "Z"), "the worker's end")
+        assert b'"exited"' not in b"".join(task.lines)
+
+
+def _close_reader(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe under the thread that reads it."""
+    assert process.stdout
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, process.stdout.fileno())
+    os.close(null)
+
+
+@pytest.mark.parametrize(
+    ("ours", "fence", "killed"),
+    [
+        ("group-0001/2", "", {"group-0001/0", "group-0001/1"}),
+        ("group-0001/2", "standby-000/5,standby-001/2", {"group-0001/0", "group-0001/1", "standby-000/5"}),
+        ("standby-000/6", "", set()),
+        ("standby-000/6", "group-0001/0,standby-000/5", {"group-0001/0", "standby-000/5"}),
+    ],
+)
+def test_what_earlier_attempts_left_is_killed_and_nothing_else(
+    ours: str, fence: str, killed: set[str], tmp_path: Path
+) -> None:
+    run = {"FTSLURM_RUN_DIR": str(tmp_path / "run")}
+    steps = ["group-0001/0", "group-0001/1", "group-0001/2", "group-0002/0", "standby-000/5", "standby-000/7"]
+    left = {name: _sleeper({**run, "FTSLURM_STEP": name}) for name in steps}
+    foreign = _sleeper({"FTSLURM_RUN_DIR": "/other", "FTSLURM_STEP": "group-0001/0"})
+    with step(tmp_path / "run", env={"FTSLURM_STEP": ours, "FTSLURM_FENCE": fence}) as task:
+        task.get_ready()
+        time.sleep(0.05)
+        gone = {name for name, process in left.items() if process.poll() is not None}
+        survived = foreign.poll() is None
+    for process in (*left.values(), foreign):
+        process.kill()
+        process.wait()
+    assert gone == killed
+    assert survived
+
+
+def test_a_standby_fences_as_the_group_it_becomes(tmp_path: Path) -> None:
+    run = {"FTSLURM_RUN_DIR": str(tmp_path / "run")}
+    steps = ["group-0001/1", "group-0001/2", "standby-000/3", "standby-001/5", "standby-002/0"]
+    left = {name: _sleeper({**run, "FTSLURM_STEP": name}) for name in steps}
+    with step(tmp_path / "run", env={"FTSLURM_STEP": "standby-001/5"}) as task:
+        task.begin(WAITING, step="group-0001/2", fence=["standby-000/3"])
+        time.sleep(0.1)
+        gone = {name for name, process in left.items() if process.poll() is not None}
+        assert processes.state(task.pid) == "S"
+    for process in left.values():
+        process.kill()
+        process.wait()
+    assert gone == {"group-0001/1", "standby-000/3"}
+
+
+def _sleeper(env: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "60"], env=os.environ | env, start_new_session=True)
+
+
+def test_ranks_are_named_by_their_rank_not_by_their_task(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.get_ready()
+        task.begin(WAITING, ranks=[{**RANK0, "rank": 0}])
+        task.send("dump")
+        task.until("dumped")
+        assert "stacks of rank 0" in task.log()
+
+
+ASKS = """
+import os, socket, urllib.request
+print(os.environ.get("TORCHFT_LIGHTHOUSE"), os.environ["FTSLURM_SERVERS"].count(","), flush=True)
+answers = 0
+while answers < 2:
+    try:
+        print(urllib.request.urlopen(os.environ["FTSLURM_SERVER"]).read().decode(), flush=True)
+        answers += 1
+    except OSError:
+        pass  # it has moved while it was asked
+"""
+
+
+def test_a_script_finds_a_server_under_one_address_wherever_it_is_meanwhile(tmp_path: Path) -> None:
+    def answer(listener: socket.socket, word: bytes) -> bytes:
+        near, _ = listener.accept()
+        with near:
+            asked = near.recv(4096).splitlines()[0]
+            near.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + word)
+        return asked
+
+    with step(tmp_path / "run") as task, _listener() as first, _listener() as second:
+        urls = [f"http://127.0.0.1:{listener.getsockname()[1]}/new_session" for listener in (first, second)]
+        task.begin(ASKS, lighthouse="", servers=["", urls[1]])
+        assert task.log() == "None 1\n"
+        time.sleep(0.2)
+        assert task.log() == "None 1\n"  # it waits, and is not refused
+        task.send("servers", urls=[urls[0], ""])
+        assert answer(first, b"one") == b"GET /new_session HTTP/1.1"
+        task.wait(lambda: "\none\n" in task.log(), "the answer")
+        task.send("servers", urls=[urls[1], ""])
+        assert answer(second, b"two") == b"GET /new_session HTTP/1.1"
+        assert task.until("exited")["code"] == 0
+        assert task.log() == "None 1\none\ntwo\n"
+
+
+def _listener() -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(20)
+    return listener
+
+
+def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_becomes_a_group() -> None:
+    task = Task(0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]))
+    guard = Guard(task, worker=0, orders=-1)
+    guard.orders = None
+    guard.receive(encode("ping", reached=41))
+    assert task.position.reached == 41
+    guard.receive(encode("assign", lighthouse="http://127.0.0.1:1", ranks=[RANK0]))
+    assert task.position.reached == 0
+    guard.receive(encode("ping", reached=7))
+    guard.receive(encode("ping"))  # nothing is known any more: all groups start over
+    assert task.position.reached == 0

@@ -1,0 +1,151 @@
+"""Which quorums a worker refuses, and why: the words are what somebody reads in the log."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ftslurm.worker.history import History
+
+
+class RefusedError(Exception):
+    pass
+
+
+def refuse(reason: str) -> None:
+    raise RefusedError(reason)
+
+
+@pytest.mark.parametrize(
+    ("floor", "reached", "step", "max_step", "heal", "expected"),
+    [
+        pytest.param(0, 0, 0, 0, False, None, id="the beginning"),
+        pytest.param(0, 0, 0, 0, True, None, id="the beginning, where all copy one"),
+        pytest.param(9, 0, 0, 9, True, None, id="it heals"),
+        pytest.param(9, 0, 0, 8, True, "step 9 or more, nobody in this quorum is beyond 8", id="from a stale group"),
+        pytest.param(9, 0, 0, 0, False, "it would begin a new history", id="a fresh group alone"),
+        pytest.param(9, 0, 5, 5, False, "nobody in this quorum is beyond 5", id="an old checkpoint"),
+        pytest.param(9, 0, 9, 9, False, None, id="it has healed"),
+        pytest.param(0, 9, 0, 0, False, "step 9 or more", id="others have begun while its script was slow"),
+        pytest.param(0, 9, 5, 5, False, "step 9 or more", id="it was stopped while others went on"),
+        pytest.param(9, 200, 100, 100, False, "step 200 or more", id="the later word counts"),
+        pytest.param(9, 0, 0, 9, False, "counts as being at step 9", id="its group has healed without it"),
+        pytest.param(9, 0, 9, 12, False, "this rank is at step 9", id="it is behind and will not heal"),
+    ],
+)
+def test_what_is_refused_where_others_hold_the_state(
+    floor: int, reached: int, step: int, max_step: int, heal: bool, expected: str | None, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("FTSLURM_HEALS", "1")
+    check(History(refuse, lambda: reached), floor, (step, max_step, heal), expected)
+
+
+@pytest.mark.parametrize(
+    ("floor", "reached", "step", "max_step", "heal", "expected"),
+    [
+        pytest.param(5, 0, 5, 5, False, None, id="it has resumed"),
+        pytest.param(5, 0, 0, 5, True, None, id="it heals from one that has"),
+        pytest.param(5, 0, 0, 0, False, "starts from the checkpoint of step 5, the script at step 0", id="nobody has"),
+        pytest.param(5, 9, 5, 5, False, "has reached step 9 or more", id="the others went on meanwhile"),
+    ],
+)
+def test_what_is_refused_where_all_start_from_a_checkpoint(
+    floor: int, reached: int, step: int, max_step: int, heal: bool, expected: str | None, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("FTSLURM_HEALS", "0")
+    check(History(refuse, lambda: reached), floor, (step, max_step, heal), expected)
+
+
+def check(history: History, floor: int, quorum: tuple[int, int, bool], expected: str | None) -> None:
+    history.floor = floor
+    why = history.judge(*quorum)
+    assert (why is None) if expected is None else (why is not None and expected in why), why
+
+
+@pytest.mark.parametrize(
+    ("heals", "quorum_id", "step", "max_members", "members", "refused"),
+    [
+        ("1", -1, 100, 1, 2, True),
+        ("1", -1, 100, 1, 1, False),  # alone: whether that is far enough, the floor says
+        ("1", -1, 100, 2, 3, False),  # another has the same: it is the training's
+        ("1", 7, 100, 1, 2, False),  # not its first quorum: it is those others that come newly
+        ("1", -1, 0, 1, 2, False),
+        ("0", -1, 100, 1, 2, False),  # all start from checkpoints, and this one could read the newest
+    ],
+)
+def test_a_newcomer_that_is_ahead_of_everybody_has_loaded_something_else(
+    heals: str, quorum_id: int, step: int, max_members: int, members: int, refused: bool, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("FTSLURM_HEALS", heals)
+    answer = {"max_step": step, "heal": False, "max_world_size": max_members, "replica_world_size": members}
+    manager = watched(answer, step=step)
+    manager._quorum_id = quorum_id
+    if refused:
+        with pytest.raises(RefusedError, match="not of this history"):
+            manager._async_quorum(True)
+    else:
+        assert manager._async_quorum(True).max_step == step
+
+
+def test_of_several_managers_in_a_process_nobody_knows_which_step_is_the_runs() -> None:
+    one = watched({"max_step": 5, "heal": False, "max_world_size": 1, "replica_world_size": 1}, step=5, floor=9)
+    other = type(one)()
+    with pytest.raises(RefusedError):
+        one._async_quorum(True)
+    with pytest.raises(RefusedError):
+        one._async_quorum(True)
+    assert other._async_quorum(True).max_step == 5
+    assert one._async_quorum(True).max_step == 5
+
+
+def test_healing_that_the_script_forbids_is_none() -> None:
+    answer = {"max_step": 9, "heal": True, "max_world_size": 1, "replica_world_size": 2}
+    assert watched(answer)._async_quorum(True).heal
+    with pytest.raises(RefusedError, match="allow_heal=False"):
+        watched(answer)._async_quorum(False)
+
+
+def test_the_client_is_wrapped_once_and_is_otherwise_as_before() -> None:
+    manager = watched({"max_step": 0, "heal": False, "max_world_size": 1, "replica_world_size": 1})
+    client = manager._client
+    for _ in range(3):
+        manager._async_quorum(True)
+    assert manager._client._client is client
+    assert manager._client.should_commit() == "as before"
+
+
+@pytest.mark.parametrize(
+    ("healing", "pending", "applied"), [(True, {"user": 1}, 1), (True, None, 0), (False, {"user": 1}, 0)]
+)
+def test_a_state_that_was_fetched_is_loaded_before_the_next_quorum(healing: bool, pending: Any, applied: int) -> None:
+    manager = watched({})
+    manager._healing, manager._pending_state_dict = healing, pending
+    manager._quorum_future = Future()
+    manager._quorum_future.set_result(None)
+    assert manager.start_quorum(allow_heal=True) == {"allow_heal": True}
+    assert manager.applied == applied
+
+
+def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
+    """What History sees of torchft's Manager."""
+
+    class Manager:
+        _step, _quorum_id, _quorum_future, applied = step, -1, None, 0
+        _client: Any = SimpleNamespace(_quorum=lambda: SimpleNamespace(**answer), should_commit=lambda: "as before")
+
+        def _async_quorum(self, _: bool) -> Any:
+            return self._client._quorum()
+
+        def start_quorum(self, **options: Any) -> Any:
+            return options
+
+        def _apply_pending_state_dict(self) -> None:
+            self.applied += 1
+
+    history = History(refuse)
+    history.floor = floor
+    history.install(SimpleNamespace(Manager=Manager))
+    return Manager()

@@ -1,0 +1,138 @@
+"""What the worker makes of its assignment and of an exception, before and without torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ftslurm.worker import session
+
+
+def with_cuda(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
+    cuda = SimpleNamespace(is_initialized=lambda: initialized)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "gpus", "node_rank", "share"),
+    [
+        ("slurm", None, 0, None),
+        ("slurm", "0:4", 1, "0:4"),
+        ("slurm", "4:4", 1, "4:4"),
+        ("local", "2:2", 0, "2:2"),
+        ("local", "2:2", 1, "4:2"),  # the second node of pretence has the next GPUs of this machine
+    ],
+)
+def test_a_standby_learns_its_share_of_the_gpus_when_it_is_assigned(
+    cluster: str, gpus: str | None, node_rank: int, share: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_cuda(monkeypatch, initialized=False)
+    monkeypatch.setenv("FTSLURM_CLUSTER", cluster)
+    assert session.share({"gpus": gpus}, {"node_rank": node_rank}) == share
+
+
+def test_a_cuda_context_that_is_there_already_must_be_on_the_right_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_cuda(monkeypatch, initialized=True)
+    monkeypatch.setenv("FTSLURM_CLUSTER", "slurm")
+    assert session.share({"gpus": "0:4"}, {"node_rank": 0}) is None
+    with pytest.raises(RuntimeError, match=r"standby\.cuda=true.*number 4.*groups\.per_node"):
+        session.share({"gpus": "4:4"}, {"node_rank": 0})
+
+
+def test_narrowing_takes_the_share_out_of_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,GPU-4,GPU-5")
+    session.choose_gpus("4:2")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-4,GPU-5"
+    with pytest.raises(RuntimeError, match=r"shows 2 GPUs.*groups\.gpus"):
+        session.choose_gpus("2:2")
+
+
+def test_the_end_of_a_traceback_is_twenty_lines_and_no_more_than_anybody_reads() -> None:
+    assert session.last_lines("".join(f"{n}\n" for n in range(50))) == "\n".join(str(n) for n in range(30, 50))
+    assert session.last_lines("x" * 9000 + "end\n") == "x" * 3997 + "end"
+    assert session.last_lines("") == ""
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's, which is torch.OutOfMemoryError and, in older versions, torch.cuda.OutOfMemoryError."""
+
+
+class TooLarge(MemoryError):
+    """As numpy's _ArrayMemoryError."""
+
+
+@pytest.mark.parametrize(
+    ("error", "oom"),
+    [
+        (OutOfMemoryError("CUDA out of memory"), True),
+        (MemoryError(), True),
+        (TooLarge(), True),
+        (RuntimeError("out of memory"), False),
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_which_exceptions_say_that_memory_ran_out(error: BaseException, oom: bool) -> None:
+    assert session.ran_out_of_memory(error) is oom
+
+
+def test_an_exception_is_described_by_its_last_line_and_its_traceback() -> None:
+    try:
+        raise ValueError("two\nlines")
+    except ValueError as error:
+        line, trace = session.describe(error)
+    assert line == "lines"
+    assert trace.startswith("Traceback (most recent call last):")
+    assert trace.endswith("ValueError: two\nlines\n")
+
+
+ASSIGNED = {"group": 2, "attempt": 1, "run_id": "x", "max_restarts": 3, "groups": 4, "lighthouse": "http://127.0.0.1:1"}
+RANKS = [{"rank": rank, "node": "n1", "local_rank": rank, "node_rank": 0} for rank in range(2)]
+LIKE_ITS_GROUP = {"ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2"}
+
+
+def told(**fields: object) -> dict[str, str]:
+    """The environment of rank 1 of 2."""
+    return session.environment({**ASSIGNED, "ranks": RANKS, **fields}, RANKS[1])
+
+
+def test_without_roles_a_worker_is_among_its_role_what_it_is_in_its_group() -> None:
+    got = told()
+    assert LIKE_ITS_GROUP.items() <= got.items()
+    assert got["TORCHFT_LIGHTHOUSE"] == "http://127.0.0.1:1"
+    assert not {"FTSLURM_ROLE", "FTSLURM_SERVER", "FTSLURM_SERVERS"} & got.keys()
+
+
+def test_a_role_counts_the_workers_of_all_its_groups() -> None:
+    got = told(lighthouse="", role={"name": "worker", "index": 1, "count": 3}, servers=["http://a/x", "http://b/x"])
+    assert {
+        "ROLE_NAME": "worker",
+        "FTSLURM_ROLE": "worker",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "6",
+    }.items() <= got.items()
+    assert got["FTSLURM_SERVER"] == "http://a/x"
+    assert got["FTSLURM_SERVERS"] == "http://a/x,http://b/x"
+    assert {"RANK": "1", "WORLD_SIZE": "2", "REPLICA_GROUP_ID": "2"}.items() <= got.items()
+    assert "TORCHFT_LIGHTHOUSE" not in got
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"http_proxy": "http://p:1"}, {"no_proxy": "127.0.0.1"}),
+        ({"http_proxy": "http://p:1", "NO_PROXY": "a.b"}, {"NO_PROXY": "a.b,127.0.0.1"}),
+        (
+            {"HTTP_PROXY": "http://p:1", "no_proxy": "a", "NO_PROXY": "b"},
+            {"no_proxy": "a,127.0.0.1", "NO_PROXY": "b,127.0.0.1"},
+        ),
+        ({}, {}),
+    ],
+)
+def test_no_proxy_is_asked_for_a_server(before: dict[str, str], after: dict[str, str]) -> None:
+    environ = {**before, "FTSLURM_SERVERS": "http://127.0.0.1:1/new_session"}
+    expected = {**environ, **after}
+    session.reach_loopback(environ)
+    assert environ == expected

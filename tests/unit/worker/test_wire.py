@@ -1,0 +1,220 @@
+"""A step that outlives its controller: another one attaches to its guards, hears all, and commands them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from guarded import PATIENCE_S, Attached, attached, step
+
+from ftslurm.worker import processes, wire
+from ftslurm.worker.attach import NO_GUARD, TAKEN
+from ftslurm.worker.guard import ORPHANED
+
+WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
+# Says what a worker says of its commits, through the pipe that its reports go through.
+COMMITS = """
+import sys, time
+from ftslurm.worker import tell
+print("now", flush=True)
+while True:
+    tell.say("progress", step=7, committed=6, sent=time.time())
+    time.sleep(0.01)
+"""
+
+
+def adopted(there: Attached) -> dict[str, object]:
+    """What the guard says first, but for what is different each time."""
+    assert there.until("hello")["host"] == "n1"
+    message = there.until("adopted")
+    return {name: value for name, value in message.items() if name not in ("type", "task", "host")}
+
+
+def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        task.begin(COMMITS)
+        task.send("ping", reached=5)
+        task.until("progress")
+        with attached(folder) as there:
+            known = {"ready": True, "group": 0, "attempt": 0, "rank": 0, "lighthouse": "http://x:1", "begun": True}
+            known |= {"store": ["127.0.0.1", 1], "floor": None, "step": 0}
+            assert adopted(there) == known
+            late = [there.until("progress") for _ in range(20)]
+            assert time.time() - late[-1]["sent"] < 0.5  # 0.2 ms on an idle machine
+            assert all(json.loads(line) for line in there.lines)  # whole lines, each of them
+            there.send("where")
+            assert there.until("alive")["state"] in "SR"
+            heard = len(task.lines)
+            task.send("kill")  # the old one, which does not know yet
+            there.send("dump")
+            there.until("dumped")
+            assert len(task.lines) == heard
+            there.send("kill")
+            assert task.process.wait(PATIENCE_S) == 137
+            assert there.process.wait(PATIENCE_S) == TAKEN
+
+
+@pytest.mark.parametrize("assigned", [False, True])
+def test_one_that_has_not_begun_goes_on_from_where_it_is(assigned: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = {"group": 3, "attempt": 2, "lighthouse": "http://x:1", "module": None, "args": [], "run_id": "x"}
+    words |= {"ranks": [{"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}], "groups": 1, "max_restarts": 3}
+    (tmp_path / "script.py").write_text("import os; print(os.environ['MASTER_PORT'], flush=True)")
+    words |= {"script": str(tmp_path / "script.py")}
+    with step(folder, "--adoptable", env={"FTSLURM_STEP": "standby-001/4"}) as task:
+        task.get_ready()
+        if assigned:
+            task.send("assign", **words)
+            task.until("store")
+        with attached(folder, step="standby-001/4") as there:
+            said = adopted(there)
+            assert (said["ready"], said["begun"], said["step"]) == (True, False, None)
+            assert (said["group"], said["attempt"]) == ((3, 2) if assigned else (None, None))
+            assert said["store"] == (["127.0.0.1", 1] if assigned else None)
+            there.send("assign", **words)  # a second time, or the first
+            if not assigned:
+                there.until("store")
+            there.send("store", addr="127.0.0.1", port=4711)
+            assert there.until("exited")["code"] == 0
+            there.send("ping")
+            assert there.process.wait(PATIENCE_S) == 0
+        assert (folder / "rank-0.log").read_text() == "4711\n"
+
+
+def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        task.begin("import time\nprint('now', flush=True)\ntime.sleep(0.3)\nraise SystemExit(3)")
+        task.until("exited")
+        time.sleep(0.3)
+        assert task.process.poll() is None  # nobody has answered
+        with attached(folder) as there:
+            adopted(there)
+            assert there.until("exited")["code"] == 3
+            there.send("ping")
+            assert there.process.wait(PATIENCE_S) == 3
+            assert task.process.wait(PATIENCE_S) == 3
+
+
+def test_one_that_attaches_ends_as_the_guard_does(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        task.begin(WAITING)
+        with attached(folder) as there:
+            adopted(there)
+            os.kill(task.pid, signal.SIGKILL)
+            assert there.until("exited")["signal"] == signal.SIGKILL
+            there.send("ping")
+            assert there.process.wait(PATIENCE_S) == -signal.SIGKILL
+            assert task.process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+def test_the_latest_of_two_commands_and_when_it_dies_the_step_lives_on_for_a_third(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        task.begin(WAITING)
+        with attached(folder) as first:
+            adopted(first)
+            with attached(folder) as second:
+                adopted(second)
+                assert first.process.wait(PATIENCE_S) == TAKEN
+                assert "another controller has attached" in first.step_log()
+        with attached(folder) as third:
+            adopted(third)
+            third.send("where")
+            assert third.until("alive")["state"] == "S"
+
+
+def test_without_a_controller_a_step_and_who_had_attached_end_after_a_while_and_not_before(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable", "--orphan-after-s=1.5") as task:
+        task.begin(WAITING)
+        with attached(folder, "--orphan-after-s=0.5") as there:
+            adopted(there)
+            there.send("ping")
+            since = time.monotonic()
+            assert there.process.wait(PATIENCE_S) == ORPHANED
+            assert task.process.poll() is None
+            assert task.process.wait(PATIENCE_S) == ORPHANED
+            assert 1.4 < time.monotonic() - since < 6
+        assert not [pid for pid in (task.pid,) if processes.state(pid) not in (None, "Z")]
+
+
+def test_where_there_is_no_guard_it_says_so_and_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder) as task:  # not adoptable
+        task.get_ready()
+        with attached(folder, "--patience-s=0.3") as there:
+            assert there.process.wait(PATIENCE_S) == NO_GUARD
+            said = there.step_log()
+    assert "task 0 of step group-0000/0 on " in said
+    assert "cannot be adopted: its guard does not answer (Connection refused)" in said
+
+
+def test_a_name_that_somebody_else_holds_is_no_way_in(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    squatter = socket.socket(socket.AF_UNIX)
+    squatter.bind(wire.address(str(folder), "group-0000/0", 0))
+    with squatter, step(folder, "--adoptable") as task:
+        task.get_ready()
+        assert "the name of its socket is taken" in task.step_log()
+        task.begin("print('now', flush=True)")  # it trains all the same
+        assert task.until("exited")["code"] == 0
+        assert task.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
+def test_another_user_gets_no_hearing_on_either_side(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    other = """
+import os, socket, sys
+os.setuid(65534)
+near = socket.socket(socket.AF_UNIX)
+name = bytes.fromhex(sys.argv[2])
+if sys.argv[1] == "connect":
+    near.connect(name)
+    print(near.recv(100))
+else:
+    near.bind(name)
+    near.listen(1)
+    print("listens", flush=True)
+    near.accept()[0].recv(100)
+"""
+    name = wire.address(str(folder), "group-0000/0", 0).hex()
+    with step(folder, "--adoptable") as task:
+        task.begin(WAITING)
+        said = subprocess.run(
+            [sys.executable, "-c", other, "connect", name], capture_output=True, text=True, timeout=20
+        )
+        assert said.stdout == "b''\n", said.stderr
+        assert "user 65534 wanted to command this task, and was refused" in task.step_log()
+    with subprocess.Popen([sys.executable, "-c", other, "bind", name], stdout=subprocess.PIPE) as squatter:
+        assert squatter.stdout
+        squatter.stdout.readline()
+        with attached(folder) as there:
+            assert there.process.wait(PATIENCE_S) == NO_GUARD
+            assert "user 65534 holds the name of its socket" in there.step_log()
+        squatter.kill()
+
+
+def test_names_differ_by_run_step_and_task() -> None:
+    names = {wire.address(run, s, task) for run in ("/a", "/b") for s in ("g/0", "g/1") for task in (0, 1)}
+    assert len(names) == 8
+    assert all(len(name) < 100 and name.startswith(b"\0") for name in names)
+    assert wire.address("a", "g/0", 0) == wire.address(os.path.abspath("a"), "g/0", 0)
+
+
+def test_credentials_are_read_as_the_kernel_writes_them() -> None:
+    left, right = socket.socketpair()
+    with left, right:
+        assert wire.peer_uid(left) == os.getuid()
+    assert struct.calcsize("iII") == 12

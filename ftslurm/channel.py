@@ -44,6 +44,7 @@ lighthouse {url}                          G  it has moved there; see worker/forw
 servers {urls}                            G  the serving groups' parameter servers are there; "": nowhere for now
 dump {by}                                 G  the worker's stacks into its log; `by` is named there
 inject {fault, task}                      G  one worker suffers it; see worker/faults.py
+broken {quorum}                           this quorum has lost a member; see worker/broken.py
 save {step}                               G  a checkpoint of this step or a later one is wanted, at once
 stop                                      G  SIGTERM to the scripts
 kill                                      G  the end of everything, at once

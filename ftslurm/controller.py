@@ -24,21 +24,12 @@ from ftslurm.core.actions import (
     AskState,
     Assign,
     Attach,
-    Begin,
     Cancel,
-    Dump,
     Finish,
-    Inject,
     Kill,
     Launch,
-    NewHistory,
     Probe,
     Record,
-    Redirect,
-    SaveNow,
-    Servers,
-    Stop,
-    Where,
 )
 from ftslurm.core.decide import begin, deadline, decide
 from ftslurm.core.events import (
@@ -54,19 +45,20 @@ from ftslurm.core.events import (
     StopAsked,
     TaskFailed,
 )
-from ftslurm.core.model import Allocation, Announce, Evict, Evidence, StepId
+from ftslurm.core.model import Allocation, Evidence, StepId
 from ftslurm.core.past import Past
 from ftslurm.core.supply import over
 from ftslurm.jobs import Jobs, srun_names
 from ftslurm.journal import Journal
+from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.assignment import assignment
-from ftslurm.launchers.children import Answered, Children, Complained, Gone, News, Said
+from ftslurm.launchers.children import Children, Complained, Gone, News, Said
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.program import Launcher
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.past import claim, newest_checkpoint
 from ftslurm.rundir import LIGHTHOUSE, RunDir
-from ftslurm.translate import ANSWER_S, MARGIN_S, asked_by_signal, asked_by_slurm, ended, inject_asked, translate
+from ftslurm.translate import ANSWER_S, MARGIN_S, asked_by_signal, asked_by_slurm, ended, inject_asked, order, translate
 from ftslurm.wakeup import Wakeup
 
 LOOK_S = 0.25  # how often the inbox is looked at: one listing of a local folder
@@ -145,6 +137,7 @@ class Controller:
             if self.state.ending is not None:
                 self.leaving = None  # there is nothing left to go on with
             due = deadline(self.state, self.now(), self.config)
+        self.children.asides.forget(LOOK)  # at a node that is gone srun goes on trying, after the run's end
         outcome = self.state.ending.outcome if self.state.ending else "left"
         if self.state.finished:
             self.jobs.end(over(self.state))
@@ -214,11 +207,11 @@ class Controller:
             self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
             return
         if self.number is not None and self.job.isdigit() and number == signal.SIGTERM:
-            self.children.ask(WHY, slurm.job_state(self.job), timeout_s=ANSWER_S)
+            self.children.asides.ask(WHY, slurm.job_state(self.job), timeout_s=ANSWER_S)
             return
         self.events.append(asked_by_signal(number, self.config, slurm.is_batch(os.environ)))
         if number == signal.SIGTERM and self.job.isdigit():
-            self.children.ask(WHY, slurm.job_state(self.job))
+            self.children.asides.ask(WHY, slurm.job_state(self.job))
 
     def _note(self, news: News) -> None:
         match news:
@@ -280,7 +273,7 @@ class Controller:
     def _ask_nodes(self) -> None:
         """Which nodes are still the job's?"""
         if self.job.isdigit() and self.config.cluster.mode == "steps":
-            self.children.ask(NODES, ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"])
+            self.children.asides.ask(NODES, ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"])
 
     # --- what is done ----------------------------------------------------------------------------------------------
 
@@ -316,53 +309,32 @@ class Controller:
                 self._attach(action)
             case Assign():
                 self.children.send(action.id, assignment(self.config, self.run_dir, self.launcher, action))
-            case Redirect(step, url):
-                self.children.send(step, channel.encode("lighthouse", url=url))
-            case Servers(step, urls):
-                self.children.send(step, channel.encode("servers", urls=urls))
-            case Begin(step, addr, port, heals, floor):
-                self.children.send(step, channel.encode("store", addr=addr, port=port, heals=heals, floor=floor))
-            case SaveNow(step, number):
-                self.children.send(step, channel.encode("save", step=number))
-            case Stop():
-                self.children.send(action.id, channel.encode("stop"))
             case Kill():
                 self.children.kill(action.id, self.launcher.kill_signal, stuck=action.stuck)
-            case Announce(step, group, attempt, store):
-                self.children.send(step, channel.encode("member", group=group, attempt=attempt, store=store))
-            case Evict(step, group, attempt, store):
-                self.children.send(step, channel.encode("evict", group=group, attempt=attempt, store=store))
-            case NewHistory(step, number):
-                self.children.send(step, channel.encode("new_history", step=number))
-            case Inject(step, task, fault):
-                self.children.send(step, channel.encode("inject", fault=fault, task=task))
             case Cancel(step):
                 self._cancel(step)
-            case Where(step):
-                self.children.send(step, channel.encode("where"))
-            case Dump(step):
-                self.children.send(step, channel.encode("dump"))
             case AskState(node):
-                self.children.ask(STATE + node, slurm.node_state(node), timeout_s=LOOK_S_AT_MOST)
+                self.children.asides.ask(STATE + node, slurm.node_state(node), timeout_s=LOOK_S_AT_MOST)
             case Probe(node, where):
                 command = self.launcher.look(node, where)
-                self.children.ask(LOOK + node, command.argv, env=command.env, timeout_s=LOOK_S_AT_MOST)
+                self.children.asides.ask(LOOK + node, command.argv, env=command.env, timeout_s=LOOK_S_AT_MOST)
                 self._ask_nodes()  # while slurmctld is away, a probe that does not come back proves nothing
             case Finish() | Record():
                 pass
             case _:
-                self.events += self.jobs.act(action, self.now())
+                if (words := order(action)) is not None:
+                    self.children.send(*words)
+                else:
+                    self.events += self.jobs.act(action, self.now())
 
     def _cancel(self, step: StepId) -> None:
         """A drill: scancel of the step, as an administrator would do it."""
         slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
         if slurm_id is None:
-            error = (
-                "scancel needs a Slurm step, and this run is local" if self.local else "Slurm has not named the step"
-            )
+            error = "scancel needs a Slurm step" if self.local else "Slurm has not named the step"
             self.events.append(InjectRefused(step, 0, "cancel", error))
         else:
-            self.children.ask(f"scancel {slurm_id}", ["scancel", slurm_id])
+            self.children.asides.ask(f"scancel {slurm_id}", ["scancel", slurm_id])
 
     def _launch(self, action: Launch) -> None:
         if action.id.unit == LIGHTHOUSE:

@@ -26,7 +26,8 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.model import Cause, Job, RunState
 from ftslurm.core.supply import array
-from ftslurm.launchers.children import Answered, Children
+from ftslurm.launchers.aside import Answered
+from ftslurm.launchers.children import Children
 from ftslurm.rundir import RunDir
 from ftslurm.slurm import QUEUE, expand_hosts, read_queue, scrubbed
 
@@ -55,23 +56,23 @@ class Jobs:
         match action:
             case AskJobs():
                 self.asked, self.asked_at = now, time.monotonic()
-                self.children.ask(QUEUE_ASKED, QUEUE, env=_clean(), timeout_s=PATIENCE_S)
+                self.children.asides.ask(QUEUE_ASKED, QUEUE, env=_clean(), timeout_s=PATIENCE_S)
             case RequestJobs(pool, count, exclude):
                 command = [sys.executable, "-m", "ftslurm.pilots", str(self.run.root)]
                 command += [str(pool), str(count), ",".join(exclude)]
-                self.children.ask(f"{REQUEST}{pool}", command, env=_clean(), timeout_s=5 * PATIENCE_S)
+                self.children.asides.ask(f"{REQUEST}{pool}", command, env=_clean(), timeout_s=5 * PATIENCE_S)
             case CancelJobs(names):
-                self.children.ask(CANCEL + ",".join(names), self._cancel(names), timeout_s=PATIENCE_S)
+                self.children.asides.ask(CANCEL + ",".join(names), self._cancel(names), timeout_s=PATIENCE_S)
             case RequeueJob(name) if name == _own_task() and PILOT in os.environ:
                 with suppress(ProcessLookupError):
                     os.kill(int(os.environ[PILOT]), signal.SIGUSR1)
             case RequeueJob(name):
                 if shutil.which("scontrol") is None:
                     return [RequeueRefused(name, "there is no scontrol here")]
-                self.children.ask(REQUEUE + name, ["scontrol", "requeue", name], timeout_s=PATIENCE_S)
+                self.children.asides.ask(REQUEUE + name, ["scontrol", "requeue", name], timeout_s=PATIENCE_S)
             case StartNow(name):
                 command = ["scontrol", "update", f"jobid={name}", "starttime=now"]
-                self.children.ask(START + name, command, timeout_s=PATIENCE_S)
+                self.children.asides.ask(START + name, command, timeout_s=PATIENCE_S)
             case _:
                 pass
         return []
@@ -124,15 +125,11 @@ class Jobs:
         """Submit another job for the controller, which asks us to hand over when it is up (array mode)."""
         if self.config.cluster.controller == "job":
             command = [sys.executable, "-m", "ftslurm.pilots", str(self.run.root)]
-            self.children.ask(SUCCESSOR, command, env=_clean(), timeout_s=PATIENCE_S)
+            self.children.asides.ask(SUCCESSOR, command, env=_clean(), timeout_s=PATIENCE_S)
 
     def end(self, names: tuple[str, ...]) -> None:
         """Cancel what is left of them when the run is over, also what sbatch is just being asked for."""
-        until = time.monotonic() + ENDS_S
-        for aside in self.children.aside.values():
-            if aside.what.startswith((REQUEST, SUCCESSOR)):
-                with suppress(subprocess.TimeoutExpired):
-                    aside.command.wait(max(0.0, until - time.monotonic()))
+        self.children.asides.wait((REQUEST, SUCCESSOR), ENDS_S)
         new = tuple(name for name in self.run.pools() if name not in self.pools)
         with suppress(OSError, subprocess.TimeoutExpired):
             if names or new:

@@ -210,8 +210,8 @@ def _group_here(run: RunDir) -> Iterator[int]:
 
 
 def _ends() -> bool:
-    """Whether Slurm has begun to end this job."""
-    command = ["squeue", "--noheader", f"--jobs={os.environ['SLURM_JOB_ID']}", "--format=%T"]
+    """Whether Slurm has begun to end this job. (One task of an array has the array's own id, which means all.)"""
+    command = ["squeue", "--noheader", f"--jobs={name()}", "--format=%T"]
     with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         return done.returncode == 0 and done.stdout.split() != ["RUNNING"]

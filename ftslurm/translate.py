@@ -1,4 +1,4 @@
-"""What workers, signals and Slurm say, as events of the core. Pure."""
+"""What workers, signals and Slurm say, as events of the core, and what its actions say to workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,19 @@ from typing import Any
 from ftslurm import channel
 from ftslurm.checks import FAULTS
 from ftslurm.config import Config
+from ftslurm.core.actions import (
+    Action,
+    Begin,
+    Broken,
+    Dump,
+    Inject,
+    NewHistory,
+    Redirect,
+    SaveNow,
+    Servers,
+    Stop,
+    Where,
+)
 from ftslurm.core.adoption import Word
 from ftslurm.core.events import (
     Adopted,
@@ -25,6 +38,7 @@ from ftslurm.core.events import (
     JobEnds,
     LighthouseUp,
     Progressed,
+    QuorumBroken,
     QuorumRefused,
     QuorumSeen,
     Ready,
@@ -40,10 +54,40 @@ from ftslurm.core.events import (
     Traced,
     Warned,
 )
-from ftslurm.core.model import Cause, Evidence, Saved, StepId
+from ftslurm.core.model import Announce, Cause, Evict, Evidence, Saved, StepId
 from ftslurm.core.saving import GOES_ON
 from ftslurm.rundir import LIGHTHOUSE
 from ftslurm.slurm import SRUN_FAILED
+
+
+def order(action: Action) -> tuple[StepId, bytes] | None:
+    """The step that an action speaks to, and the line for it; None: it does not speak to workers alone."""
+    match action:
+        case Redirect(step, url):
+            return step, channel.encode("lighthouse", url=url)
+        case Servers(step, urls):
+            return step, channel.encode("servers", urls=urls)
+        case Begin(step, addr, port, heals, floor):
+            return step, channel.encode("store", addr=addr, port=port, heals=heals, floor=floor)
+        case Broken(step, number):
+            return step, channel.encode("broken", quorum=number)
+        case SaveNow(step, number):
+            return step, channel.encode("save", step=number)
+        case Stop(step):
+            return step, channel.encode("stop")
+        case Announce(step, group, attempt, store):
+            return step, channel.encode("member", group=group, attempt=attempt, store=store)
+        case Evict(step, group, attempt, store):
+            return step, channel.encode("evict", group=group, attempt=attempt, store=store)
+        case NewHistory(step, number):
+            return step, channel.encode("new_history", step=number)
+        case Inject(step, task, fault):
+            return step, channel.encode("inject", fault=fault, task=task)
+        case Where(step):
+            return step, channel.encode("where")
+        case Dump(step):
+            return step, channel.encode("dump")
+    return None
 
 
 def translate(step: StepId, message: channel.Message, now: float) -> Event | None:
@@ -92,6 +136,8 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
             return LighthouseUp(step, str(message["url"]))
         case "refused" if step.unit == LIGHTHOUSE:
             return QuorumRefused(step, str(message["reason"]))
+        case "broken" if step.unit == LIGHTHOUSE:
+            return QuorumBroken(step, _whole(message["quorum_id"]))
         case "progress":
             gap = message.get("gap_s")
             return Progressed(

@@ -56,6 +56,14 @@ class Redirect:
 
 
 @dataclass(frozen=True)
+class Broken:
+    """Tell a group's workers that this quorum has lost a member: they need not wait for it (worker/broken.py)."""
+
+    id: StepId
+    quorum_id: int
+
+
+@dataclass(frozen=True)
 class Servers:
     """Tell the guards of a group's step where the parameter servers are: one of each serving group, empty: nowhere."""
 
@@ -193,6 +201,7 @@ Action = (
     | Attach
     | Assign
     | Redirect
+    | Broken
     | Servers
     | Begin
     | Stop

@@ -140,6 +140,14 @@ class QuorumRefused:
 
 
 @dataclass(frozen=True)
+class QuorumBroken:
+    """A member of the quorum that our Lighthouse has issued last is gone."""
+
+    id: StepId
+    quorum_id: int
+
+
+@dataclass(frozen=True)
 class Progressed:
     """Rank 0 saw torchft commit (or abort); sampled."""
 
@@ -348,6 +356,7 @@ StepEvent = (
     | StoreUp
     | LighthouseUp
     | QuorumRefused
+    | QuorumBroken
     | QuorumSeen
     | FirstQuorum
     | Progressed

@@ -8,7 +8,7 @@ from functools import singledispatch
 
 from ftslurm.config import Config
 from ftslurm.core import adopt, drilling, health, history, jobs, ranks, rollover, scale, servers, supply
-from ftslurm.core.actions import Action, Assign, Begin, Record
+from ftslurm.core.actions import Action, Assign, Begin, Broken, Record
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import (
     Adopted,
@@ -30,6 +30,7 @@ from ftslurm.core.events import (
     NodesLeft,
     NodeState,
     Progressed,
+    QuorumBroken,
     QuorumRefused,
     QuorumSeen,
     Ready,
@@ -187,6 +188,11 @@ def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Conf
 @_step_event.register
 def _(event: QuorumRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     return state, [Record("quorum_refused", {"reason": event.reason})]
+
+
+@_step_event.register
+def _(event: QuorumBroken, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return state, [Broken(u.id, event.quorum_id) for u in state.groups if u.phase is Phase.RUNNING]
 
 
 @_step_event.register

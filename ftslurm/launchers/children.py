@@ -19,6 +19,7 @@ from typing import IO
 
 from ftslurm import channel
 from ftslurm.core.model import StepId
+from ftslurm.launchers.aside import Answered, Asides
 from ftslurm.slurm import SRUN_FAILED
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 
@@ -59,15 +60,6 @@ class Gone:
     killed: bool  # by us
 
 
-@dataclass(frozen=True)
-class Answered:
-    """A command that ran aside has ended. text is what it printed."""
-
-    what: str
-    code: int
-    text: str
-
-
 News = Said | Complained | Gone | Answered
 
 
@@ -94,14 +86,6 @@ class _Step:
     over_since: float | None = None
 
 
-@dataclass
-class _Aside:
-    what: str
-    command: subprocess.Popen[bytes]
-    printed: int  # a file in memory
-    until: float
-
-
 class Children:
     """Every step that runs."""
 
@@ -113,27 +97,7 @@ class Children:
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}
         self.adopted: set[StepId] = set()  # another controller's srun has started these, ours only speak with them
-        self.aside: dict[int, _Aside] = {}
-
-    def ask(
-        self, what: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 600.0
-    ) -> None:
-        """Run a command aside, because Slurm's may take their time; its Answered comes when it has ended.
-
-        One question is asked once at a time.
-        """
-        if what in (aside.what for aside in self.aside.values()):
-            return
-        with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as sink:
-            command = subprocess.Popen(
-                argv,
-                env=None if env is None else dict(env),
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-            self.aside[command.pid] = _Aside(what, command, os.dup(sink.fileno()), time.monotonic() + timeout_s)
+        self.asides = Asides()
 
     def identify(self, step: StepId, slurm_id: str) -> None:
         """Remember what Slurm calls a step."""
@@ -225,7 +189,7 @@ class Children:
         number = first if entry.kills == 1 else signal.SIGKILL
         if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
             entry.cancelling = True  # our srun is not the one with which it ends
-            self.ask(entry.slurm_id, ["scancel", entry.slurm_id])
+            self.asides.ask(entry.slurm_id, ["scancel", entry.slurm_id])
         for child in entry.children:
             if child.code is None and number is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -247,10 +211,7 @@ class Children:
                 self._write(child)
         yield from self._reap()
         yield from self._settle()
-        for pid, aside in self.aside.items():
-            if time.monotonic() > aside.until:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL)
+        self.asides.kill_overdue()
 
     def _read(self, child: _Child, stream: str) -> Iterator[News]:
         pipe = child.process.stdout if stream == "out" else child.process.stderr
@@ -307,10 +268,8 @@ class Children:
                 return
             if pid == 0:
                 return
-            if pid in self.aside:
-                aside = self.aside.pop(pid)
-                aside.command.returncode = code = os.waitstatus_to_exitcode(status)
-                yield Answered(aside.what, code, _printed(aside.printed))
+            if (answer := self.asides.reaped(pid, os.waitstatus_to_exitcode(status))) is not None:
+                yield answer
                 continue
             child = self.by_pid.pop(pid, None)
             if child is None:
@@ -354,8 +313,8 @@ class Children:
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
                 if abnormal and step.slurm_id is not None and not step.cancelling:
                     step.cancelling = True
-                    self.ask(step.slurm_id, ["scancel", step.slurm_id])
-                if not step.stuck and any(aside.what == step.slurm_id for aside in self.aside.values()):
+                    self.asides.ask(step.slurm_id, ["scancel", step.slurm_id])
+                if not step.stuck and self.asides.asking(step.slurm_id):
                     continue
             step.log.close()
             del self.steps[id_]
@@ -374,13 +333,6 @@ class Children:
             return self.mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return False
-
-
-def _printed(fd: int) -> str:
-    """What a command that has ended has printed."""
-    with os.fdopen(fd, "rb") as file:
-        file.seek(0)
-        return file.read().decode(errors="replace")
 
 
 def _group_lives(leader: int) -> bool:

@@ -195,6 +195,15 @@ class Book:
             _remember(self.gone, name)
             self._forget(name)
 
+    def broken(self) -> int | None:
+        """The id of the quorum issued last, if one of its members is gone by the controller's word.
+
+        No other member can go on with it, and it is never issued again.
+        """
+        last = self.memory.last
+        gone = last is not None and any(m.store_address in self.memory.fenced for m in last.members)
+        return last.id if last is not None and gone else None
+
     def new_history(self, step: int) -> None:
         """All groups start over, from a checkpoint: the run's highest step is this one now, and no quorum was before.
 

@@ -249,6 +249,8 @@ class Server:
                 store = message.get("store")
                 self.book.evict(int(message["group"]), int(message["attempt"]), None if store is None else str(store))
                 self._turn_away()
+                if (broken := self.book.broken()) is not None:
+                    self.report("broken", quorum_id=broken)
             case "new_history":
                 self.book.new_history(int(message["step"]))
                 self.keep.forget_quorum()

@@ -9,7 +9,7 @@ Lighthouse, and parameter servers, through it, wherever they are (forward.py).
                       srun / the local launcher
                         | stdin          ^ stdout
     guard  <------------+                |   hello, alive, dumped, injected, exited
-      | pipe: assign, store              |
+      | pipe: assign, store, broken      |
     worker (session.py) -----------------+   ready, store, quorum, progress, trace, failed, done
       | a page of memory: position
       +---------------------------> guard
@@ -26,6 +26,7 @@ import importlib
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import sys
@@ -34,7 +35,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ftslurm import channel
-from ftslurm.worker import faults, processes, stacks
+from ftslurm.worker import faults, processes, script, stacks
 from ftslurm.worker.forward import Forwarder
 from ftslurm.worker.position import Position
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -238,6 +239,8 @@ class Guard:
             self.log = (log, log.removesuffix(".log") + ".times")
             line = json.dumps(message | self.doors(message)).encode()
         if self.orders is not None:
+            if message["type"] == "broken" and not select.select([], [self.orders], [], 0)[1]:
+                return  # a script without torchft does not read these, and must not make us wait
             with contextlib.suppress(BrokenPipeError):  # the worker has ended, or takes no more orders
                 os.write(self.orders, line + b"\n")
         if message["type"] == "assign" and message.get("step"):  # a standby is this group from now on
@@ -293,7 +296,7 @@ class Guard:
         self.wire.pass_reports()
         self.mark_log()
         killed = code < 0
-        words = self.last_words() if code > 0 else ""
+        words = script.last_words(self.log[0]) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
@@ -305,18 +308,6 @@ class Guard:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
         os._exit(128 - code)  # the signal does not end processes by default
-
-    def last_words(self) -> str:
-        """The last line the script printed: an argument it does not know, the message of a sys.exit."""
-        if self.log is None:
-            return ""
-        try:
-            with open(self.log[0], "rb") as log:
-                log.seek(max(0, os.fstat(log.fileno()).st_size - 4096))
-                lines = log.read().decode(errors="replace").splitlines()
-        except OSError:
-            return ""
-        return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")
 
     def orphaned(self, why: str) -> NoReturn:
         with contextlib.suppress(OSError):

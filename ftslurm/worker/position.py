@@ -64,6 +64,11 @@ class Position:
             _PLACE.pack_into(self._page, 0, word, now, word ^ now)
 
     @property
+    def word(self) -> int:
+        """Step and stage in one: another one whenever this process has moved."""
+        return self._word
+
+    @property
     def stage(self) -> int:
         """The stage noted last by this process; -1 before the first."""
         return self._word & 7 if self._word >= 0 else -1

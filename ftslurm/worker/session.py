@@ -32,7 +32,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
 
     Args:
         task: who we are in the step.
-        orders: file descriptor of the guard's messages: assign, then store.
+        orders: file descriptor of the guard's messages: assign, then store, then broken at any time.
         reports: file descriptor that leads to the controller.
     """
 
@@ -79,7 +79,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         gpus_are_open = task.options.standby and _CAREFUL not in os.environ
         if gpus_are_open:
             os.environ[_CAREFUL] = "1"
-        observer, past, watch = import_everything(say, refuse, task.position)
+        observer, past, watch, quorums = import_everything(say, refuse, task.position)
         if task.options.standby:
             from ftslurm.worker import warm
 
@@ -103,7 +103,6 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             say("store", addr=store.host, port=store.port)
             observer.on_quorum = lambda fields: say("quorum", **fields)
         begin = receive("store")  # also the word that the script may start
-        os.close(orders)
         os.environ |= {"MASTER_ADDR": str(begin["addr"]), "MASTER_PORT": str(begin["port"])}
         heals, past.floor = bool(begin.get("heals")), int(begin.get("floor") or 0)
         os.environ["FTSLURM_HEALS"] = str(int(heals))
@@ -111,6 +110,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             observer.report = lambda _: None  # one voice per group
         tell.say, tell.wanted = tell_of, lambda: task.position.wanted
         faults.install(task.position)
+        quorums.listen_to(orders)
         watch.groups = int(assign["groups"]) if me["rank"] == 0 and assign["lighthouse"] else 0
         task.position.mark(0, Stage.COMPUTING)
     except BaseException as error:  # whatever it is, the controller must hear of it
@@ -178,9 +178,9 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 def import_everything(
     say: Callable[..., None], refuse: Callable[[str], object], position: Position
-) -> tuple[Any, Any, Any]:
-    """torch, torchft, the patches torchft 0.2.0 needs, and those who watch it: observe, history, unhealed."""
-    from ftslurm.worker import compat, history, observe, unhealed
+) -> tuple[Any, Any, Any, Any]:
+    """torch, torchft, the patches torchft 0.2.0 needs, and those who watch it: observe, history, unhealed, broken."""
+    from ftslurm.worker import broken, compat, history, observe, unhealed
 
     compat.before_import()
     import torch.distributed  # noqa: F401 the script will want it; here it is early
@@ -192,7 +192,9 @@ def import_everything(
     _servers.install()
     past = history.History(refuse, lambda: position.reached)
     past.install()
-    return observer, past, unhealed.Watch(lambda words: warn(words, say))
+    quorums = broken.Quorums(past.managers, position)
+    quorums.install()
+    return observer, past, unhealed.Watch(lambda words: warn(words, say)), quorums
 
 
 def choose_gpus(wanted: str | None) -> None:

@@ -134,6 +134,32 @@ def test_two_groups_killed_together_both_come_back(backend: Backend, lighthouse:
 
 
 @here
+def test_a_group_that_dies_while_it_connects_to_the_survivors_of_another_does_not_keep_them_waiting(
+    backend: Backend,
+) -> None:
+    # The quorum without group 0 has group 2 in it, which dies before the others know its address. toy.py's process
+    # groups time out after 10 s.
+    dies = f"""
+import os, runpy, signal, torchft
+configure = torchft.ProcessGroupGloo.configure
+
+def die(self, *args):
+    if self._quorum_id is not None and os.environ["REPLICA_GROUP_ID"] == "2" and os.environ["FTSLURM_ATTEMPT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    configure(self, *args)
+
+torchft.ProcessGroupGloo.configure = die
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+"""
+    run = backend.start("groups.count=3", *OURS, script=backend.script(dies, "toy.py"), args=TRAIN)
+    run.wait_for_steps(15, groups=3)
+    run.kill(group=0)
+    run.wait_until_back(0, 2)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={1}, returned={0, 2})
+
+
+@here
 def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_out(backend: Backend) -> None:
     # Gloo's ring: a survivor that is no neighbour of the dead group learns of it only when the neighbours hang up.
     # toy.py's process groups time out after 10 s; without the patch "abort-on-error" that is what survivors waited.

@@ -1,6 +1,8 @@
 """A run outlives the time limits of its jobs: it saves, goes on in another job, and nothing of the training is lost.
 
-slurmctld looks at time limits twice a minute, so all runs here are started together and warned together.
+slurmctld looks at time limits twice a minute, so all runs here are started together and warned together. Each gets its
+limit of a minute or two once it trains, and another one when it has gone on: however slow the machine is, none is
+warned before it has taken a step.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from harness import PATIENCE_S, SCRIPTS, Backend, Run
 
 pytestmark = pytest.mark.slurm
 TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
-LIMIT = ("cluster.sbatch.time=1", "cluster.signal_s=55")  # minutes; and when it warns
+LONG, SIGNAL_S = 30, 55  # minutes; and when Slurm warns
+LIMIT = (f"cluster.sbatch.time={LONG}", f"cluster.signal_s={SIGNAL_S}")
 ONE = ("groups.count=1", "checkpoint.every=1000000")  # what is saved was asked for
 
 
@@ -58,14 +61,32 @@ class Started:
             assert time.monotonic() < deadline, f"no {what}:\n{self.output(job)}"
             time.sleep(0.1)
 
+    def limit_all(self) -> None:
+        """Once all train, their time is as good as over."""
+        self.refused.wait_for_steps(5, groups=1)
+        for job in (self.template, self.kept):
+            self.until(job, "steps", lambda job=job: any(e["event"] == "group_joined" for e in self.events(job)))
+        for group in range(2):
+            self.wide.wait_for("group_joined", group=group)
+        for job in (latest_job(self.wide), latest_job(self.refused), self.template, self.kept):
+            shown = self.cluster.run(["squeue", "--noheader", f"--jobs={job}", "--Format=TimeUsed:20"]).strip()
+            *hours, minutes, seconds = (int(part) for part in shown.split(":"))
+            used_s = sum(hours) * 3600 + minutes * 60 + seconds
+            self.limit(job, (used_s + SIGNAL_S - 10) // 60 + 1)
+
+    def limit(self, job: str, minutes: int) -> None:
+        self.cluster.run(["scontrol", "update", f"jobid={job}", f"timelimit={minutes}"])
+
     def let_end(self) -> None:
-        """Let each run come to its end soon after it has gone on, before the next warning."""
+        """Let each run come to its end soon after it has gone on, however long that takes."""
         self.refused.wait_for("run_requeued")
         self.refused.end_soon()
         self.wait_for(self.template, "run_requeued")
+        self.limit(self.template, LONG)
         last = json.loads(Path(f"{self.folder}/template--requeue-0-0").read_text().splitlines()[-1])["step"]
         Path(f"{self.folder}/template--requeue-end").write_text(str(int(last) + 5))
         last = int(str(self.wide.wait_for("run_requeued")["steps"]))
+        self.limit(latest_job(self.wide), LONG)
         (self.folder / "until").write_text(str(last + 10))
 
 
@@ -89,6 +110,7 @@ def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         refused = slurm.start(*ONE, *LIMIT, *no, args={"open-end": True, "step-time": 0.2})
         jobs = [template(cluster, folder, option) for option in ("--requeue", "--no-requeue")]
         here = Started(cluster, folder, wide, refused, *jobs)
+        here.limit_all()
         here.let_end()
         yield here
     finally:
@@ -99,7 +121,14 @@ def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 def template(cluster: Cluster, folder: Path, option: str) -> str:
     """Submit it, each to a folder of its own; returns the job's id."""
-    options = (option, "--nodes=1", "--time=1", "--signal=B:USR2@55", "--parsable", f"--output={folder}/job-%j.out")
+    options = (
+        option,
+        "--nodes=1",
+        f"--time={LONG}",
+        f"--signal=B:USR2@{SIGNAL_S}",
+        "--parsable",
+        f"--output={folder}/job-%j.out",
+    )
     args = f"{{steps-file: {folder}/template{option}, open-end: true, step-time: 0.2}}"
     words = (f"job.script={SCRIPTS / 'toy.py'}", f"job.args={args}", *ONE, *LIMIT[1:], "stop.grace_s=2")
     where = f"run.root={folder}/job-${{oc.env:SLURM_JOB_ID}}/runs"

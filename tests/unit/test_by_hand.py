@@ -84,7 +84,7 @@ def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller
         jobs = Jobs(by_hand(), RunDir(tmp_path), Children(tmp_path, local=False))
         assert jobs.act(RequeueJob("81_0"), 0.0) == []
         assert pilot.wait(20) == -signal.SIGUSR1  # as if Slurm wanted its nodes
-        assert not jobs.children.aside
+        assert not jobs.children.asides.running
 
 
 def training(config: Config) -> RunState:

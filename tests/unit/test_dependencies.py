@@ -34,7 +34,7 @@ LAYERS = """
     positions agreement
     translate worker snapshot
     checkpoint
-    lighthouse launchers.program launchers.children launchers.__init__
+    lighthouse launchers.program launchers.aside launchers.children launchers.__init__
     launchers.local launchers.srun launchers.assignment
     jobs
     controller

@@ -58,6 +58,6 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     config.cluster.kind, config.cluster.mode = "slurm", "array"
     jobs = Jobs(config, run, Children(run.root, local=False))
     run.submitted.mkdir()
-    jobs.children.ask("request 0", ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
+    jobs.children.asides.ask("request 0", ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
     jobs.end(("7",))
     assert calls.read_text().splitlines() == ["7 9_0", "--state=PENDING 6"]

@@ -1,0 +1,79 @@
+"""With real process groups: nobody waits for the time-out for a member that is known to be gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+TIMEOUT_S = 60  # torchft's default
+SOON_S = 15.0
+COMMON = f"""
+import os, signal, sys, threading, time
+from datetime import timedelta
+from types import SimpleNamespace
+import torch
+from torch.distributed import ReduceOp, TCPStore
+from torch.distributed.distributed_c10d import AllreduceOptions
+from torchft import ProcessGroupGloo
+from ftslurm.worker import broken
+from ftslurm.worker.position import Position, Stage
+pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
+manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
+quorums = broken.Quorums([manager], Position())
+quorums.install()
+def configure(port, rank):
+    pg.configure(f"127.0.0.1:{{port}}/torchft/3/0", "a", rank, 2, 3, 0, 1, [0, 1])
+"""
+ALONE = """
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+port = 1 if sys.argv[1] == "no store" else store.port
+threading.Timer(0.5, quorums.tell, (3,)).start()
+start = time.monotonic()
+try:
+    configure(port, 0)
+except broken.Broken as error:
+    print(f"after {time.monotonic() - start:.1f} s: {error}")
+os._exit(0)
+"""
+HANGS = """
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+child = os.fork()
+if child == 0:
+    configure(store.port, 1)
+    pg.allreduce([torch.ones(1)], AllreduceOptions()).wait()
+    store.set("there", b"")
+    time.sleep(1000)
+configure(store.port, 0)
+pg.allreduce([torch.ones(1)], AllreduceOptions()).wait()
+store.wait(["there"])
+os.kill(child, signal.SIGSTOP)  # its connections stay, as those of a node that has vanished
+quorums.position.mark(1, Stage.COLLECTIVE)
+threading.Timer(0.5, quorums.tell, (3,)).start()
+start = time.monotonic()
+try:
+    pg.allreduce([torch.ones(1)], AllreduceOptions()).wait()
+except Exception as error:
+    print(f"after {time.monotonic() - start:.1f} s: {type(error).__name__}", flush=True)
+os.kill(child, signal.SIGKILL)
+os._exit(0)
+"""
+
+
+def seconds(script: str, *words: str) -> float:
+    """Run it; after how many seconds it gave up."""
+    command = [sys.executable, "-c", COMMON + script, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S + 60, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("after ")]
+    assert lines, done.stdout + done.stderr
+    return float(lines[0].split()[1])
+
+
+@pytest.mark.parametrize("gone", ["no member", "no store"])
+def test_who_connects_to_a_member_that_is_gone_gives_up_as_soon_as_that_is_known(gone: str) -> None:
+    assert seconds(ALONE, gone) < SOON_S
+
+
+def test_a_collective_with_a_member_whose_node_has_vanished_ends_as_soon_as_that_is_known() -> None:
+    assert seconds(HANGS) < SOON_S

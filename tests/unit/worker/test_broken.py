@@ -1,0 +1,117 @@
+"""Waiting for the members of a quorum: until they are there, or one of them is known to be gone."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ftslurm import channel
+from ftslurm.worker import broken
+from ftslurm.worker.position import Position, Stage
+
+LONG_S = 20.0
+
+
+def quorums(*managers: Any) -> broken.Quorums:
+    return broken.Quorums(managers, Position())
+
+
+class Group:
+    """A process group."""
+
+    def __init__(self, abort: Callable[[], None]) -> None:
+        self.abort = abort
+
+
+def manager(quorum: int, aborted: list[int], error: Exception | None = None) -> SimpleNamespace:
+    return SimpleNamespace(_quorum_id=quorum, _errored=error, _pg=Group(lambda: aborted.append(quorum)))
+
+
+def test_what_was_made_is_returned_and_an_error_is_raised() -> None:
+    assert quorums().unless_broken(3, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        quorums().unless_broken(3, lambda: 1 / 0)
+    assert quorums().unless_broken(None, threading.current_thread) is threading.current_thread()
+
+
+@pytest.mark.parametrize("told_before", [True, False])
+def test_a_quorum_that_breaks_is_not_waited_for(told_before: bool) -> None:
+    ours, never = quorums(), threading.Event()
+    if told_before:
+        ours.tell(3)
+    else:
+        threading.Timer(0.1, ours.tell, (3,)).start()
+    start = time.monotonic()
+    with pytest.raises(broken.Broken, match="quorum 3"):
+        ours.unless_broken(3, lambda: never.wait(LONG_S))
+    assert time.monotonic() - start < LONG_S / 2
+    never.set()
+
+
+def test_one_that_breaks_says_nothing_of_later_ones() -> None:
+    ours = quorums()
+    ours.tell(3)
+    assert ours.unless_broken(4, lambda: 7) == 7
+
+
+def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None:
+    ours, (out, into), never = quorums(), os.pipe(), threading.Event()
+    os.write(into, channel.encode("store", addr="n1", port=1) + channel.encode("broken", quorum=5))
+    ours.listen_to(out)
+    time.sleep(0.1)
+    assert ours.broken == -1
+    with pytest.raises(broken.Broken):
+        ours.unless_broken(5, lambda: never.wait(LONG_S))
+    never.set()
+    os.close(into)
+
+
+@pytest.mark.parametrize(
+    ("stage", "quorum", "error", "aborts"),
+    [
+        (Stage.COLLECTIVE, 3, None, True),
+        (Stage.VOTING, 3, None, True),  # on GPUs the collective is waited for there
+        (Stage.COMPUTING, 3, None, False),
+        (Stage.ASKED, 3, None, False),
+        (Stage.COLLECTIVE, 4, None, False),  # it has a later one
+        (Stage.COLLECTIVE, 3, RuntimeError(), False),  # it has found out by itself
+    ],
+)
+def test_a_collective_that_hangs_is_aborted(
+    monkeypatch: pytest.MonkeyPatch, stage: Stage, quorum: int, error: Exception | None, aborts: bool
+) -> None:
+    monkeypatch.setattr(broken, "COLLECTIVE_S", 0.0)
+    aborted: list[int] = []
+    ours = quorums(manager(quorum, aborted, error))
+    ours.position.mark(12, stage)
+    ours._abort_if_stuck(3)
+    assert aborted == ([3] if aborts else [])
+
+
+def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    aborted: list[int] = []
+    ours = quorums(manager(3, aborted))
+    ours.position.mark(12, Stage.COLLECTIVE)
+    monkeypatch.setattr(broken.time, "sleep", lambda _: ours.position.mark(13, Stage.COLLECTIVE))
+    ours._abort_if_stuck(3)
+    assert not aborted
+
+
+@pytest.mark.parametrize(
+    ("address", "quorum"),
+    [
+        ("n1:4711/torchft/12/0", 12),
+        ("[::1]:4711/torchft/3/1", 3),
+        ("n1:4711/session/2f", None),
+        ("n1:4711", None),
+        ("n1:4711/torchft/x/0", None),
+    ],
+)
+def test_the_quorum_of_a_store(address: str, quorum: int | None) -> None:
+    assert broken.quorum_of(address) == quorum

@@ -184,7 +184,7 @@ class Run:
         path = Path(f"{self.steps_file}-{group}-{rank}")
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def end_soon(self, steps: int = 20) -> int:
+    def end_soon(self, steps: int = 8) -> int:
         """Let a training with an open end come to it, so many steps from now; returns its last step."""
         groups = [int(str(e["group"])) for e in self.named("step_launched") if e["group"] is not None]
         last = max(int(s["step"]) for g in groups for s in self.steps(g)[-1:]) + steps

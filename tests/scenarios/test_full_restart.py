@@ -48,8 +48,9 @@ def controller(run: Run) -> int:
     return int(str(run.named("run_started")[-1]["pid"]))
 
 
+@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
 def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend: Backend) -> None:
-    run = backend.start(*SETTINGS, "checkpoint.keep=2", args={"open-end": True, "step-time": 0.05})
+    run = backend.start(*SETTINGS, "checkpoint.keep=2", args={"open-end": True, "step-time": 0.1})
     saved(run, 15)
     run.wait_for_steps(18, groups=3)
     kill_all(run)
@@ -74,10 +75,11 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
     assert "group 2 resumes from the checkpoint of step" in run.text
 
 
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_a_truncated_checkpoint_an_unreadable_one_and_one_that_was_being_saved_are_passed_over(
     backend: Backend,
 ) -> None:
-    run = backend.start(*SETTINGS, args={"open-end": True, "step-time": 0.05})
+    run = backend.start(*SETTINGS, args={"open-end": True, "step-time": 0.1})
     saved(run, 15)
     os.kill(controller(run), signal.SIGSTOP)  # it looks for checkpoints when the last group has ended
     kill_all(run)
@@ -122,7 +124,7 @@ def test_a_script_that_does_not_resume_is_not_let_begin_anew(backend: Backend) -
 @pytest.mark.slurm
 def test_a_requeued_run_resumes(slurm_cluster: Cluster, tmp_path: Path) -> None:
     backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
-    run = backend.start(*SETTINGS, "cluster.exclude=n4", args={"open-end": True, "step-time": 0.05})
+    run = backend.start(*SETTINGS, "cluster.exclude=n4", args={"open-end": True, "step-time": 0.1})
     try:
         saved(run, 10)
         job = str(run.named("run_started")[0]["job_id"])

@@ -180,7 +180,6 @@ def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_shard_by_
     [
         ("local", "localsgd", {}),
         ("local", "diloco", {}),
-        pytest.param("slurm", "localsgd", {}, marks=pytest.mark.slurm),
         pytest.param("slurm", "diloco", STREAMING, marks=pytest.mark.slurm),
     ],
     indirect=["backend"],

@@ -46,6 +46,7 @@ def losses(run: Run, attempt: int = 0) -> list[float]:
     return [float(loss) for loss in re.findall(r"held-out loss ([0-9.]+)", run.rank_log(0, attempt=attempt))]
 
 
+@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
 def test_a_worker_comes_back_alone_and_so_does_the_server(backend: Backend) -> None:
     run, samples = start(backend, 500, "checkpoint.every=40", kills={60: [1], 220: [0]})
     run.finish()

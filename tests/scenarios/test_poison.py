@@ -16,7 +16,7 @@ from harness import SCRIPTS, Backend, Run
 OURS = ["lighthouse=ftslurm", "lighthouse.heartbeat_timeout_ms=1000"]
 STOCK = ["lighthouse=torchft"]
 ids = {"ids": lambda value: value if isinstance(value, str) else value[0].removeprefix("lighthouse=")}
-TRAIN = {"open-end": True, "step-time": 0.05}
+TRAIN = {"open-end": True, "step-time": 0.1}
 RESTART = ("restart.backoff_s=0.2", "restart.max_per_group=50")
 SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
 both = pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_while_the_last_that_has_the_state_is_stopped_a_fresh_group_waits_and_th
 ) -> None:
     script = backend.script(HOLDS, "toy.py")
     run = backend.start("groups.count=2", *lighthouse, *RESTART, script=script, args=TRAIN)
-    run.wait_for_steps(10, groups=2)
+    run.wait_for_steps(6, groups=2)
     run.kill(group=1)
     until_held(run, 1)
     stop(run, 0)
@@ -99,7 +99,7 @@ def test_when_the_last_that_has_the_state_dies_two_fresh_groups_do_not_begin_ane
 ) -> None:
     script = backend.script(HOLDS, "toy.py")
     run = backend.start("groups.count=3", "groups.min=2", *lighthouse, *RESTART, script=script, args=TRAIN)
-    run.wait_for_steps(10, groups=3)
+    run.wait_for_steps(6, groups=3)
     run.kill(group=1)
     run.kill(group=2)
     until_held(run, 1, 2)
@@ -120,7 +120,7 @@ def test_a_group_that_comes_back_when_the_other_has_finished_does_not_train_all_
 ) -> None:
     script = backend.script(HOLDS, "toy.py")
     run = backend.start("groups.count=2", *lighthouse, script=script, args=TRAIN | {"step-time": 0.01})
-    run.wait_for_steps(10, groups=2)
+    run.wait_for_steps(6, groups=2)
     run.kill(group=1)
     until_held(run, 1)
     run.end_soon()
@@ -143,10 +143,10 @@ exec(compile(text, path, "exec"))
 def test_a_group_that_was_stopped_does_not_go_on_from_where_it_was_when_the_others_are_gone(backend: Backend) -> None:
     # With our Lighthouse it asks in vain until torchft.quorum_timeout_s; it comes to the same end.
     run = backend.start("groups.count=2", *STOCK, *RESTART, script=backend.script(IMPATIENT, "toy.py"), args=TRAIN)
-    run.wait_for_steps(10, groups=2)
+    run.wait_for_steps(6, groups=2)
     stop(run, 1)
     reached = int(run.steps(1)[-1]["step"])
-    run.until(lambda: any(e["step"] > reached + 20 for e in run.named("progress", group=0)), "20 further steps")
+    run.until(lambda: any(e["step"] > reached + 10 for e in run.named("progress", group=0)), "10 further steps")
     time.sleep(1.5)  # health.heartbeat_s=0.5: the pings say so, too
     run.kill(group=0)
     os.kill(run.pid(1), signal.SIGCONT)
@@ -183,7 +183,7 @@ if (group, attempt) == ("1", "1"):
 def test_a_rank_that_could_not_heal_does_not_train_on_beside_one_that_could(backend: Backend) -> None:
     script = backend.script(HALF_HEALS, "toy.py")
     run = backend.start("groups.count=2", "groups.workers=2", *STOCK, *RESTART, script=script, args=TRAIN)
-    run.wait_for_steps(10, groups=2)
+    run.wait_for_steps(6, groups=2)
     run.kill(group=1)
     ended = run.wait_for("step_exited", group=1, attempt=1)
     assert "this rank is at step 0 and its group counts as being at step" in str(ended["error"]), ended

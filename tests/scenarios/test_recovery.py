@@ -29,7 +29,9 @@ before_both = pytest.mark.parametrize(
     ("backend", "lighthouse"), [("local", OURS), SLURM, ("local", STOCK)], indirect=["backend"], **ids
 )
 here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # what srun adds is shown by others
-TRAIN = {"open-end": True, "step-time": 0.05}
+on_slurm = pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+each_once = pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
+TRAIN = {"open-end": True, "step-time": 0.1}
 
 
 def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backend: Backend) -> None:
@@ -40,9 +42,9 @@ def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backe
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
 
 
-@before_both
+@each_once
 def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend, lighthouse: list[str]) -> None:
-    fails = {"fail-at": 20, "fail-group": 1, "fail-how": "exit3"}
+    fails = {"fail-at": 10, "fail-group": 1, "fail-how": "exit3"}
     run = backend.start("groups.count=3", *lighthouse, args=TRAIN | fails)
     run.wait_until_back(1)
     steps = run.end_soon()
@@ -55,27 +57,28 @@ def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend,
         assert {s["participants"] for s in run.steps(0)} <= {2, 3}  # nobody ever stepped alone
 
 
+@on_slurm
 def test_exceptions_and_segmentation_faults_are_told_as_what_they_are(backend: Backend) -> None:
     crash = f"""
 import os, runpy, sys
 if os.environ["REPLICA_GROUP_ID"] == "1":
-    sys.argv += ["--fail-group=1", "--fail-at=60", "--fail-how=segv"]
+    sys.argv += ["--fail-group=1", "--fail-at=25", "--fail-how=segv"]
 runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
 """
-    fails = {"fail-at": 20, "fail-group": 0, "fail-how": "raise"}
+    fails = {"fail-at": 10, "fail-group": 0, "fail-how": "raise"}
     run = backend.start("groups.count=3", script=backend.script(crash, "toy.py"), args=TRAIN | fails)
     run.wait_until_back(0, 1)
     steps = run.end_soon()
     run.finish().check_training(steps, survivors={2}, returned={0, 1})
     (ended,) = run.named("step_exited", group=0, attempt=0)
-    assert (ended["cause"], ended["error"]) == ("user_error", "RuntimeError: told to fail at step 20")
+    assert (ended["cause"], ended["error"]) == ("user_error", "RuntimeError: told to fail at step 10")
     assert "Traceback" in run.rank_log(0)
     assert "ftslurm/worker" not in run.rank_log(0).split("Traceback")[1]  # the user's frames only
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["signal"]) == ("killed", signal.SIGSEGV)
 
 
-@before_both
+@each_once
 def test_a_group_that_comes_late_heals_from_those_that_have_begun_without_it(
     backend: Backend, lighthouse: list[str]
 ) -> None:
@@ -98,10 +101,11 @@ runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
     assert run.steps(1)[0]["step"] > 1
 
 
+@on_slurm
 def test_kill_9_of_one_rank_takes_its_two_node_group_down_and_only_that(backend: Backend) -> None:
     shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2")
     run = backend.start(*shape, args=TRAIN)
-    run.wait_for_steps(15, groups=2)
+    run.wait_for_steps(8, groups=2)
     at = run.kill(group=1, rank=3)
     run.wait_until_back(1)
     steps = run.end_soon()
@@ -118,10 +122,10 @@ def test_kill_9_of_one_rank_takes_its_two_node_group_down_and_only_that(backend:
     assert 0 < float(str(back["recovery_s"])) < 60
 
 
-@pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
+@each_once
 def test_two_groups_killed_together_both_come_back(backend: Backend, lighthouse: list[str]) -> None:
     run = backend.start("groups.count=3", *lighthouse, WITH_DDP, args=TRAIN)
-    run.wait_for_steps(15, groups=3)
+    run.wait_for_steps(8, groups=3)
     for pid in [run.pid(0), run.pid(2)]:
         os.kill(pid, signal.SIGKILL)
     run.wait_until_back(0, 2)
@@ -152,7 +156,7 @@ torchft.ProcessGroupGloo.configure = die
 runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
 """
     run = backend.start("groups.count=3", *OURS, script=backend.script(dies, "toy.py"), args=TRAIN)
-    run.wait_for_steps(15, groups=3)
+    run.wait_for_steps(8, groups=3)
     run.kill(group=0)
     run.wait_until_back(0, 2)
     steps = run.end_soon()
@@ -164,7 +168,7 @@ def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_ou
     # Gloo's ring: a survivor that is no neighbour of the dead group learns of it only when the neighbours hang up.
     # toy.py's process groups time out after 10 s; without the patch "abort-on-error" that is what survivors waited.
     run = backend.start("groups.count=4", "restart=never", WITH_DDP, args={"steps": 80, "step-time": 0.05})
-    run.wait_for_steps(15, groups=4)
+    run.wait_for_steps(8, groups=4)
     run.kill(group=1)
     run.finish()
     run.check_training(80, survivors={0, 2, 3})
@@ -193,7 +197,7 @@ def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
     run = backend.start("groups.count=3", f"groups.min={1 if lighthouse is OURS else 3}", *lighthouse, args=TRAIN)
     for number in range(3):
         run.until(lambda n=number: len(run.named("step_ready", unit="lighthouse")) == n + 1, "the Lighthouse")
-        run.until(lambda n=number: len(run.steps(0)) >= 20 * (n + 1), "some steps")
+        run.until(lambda n=number: len(run.steps(0)) >= 10 * (n + 1), "some steps")
         with busy_cores() if number == 1 else contextlib.nullcontext():
             time.sleep(0.2)
             run.kill_lighthouse()
@@ -209,10 +213,10 @@ def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
         assert quorums == sorted(quorums)
 
 
-@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+@on_slurm
 def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(backend: Backend) -> None:
     run = backend.start("groups.count=3", *OURS, args=TRAIN)
-    run.wait_for_steps(15, groups=3)
+    run.wait_for_steps(8, groups=3)
     run.kill_lighthouse()
     time.sleep(0.05)
     run.kill(group=2)
@@ -226,13 +230,13 @@ def test_a_lighthouse_whose_port_is_taken_while_it_is_away_moves_and_the_groups_
     backend: Backend, lighthouse: list[str]
 ) -> None:
     run = backend.start("groups.count=2", "groups.min=2", *lighthouse, args=TRAIN)
-    run.wait_for_steps(20, groups=2)
+    run.wait_for_steps(10, groups=2)
     (up,) = run.named("step_ready", unit="lighthouse")
     run.kill_lighthouse()
     with grab(int(str(up["url"]).rpartition(":")[2])):  # who connects is not even answered
         run.until(lambda: len(run.named("step_ready", unit="lighthouse")) == 2, "the Lighthouse elsewhere")
         before = len(run.steps(0))
-        run.until(lambda: len(run.steps(0)) > before + 20, "further steps")
+        run.until(lambda: len(run.steps(0)) > before + 10, "further steps")
     run.kill_lighthouse()  # its successor takes the new port
     run.wait_for("step_ready", unit="lighthouse", attempt=2)
     steps = run.end_soon()
@@ -242,7 +246,7 @@ def test_a_lighthouse_whose_port_is_taken_while_it_is_away_moves_and_the_groups_
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
 
 
-@pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+@on_slurm
 def test_an_unmodified_torchrun_style_script_runs(backend: Backend) -> None:
     run = backend.start("groups.count=2", "job.args=['12']", script="torchrun_style.py").finish()
     assert len(run.named("group_joined")) == 2, run.rank_log(0)

@@ -3,7 +3,8 @@
 EXAMPLE  the script's path
 KILL     GROUP RANK STEP METHOD: that rank's first attempt dies when it calls this method of its Manager at that step;
          GROUP may be all, who die when there is a checkpoint
-HOLD     STEP: no group seeks the quorum of this step before all ranks of the next attempt are about to seek one
+HOLD     STEP: no group seeks the quorum of this step before all ranks of the next attempt are about to seek one, and
+         all take their time until it has joined
 """
 
 import contextlib
@@ -20,6 +21,7 @@ group, rank, step, method = os.environ["KILL"].split()
 mine = group in (os.environ["REPLICA_GROUP_ID"], "all") and rank == os.environ["RANK"]
 attempt = int(os.environ["FTSLURM_ATTEMPT"])
 back = [Path(os.environ["FTSLURM_RUN_DIR"]) / f"back-{r}" for r in range(int(os.environ["WORLD_SIZE"]))]
+joined = Path(os.environ["FTSLURM_RUN_DIR"]) / "joined"
 deadly, start_quorum = getattr(Manager, method), Manager.start_quorum
 
 
@@ -35,10 +37,13 @@ def die(manager, *args, **kwargs):
 def hold(manager, *args, **kwargs):
     if attempt > 0:
         with contextlib.suppress(FileNotFoundError):
-            back[int(os.environ["RANK"])].touch()
+            mark = back[int(os.environ["RANK"])]
+            (joined if mark.exists() else mark).touch()
     elif manager.current_step() >= int(os.environ["HOLD"]):
         while not all(path.exists() for path in back):
             time.sleep(0.02)
+        if not joined.exists():
+            time.sleep(1)
     return start_quorum(manager, *args, **kwargs)
 
 

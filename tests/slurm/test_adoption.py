@@ -71,7 +71,7 @@ def cut_off(run: Run, name: str) -> None:
                 os.killpg(os.getpgid(pid), signal.SIGKILL)
 
 
-def both_go_on(run: Run, steps: int = 20) -> None:
+def both_go_on(run: Run, steps: int = 8) -> None:
     """Both groups commit so many steps more."""
     before = [len(run.steps(group)) for group in (0, 1)]
     run.until(lambda: all(len(run.steps(g)) >= before[g] + steps for g in (0, 1)), f"{steps} steps more")
@@ -90,7 +90,7 @@ def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Bac
         "groups.workers=2",
         "standby.count=1",
     ]
-    run = slurm.start(*settings, "health.lost_after_s=5", args={"open-end": True, "step-time": 0.03})
+    run = slurm.start(*settings, "health.lost_after_s=5", args={"open-end": True, "step-time": 0.2})
     run.wait_for("step_ready", unit="standby-000")
     both_go_on(run)
 

@@ -26,7 +26,7 @@ def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
 
 
 def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slurm_cluster: Cluster) -> None:
-    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.1})
+    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     (launched,) = run.named("step_launched", group=1)
     (lost,) = launched["nodes"]  # type: ignore[misc]
@@ -73,7 +73,7 @@ def test_slurms_warning_before_the_time_limit_reaches_the_controller_and_not_the
 
 
 def test_a_step_that_is_cancelled_by_hand_is_brought_back(slurm: Backend) -> None:
-    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.1})
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     listed = subprocess.run(
         ["squeue", "--steps", "--noheader", "--format=%i %j"], env=slurm_environ(slurm), capture_output=True, text=True
@@ -106,7 +106,7 @@ def slurm_environ(backend: Backend) -> dict[str, str]:
 
 @pytest.mark.parametrize("helper_too", [False, True], ids=["srun", "srun and its helper"])
 def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backend, helper_too: bool) -> None:
-    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.1})
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
     old = run.pid(1)
     sruns = sorted(

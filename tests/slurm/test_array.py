@@ -12,7 +12,7 @@ from harness import Backend, Run
 
 pytestmark = pytest.mark.slurm
 ARRAY = ("cluster.mode=array", "cluster.poll_s=2", "health.lost_after_s=4")
-ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.1}
+ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.2}
 
 
 @contextmanager

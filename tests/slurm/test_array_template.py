@@ -71,7 +71,7 @@ def group_in(run: Run, task: str) -> int:
     return next(int(str(group)) for group, allocation in last.items() if allocation == task)
 
 
-def go_on(run: Run, groups: set[int], steps: int = 10) -> None:
+def go_on(run: Run, groups: set[int], steps: int = 6) -> None:
     """These groups commit so many steps more."""
     before = {group: len(run.steps(group)) for group in groups}
     run.until(lambda: all(len(run.steps(g)) >= before[g] + steps for g in groups), f"{steps} steps more of {groups}")
@@ -115,7 +115,7 @@ def test_whichever_task_is_lost_the_others_train_on(
     # As with proctrack/cgroup, what Slurm signals is the batch process alone, not what that has started.
     cluster = new_cluster(nodes=4, cpus=1, extra_conf="ProctrackType=proctrack/pgid")
     words = [f"job.script={SCRIPTS / 'toy.py'}", f"job.args.steps-file={tmp_path / 'steps'}", "job.args.open-end=true"]
-    words += ["job.args.step-time=0.1", "cluster.poll_s=1", "health.heartbeat_s=0.5", "health.lost_after_s=3"]
+    words += ["job.args.step-time=0.2", "cluster.poll_s=1", "health.heartbeat_s=0.5", "health.lost_after_s=3"]
     run = submit(cluster, tmp_path, "0-2", *words, "stop.grace_s=2", "groups.gpus=0")
     go_on(run, {0, 1, 2})
 

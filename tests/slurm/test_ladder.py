@@ -61,7 +61,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     slurm_cluster: Cluster, backend_of: Callable[[Cluster], Backend]
 ) -> None:
     slurm = backend_of(slurm_cluster)
-    args = {"open-end": True, "step-time": 0.1}
+    args = {"open-end": True, "step-time": 0.2}
     run = slurm.start("groups.count=3", "health.hang_after_s=3", *QUICK, args=args)
     run.wait_for_steps(8, groups=3)
     (first,) = {node_of(run, 1)}
@@ -100,7 +100,7 @@ def test_lost_nodes_bad_spares_and_a_node_that_returns(
 ) -> None:
     cluster = new_cluster(nodes=5)
     run = backend_of(cluster).start(
-        "groups.count=2", "cluster.spare_nodes=3", *QUICK, args={"open-end": True, "step-time": 0.1}
+        "groups.count=2", "cluster.spare_nodes=3", *QUICK, args={"open-end": True, "step-time": 0.2}
     )
     run.wait_for_steps(8, groups=2)
     lost, bad = node_of(run, 1), "n3"
@@ -126,7 +126,7 @@ def test_lost_nodes_bad_spares_and_a_node_that_returns(
 def test_a_pause_shorter_than_the_limit_costs_nothing(
     slurm_cluster: Cluster, backend_of: Callable[[Cluster], Backend]
 ) -> None:
-    run = backend_of(slurm_cluster).start("groups.count=2", *QUICK, args={"steps": 60, "step-time": 0.1})
+    run = backend_of(slurm_cluster).start("groups.count=2", *QUICK, args={"steps": 40, "step-time": 0.2})
     run.wait_for_steps(8, groups=2)
     worker = run.pid(1)
     everything = [worker, parent(worker), parent(parent(worker))]
@@ -146,7 +146,7 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     cluster = new_cluster(nodes=7)
     run = backend_of(cluster).start(
         "groups.count=2", "groups.nodes=2", "standby.count=1", "cluster.spare_nodes=3", *QUICK,
-        args={"open-end": True, "step-time": 0.1},
+        args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip
     run.wait_for_steps(8, groups=2)
     run.wait_for("step_ready", unit="standby-000", attempt=0)
@@ -183,7 +183,7 @@ def test_half_of_the_groups_at_once_of_different_causes(
 ) -> None:
     cluster = new_cluster(nodes=6)
     run = backend_of(cluster).start(
-        "groups.count=4", "cluster.spare_nodes=2", *QUICK, args={"open-end": True, "step-time": 0.1}
+        "groups.count=4", "cluster.spare_nodes=2", *QUICK, args={"open-end": True, "step-time": 0.2}
     )
     run.wait_for_steps(8, groups=4)
     lost = node_of(run, 3)
@@ -210,7 +210,7 @@ def test_every_drill_does_what_it_says_and_is_in_the_journal(
     run = backend_of(cluster).start(
         "groups.count=3", "cluster.spare_nodes=2", "standby=one", "health.hang_after_s=3",
         "health.lost_after_s=4", "restart.backoff_s=0", "restart.max_per_group=20",
-        args={"open-end": True, "step-time": 0.1},
+        args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip
     run.wait_for_steps(8, groups=3)
     causes = {
@@ -275,7 +275,7 @@ def test_a_job_whose_controller_is_lost_with_its_node_ends_itself(
     cluster = new_cluster(nodes=3)
     run = backend_of(cluster).start(
         "groups.count=3", "health.orphan_after_s=4", "health.lost_after_s=2", "follow=false",
-        args={"open-end": True, "step-time": 0.1},
+        args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip
     run.process.wait(60)
     run.wait_for_steps(5, groups=3)

@@ -104,7 +104,7 @@ def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
         wide = slurm.start(
             *("groups.count=2", "groups.workers=2", "checkpoint.every=0", *LIMIT),
             script="saving.py",
-            args={"report": report, "until": until, "step-time": 0.1},
+            args={"report": report, "until": until, "step-time": 0.2},
         )
         no = ("cluster.sbatch.requeue=false", "cluster.sbatch.no-requeue=true")
         refused = slurm.start(*ONE, *LIMIT, *no, args={"open-end": True, "step-time": 0.2})
@@ -148,8 +148,8 @@ def test_groups_of_two_ranks_train_on_as_if_there_was_no_limit(started: Started)
     run, report = started.wide, started.folder / "report"
     rolled = run.wait_for("run_requeued")
     (saved,) = run.named("checkpoint_saved")
-    assert saved["step"] == rolled["steps"]
-    end = int(str(saved["step"])) + 10
+    assert 0 <= int(str(rolled["steps"])) - int(str(saved["step"])) < 5  # what is committed while they are told to end
+    end = int(str(rolled["steps"])) + 10
     run.finish()
     digests: set[str] = set()
     for group, rank in ((0, 0), (0, 1), (1, 0), (1, 1)):

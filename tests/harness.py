@@ -32,6 +32,7 @@ class Run:
     steps_file: Path
     _reader: JournalReader | None = None
     _events: list[dict[str, object]] = field(default_factory=list)
+    _steps: dict[Path, tuple[int, list[dict[str, float]]]] = field(default_factory=dict)  # how much of a file was read
 
     @property
     def text(self) -> str:
@@ -73,7 +74,7 @@ class Run:
         deadline = time.monotonic() + patience_s
         while not true():
             assert time.monotonic() < deadline, f"{what}: not within {patience_s} s\n{self.text}"
-            time.sleep(0.02)
+            time.sleep(0.05)
 
     def finish(self, code: int = 0, outcome: str | None = None, warns: bool = False) -> Run:
         """Wait for the end; check exit code and outcome, that nothing is left running, and what must always hold.
@@ -182,7 +183,12 @@ class Run:
     def steps(self, group: int, rank: int = 0) -> list[dict[str, float]]:
         """The steps that one rank says it has committed, over all attempts."""
         path = Path(f"{self.steps_file}-{group}-{rank}")
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        read, steps = self._steps.get(path, (0, []))
+        if path.exists():
+            new = path.read_bytes()[read:].rpartition(b"\n")[0]
+            steps += [json.loads(line) for line in new.splitlines()]
+            self._steps[path] = read + len(new) + bool(new), steps
+        return list(steps)
 
     def end_soon(self, steps: int = 8) -> int:
         """Let a training with an open end come to it, so many steps from now; returns its last step."""

@@ -22,15 +22,19 @@ print("pid", os.getpid(), flush=True)
 time.sleep(600)
 """
 
+SLURM = pytest.param("slurm", marks=pytest.mark.slurm)
+here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # where the launcher makes no difference
+on_slurm = pytest.mark.parametrize("backend", [SLURM], indirect=True)  # or where srun is the harder of the two
+
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("backend", "text", "error"),
     [
-        ("def broken(:\n", "SyntaxError"),
-        ("import no_such_module_anywhere\n", "ModuleNotFoundError: No module named 'no_such_module_anywhere'"),
-        ("open('/no/such/file')\n", "FileNotFoundError"),
+        pytest.param("slurm", "def broken(:\n", "SyntaxError", marks=pytest.mark.slurm, id="syntax error"),
+        pytest.param("local", "import no_such_module\n", "No module named 'no_such_module'", id="missing module"),
+        pytest.param("local", "open('/no/such/file')\n", "FileNotFoundError", id="missing file"),
     ],
-    ids=["syntax error", "missing module", "missing file"],
+    indirect=["backend"],
 )
 def test_a_script_that_cannot_start_ends_the_run_at_once_with_its_words(
     backend: Backend, text: str, error: str
@@ -42,6 +46,7 @@ def test_a_script_that_cannot_start_ends_the_run_at_once_with_its_words(
     assert len(run.named("step_launched")) <= 5  # no budget burnt: not twice more than once each
 
 
+@here
 def test_a_group_whose_budget_is_used_up_is_given_up_and_the_others_go_on(backend: Backend) -> None:
     script = backend.script(
         "import os, runpy, sys\n"
@@ -59,6 +64,7 @@ def test_a_group_whose_budget_is_used_up_is_given_up_and_the_others_go_on(backen
     assert "1 of 2 groups finished" in str(end["reason"])
 
 
+@here
 def test_with_restart_never_and_too_few_groups_left_the_run_fails_and_says_which_setting(backend: Backend) -> None:
     script = backend.script(
         "import os, sys, time\nif os.environ['REPLICA_GROUP_ID'] == '1':\n    sys.exit(7)\ntime.sleep(600)\n"
@@ -70,6 +76,7 @@ def test_with_restart_never_and_too_few_groups_left_the_run_fails_and_says_which
     assert len(run.named("step_launched", group=1)) == 1
 
 
+@here
 def test_a_group_that_fails_after_another_has_finished_is_not_started_again(backend: Backend) -> None:
     script = backend.script(
         "import os, sys, time\nif os.environ['REPLICA_GROUP_ID'] == '0':\n    sys.exit(0)\n"
@@ -86,7 +93,7 @@ def test_a_group_that_fails_after_another_has_finished_is_not_started_again(back
 
 @pytest.mark.parametrize(
     ("backend", "lighthouse"),
-    [("local", "ftslurm"), pytest.param("slurm", "ftslurm", marks=pytest.mark.slurm), ("local", "torchft")],
+    [pytest.param("slurm", "ftslurm", marks=pytest.mark.slurm), ("local", "torchft")],
     indirect=["backend"],
 )
 def test_when_every_group_is_down_at_once_the_run_fails_and_never_restarts_from_step_0(
@@ -142,6 +149,7 @@ def test_a_workers_children_die_with_it_whatever_session_they_are_in(backend: Ba
     run.check_training(steps, survivors={0}, returned={1})
 
 
+@on_slurm
 def test_a_script_that_prints_a_megabyte_a_second_slows_nothing_down(backend: Backend) -> None:
     run = backend.start("groups.count=2", args={"steps": 60, "step-time": 0.05, "noise-mb-s": 2}).finish()
     run.check_training(60, survivors={0, 1})
@@ -167,6 +175,7 @@ def test_paths_and_arguments_with_spaces_and_quotes_arrive_whole(backend: Backen
     assert f"PATH0 {weird_tmp_path}" in log
 
 
+@on_slurm
 def test_scripts_find_the_world_as_under_torchrun(backend: Backend) -> None:
     script = backend.script(
         "import json, os, sys\n"
@@ -203,14 +212,14 @@ def test_scripts_find_the_world_as_under_torchrun(backend: Backend) -> None:
     assert seen[1, 0]["MASTER_PORT"] == one["MASTER_PORT"] != seen[0, 0]["MASTER_PORT"]
 
 
+@on_slurm
 def test_groups_that_share_nodes_have_gpus_of_their_own(backend: Backend) -> None:
     backend.environ["CUDA_VISIBLE_DEVICES"] = "0,1,2,3"
     script = backend.script("import os\nprint('GPUS', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n")
     run = backend.start("groups.count=2", "groups.per_node=2", "groups.gpus=2", script=script).finish()
     shares = [re.search(r"GPUS (.*)", run.rank_log(g))[1] for g in (0, 1)]  # type: ignore[index]
     assert shares == ["0,1", "2,3"]
-    if backend.name == "slurm":
-        assert len({str(e["nodes"]) for e in run.named("step_launched") if e["group"] is not None}) == 1
+    assert len({str(e["nodes"]) for e in run.named("step_launched") if e["group"] is not None}) == 1
 
 
 def test_ctrl_c_stops_a_local_run_and_leaves_one_on_slurm_alone(backend: Backend) -> None:

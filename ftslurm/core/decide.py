@@ -154,7 +154,7 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
         place = launching.spot(state, unit, now, config)
         if place is not None:
             state = swap(state, replace(unit, phase=Phase.STARTING, place=place))  # it will be there, not the next one
-        elif supply.may_come(state, unit, config):
+        elif supply.may_come(state, unit, now, config):
             continue
         elif not state.returning or now >= unit.due + config.health.start_timeout_s:  # else Slurm may yet give it back
             found.append(unit)

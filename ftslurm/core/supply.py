@@ -37,11 +37,14 @@ def uses_jobs(config: Config) -> bool:
     return array(config) or (config.cluster.kind == "slurm" and config.cluster.replace)
 
 
-def may_come(state: RunState, unit: Unit, config: Config) -> bool:
+def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
     """Whether a group without a place can still hope for one."""
     if not uses_jobs(config):
         return False
     pool = pool_of(unit.group, config)
+    if config.cluster.pilots is not None:  # none is ever asked for: only one that has no group yet will do
+        there = [one for one in state.jobs if one.alive or one.state in jobs.BETWEEN or now < one.since + BETWEEN_S]
+        return not state.polled or any(not any(living(state, one.name)) for one in there)
     if any(one.alive and one.pool == pool for one in state.jobs):
         return True
     refused = next((one.refusals for one in state.asking if one.pool == pool), 0)

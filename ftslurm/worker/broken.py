@@ -50,6 +50,7 @@ class Quorums:
         self.managers = managers
         self.position = position
         self.broken = -1  # this one and all before it
+        self.connecting = 0  # threads that set up a process group, and those that have been left to themselves
         self.orders: int | None = None
         self.changed = threading.Condition()
         self.connections: WeakKeyDictionary[Any, set[tuple[int, str]]] = WeakKeyDictionary()  # of each Gloo group
@@ -94,8 +95,11 @@ class Quorums:
             except BaseException as error:
                 failed.append(error)
             with self.changed:
+                self.connecting -= 1
                 self.changed.notify_all()
 
+        with self.changed:
+            self.connecting += 1
         threading.Thread(target=run, name="ftslurm_connect", daemon=True).start()
         with self.changed:
             self.changed.wait_for(lambda: made or failed or self.broken >= quorum)

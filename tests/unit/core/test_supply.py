@@ -455,3 +455,24 @@ def test_a_job_that_was_requeued_and_runs_again_on_its_node_between_two_looks_is
     first, second = (replace(pilot("90_0", "n1", ends=1000.0), began=began) for began in (4.0, 60.0))
     story = play((0, NO_NODES), (5, seen(4.9, first)), (70, seen(69.9, second)), config=ARRAY)
     assert len(story.records("allocation_granted")) == 2
+
+
+@pytest.mark.parametrize(
+    ("other", "ends"),
+    [
+        (queued("90_1", "Priority"), False),
+        (over("90_1", "COMPLETING"), False),  # it may come back to the queue
+        (over("90_1", "FAILED"), True),
+    ],
+)
+def test_without_enough_tasks_of_an_array_submitted_by_hand_the_run_ends_and_does_not_wait_for_ever(
+    other: Job, ends: bool
+) -> None:
+    by_hand = array_config(cluster={"pilots": "90"}, groups={"min": 2})
+    story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"), other)), config=by_hand)
+    for time in (3, 20):
+        assert story.state.ending is None
+        story.turn(time, [seen(time - 0.5, pilot("90_0", "n1"), other)])
+    assert (story.state.ending is not None) == ends
+    if story.state.ending is not None:
+        assert "no job will bring one" in story.state.ending.reason

@@ -14,12 +14,28 @@ from harness import Backend
 
 NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
 
+HERE = Path(__file__).parent
+LONG = ("slurm", "scenarios")  # a file whose tests share something is marked xdist_group
+
 NUMBERS = itertools.count(1)
 
 
 def pytest_sessionstart() -> None:
     # `timeout` and CI runners end a run with SIGTERM; fixtures must still tear down.
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first, each for itself: any worker may take it. Of the others a file is one worker's."""
+
+    def folder(item: pytest.Item) -> str:
+        return item.path.relative_to(HERE).parts[0]
+
+    items.sort(key=lambda item: LONG.index(folder(item)) if folder(item) in LONG else len(LONG))
+    for item in items:
+        if folder(item) not in LONG:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -30,7 +30,7 @@ def patched(folder: Path) -> Path:
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_the_plain_script_with_the_pages_diffs_survives_a_kill_and_saves(backend: Backend, tmp_path: Path) -> None:
     run = backend.start(
-        *("groups.count=2", "groups.workers=2", "job.total_steps=400", "checkpoint.every=100"),
+        *("groups.count=2", "groups.workers=2", "standby=one", "job.total_steps=400", "checkpoint.every=100"),
         "faults.plan=[{kind: kill, group: 1, at: 60, rank: 1}]",
         script=patched(tmp_path),
         args={"steps": 400, "width": 64},

@@ -43,6 +43,13 @@ def pilot_of(run: Run, group: int) -> str:
     return str(run.named("step_launched", group=group)[-1]["allocation"])
 
 
+def settled(run: Run, group: int) -> bool:
+    """The group has committed a step as its last attempt, and under the last controller: it does not move just now."""
+    last = run.named("step_launched", group=group)[-1]
+    joined = run.named("group_joined", group=group, attempt=last["attempt"])
+    return bool(joined) and max(joined[0]["time"], last["time"]) > run.named("run_started")[-1]["time"]  # type: ignore
+
+
 def check_history(run: Run, steps: int, groups: range, survivor: int) -> None:
     """One group has committed every step once it was there, and all that finished have the same weights."""
     numbers = [int(s["step"]) for s in run.steps(survivor)]
@@ -102,7 +109,8 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
         run = slurm.start(*ARRAY, *limits, "groups.count=2", args=ENDLESS)
         run.wait_until_back(0, 1)
         run.until(lambda: len(run.named("run_started")) == 2, "the controller's successor leads")
-        last = run.end_soon(50)
+        run.until(lambda: all(settled(run, group) for group in (0, 1)), "both groups have moved")
+        last = run.end_soon()
         run.finish()
         check_history_of_all(run, last, 2)
         causes = {e["cause"] for e in run.named("step_exited") if e["group"] is not None}

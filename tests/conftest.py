@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import MISSING, Cluster, processes_in, scratch
@@ -14,8 +15,8 @@ from harness import Backend
 
 NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
 
-HERE = Path(__file__).parent
-LONG = ("slurm", "scenarios")  # a file whose tests share something is marked xdist_group
+LONG = ("tests/slurm/", "tests/scenarios/")
+TOGETHER = ("test_time_limits.py", "test_bad_input.py")  # their tests share a fixture
 
 NUMBERS = itertools.count(1)
 
@@ -25,17 +26,22 @@ def pytest_sessionstart() -> None:
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM))
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first, each for itself: any worker may take it. Of the others a file is one worker's."""
+    """The long ones first."""
+    items.sort(key=lambda item: next((n for n, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
 
-    def folder(item: pytest.Item) -> str:
-        return item.path.relative_to(HERE).parts[0]
 
-    items.sort(key=lambda item: LONG.index(folder(item)) if folder(item) in LONG else len(LONG))
-    for item in items:
-        if folder(item) not in LONG:
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist=loadfile a file is one worker's, but of the long tests any worker may take any."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return nodeid if file.startswith(LONG) and not file.endswith(TOGETHER) else file
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -12,7 +12,7 @@ import pytest
 from cluster import Cluster
 from harness import Backend, Run
 
-SETTINGS = ("groups.count=3", "checkpoint.every=5", "restart.backoff_s=0")
+SETTINGS = ("groups.count=2", "checkpoint.every=5", "restart.backoff_s=0")
 
 
 def saved(run: Run, step: int) -> dict[str, object]:
@@ -21,14 +21,14 @@ def saved(run: Run, step: int) -> dict[str, object]:
     return run.named("checkpoint_saved")[-1]
 
 
-def kill_all(run: Run, groups: int = 3, attempt: int = 0) -> None:
+def kill_all(run: Run, groups: int = 2, attempt: int = 0) -> None:
     for pid in [run.pid(group, attempt=attempt) for group in range(groups)]:
         os.kill(pid, signal.SIGKILL)
 
 
 def losses(run: Run, group: int, attempt: int) -> dict[int, str]:
     """What the script printed after each step it committed: step -> loss."""
-    lines = re.findall(r"^step (\d+) loss (\S+) participants 3$", run.rank_log(group, attempt=attempt), re.MULTILINE)
+    lines = re.findall(r"^step (\d+) loss (\S+) participants 2$", run.rank_log(group, attempt=attempt), re.MULTILINE)
     return {int(step): loss for step, loss in lines}
 
 
@@ -53,14 +53,14 @@ def controller(run: Run) -> int:
 def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend: Backend) -> None:
     run = backend.start(*SETTINGS, "checkpoint.keep=2", args={"open-end": True, "step-time": 0.1})
     saved(run, 15)
-    run.wait_for_steps(18, groups=3)
+    run.wait_for_steps(18, groups=2)
     kill_all(run)
     full, attempts = restarted(run)
     step, reached = int(str(full["checkpoint_step"])), int(str(full["step"]))
     assert step % 5 == 0
     assert 0 <= reached - step < 10
     assert "the last that held the state" in str(full["reason"])
-    assert [e["step"] for e in run.named("checkpoint_restored")] == [step] * 3
+    assert [e["step"] for e in run.named("checkpoint_restored")] == [step] * 2
     end = run.end_soon()
     run.finish()
     for group, attempt in enumerate(attempts):
@@ -73,17 +73,17 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
     kept = sorted(path.name for path in (run.dir / "checkpoints").iterdir())
     assert kept == [f"step-{n:08d}" for n in sorted([end // 5 * 5, end // 5 * 5 - 5])]
     assert f"full restart from the checkpoint of step {step}" in run.text
-    assert "group 2 resumes from the checkpoint of step" in run.text
+    assert "group 1 resumes from the checkpoint of step" in run.text
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_a_truncated_checkpoint_an_unreadable_one_and_one_that_was_being_saved_are_passed_over(
     backend: Backend,
 ) -> None:
-    run = backend.start(*SETTINGS, "groups.count=2", args={"open-end": True, "step-time": 0.1})
+    run = backend.start(*SETTINGS, args={"open-end": True, "step-time": 0.1})
     saved(run, 15)
     os.kill(controller(run), signal.SIGSTOP)  # it looks for checkpoints when the last group has ended
-    kill_all(run, groups=2)
+    kill_all(run)
     folder = run.dir / "checkpoints"
     good, before, newest = sorted(folder.glob("step-*"))[-3:]
     tree = before / "tree.pickle"
@@ -107,21 +107,17 @@ def test_a_truncated_checkpoint_an_unreadable_one_and_one_that_was_being_saved_a
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_a_script_that_does_not_resume_is_not_let_begin_anew(backend: Backend) -> None:
-    first = backend.start(
-        *SETTINGS, "groups.count=2", f"checkpoint.dir={backend.tmp_path}/ckpt", args={"steps": 12, "step-time": 0.02}
-    )
+    first = backend.start(*SETTINGS, f"checkpoint.dir={backend.tmp_path}/ckpt", args={"steps": 12, "step-time": 0.02})
     first.finish()
     run = backend.start(
-        *SETTINGS, "groups.count=2", f"checkpoint.dir={backend.tmp_path}/ckpt", "restart.max_per_group=1",
+        *SETTINGS, f"checkpoint.dir={backend.tmp_path}/ckpt", "restart.max_per_group=1",
         args={"steps": 30, "no-resume": True},
     ).finish(1)  # fmt: skip
     (end,) = run.named("run_finished")
     assert end["steps"] == 0
     assert "step 10" in str(end["reason"])
     assert run.steps(0) == run.steps(1) == []
-    again = backend.start(
-        *SETTINGS, "groups.count=2", f"checkpoint.dir={backend.tmp_path}/ckpt", args={"steps": 30, "step-time": 0.02}
-    )
+    again = backend.start(*SETTINGS, f"checkpoint.dir={backend.tmp_path}/ckpt", args={"steps": 30, "step-time": 0.02})
     again.finish()
     assert [s["step"] for s in again.steps(1)] == list(range(11, 31))  # one that does goes on
 
@@ -139,12 +135,12 @@ def test_a_requeued_run_resumes(slurm_cluster: Cluster, tmp_path: Path) -> None:
         time.sleep(2)  # sooner, slurmctld may find the node's credential revoked and fail the job for good
         slurm_cluster.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
         full, attempts = restarted(run)
-        assert attempts == [1, 1, 1]
+        assert attempts == [1, 1]
         assert "requeued" in str(full["reason"])
         run.end_soon()
         run.finish()
         assert len(set(run.weights().values())) == 1
-        for group in range(3):
+        for group in range(2):
             before, after = losses(run, group, 0), losses(run, group, 1)
             again = before.keys() & after.keys()
             assert {s: before[s] for s in again} == {s: after[s] for s in again}

@@ -109,6 +109,7 @@ def test_when_every_group_is_down_at_once_the_run_fails_and_never_restarts_from_
     assert all(int(s["attempt"]) == 0 for g in (0, 1) for s in run.steps(g))
 
 
+@on_slurm
 def test_stop_gives_scripts_their_grace_and_kills_those_that_ignore_sigterm(backend: Backend) -> None:
     choice = (
         "def bye(*_): print('bye', flush=True); sys.exit(0)\n"
@@ -126,6 +127,7 @@ def test_stop_gives_scripts_their_grace_and_kills_those_that_ignore_sigterm(back
     assert {e["cause"] for e in run.named("step_exited") if e["group"] is not None} == {"cancelled"}
 
 
+@on_slurm
 def test_stop_while_the_workers_still_import_torch(backend: Backend) -> None:
     run = backend.start("groups.count=2", script=backend.script(IDLE.format(extra="")))
     run.wait_for("step_launched", group=1)
@@ -133,6 +135,7 @@ def test_stop_while_the_workers_still_import_torch(backend: Backend) -> None:
     run.finish(1, outcome="stopped")
 
 
+@on_slurm
 def test_a_workers_children_die_with_it_whatever_session_they_are_in(backend: Backend) -> None:
     run = backend.start("groups.count=2", args={"open-end": True, "step-time": 0.1, "children": 2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, processes_in
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("bad input")]
+pytestmark = pytest.mark.slurm
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 STRICT = """\

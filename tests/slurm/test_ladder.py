@@ -62,8 +62,8 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
 ) -> None:
     slurm = backend_of(slurm_cluster)
     args = {"open-end": True, "step-time": 0.2}
-    run = slurm.start("groups.count=3", "health.hang_after_s=3", *QUICK, args=args)
-    run.wait_for_steps(8, groups=3)
+    run = slurm.start("groups.count=2", "health.hang_after_s=3", *QUICK, args=args)
+    run.wait_for_steps(8, groups=2)
     (first,) = {node_of(run, 1)}
 
     inject(run, "cancel", group=1)
@@ -72,7 +72,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     assert "scancel" in str(run.named("step_exited", group=1, attempt=0)[0]["error"])
 
     steps = live_steps(run, slurm_cluster)
-    assert sorted(steps) == ["batch", "group-0000", "group-0001", "group-0002", "lighthouse"]
+    assert sorted(steps) == ["batch", "group-0000", "group-0001", "lighthouse"]
     guard = parent(run.pid(1, attempt=1))
     os.kill(parent(guard), signal.SIGKILL)  # slurmstepd: its srun will never hear of it
     back(run, 1, 2)
@@ -90,8 +90,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     assert "toy.py" in stacks, stacks
     assert re.search(r"Thread 0x\w+", stacks), stacks
     finish_soon(run)
-    for group, attempt in ((0, 0), (2, 0)):
-        assert len(run.named("step_launched", group=group)) == attempt + 1, "a group that was well was restarted"
+    assert len(run.named("step_launched", group=0)) == 1, "a group that was well was restarted"
     assert node_of(run, 1) == first
 
 
@@ -206,13 +205,13 @@ def test_half_of_the_groups_at_once_of_different_causes(
 def test_every_drill_does_what_it_says_and_is_in_the_journal(
     new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
 ) -> None:
-    cluster = new_cluster(nodes=5)
+    cluster = new_cluster(nodes=4)
     run = backend_of(cluster).start(
-        "groups.count=3", "cluster.spare_nodes=2", "standby=one", "health.hang_after_s=3",
+        "groups.count=2", "cluster.spare_nodes=2", "standby=one", "health.hang_after_s=3",
         "health.lost_after_s=4", "restart.backoff_s=0", "restart.max_per_group=20",
         args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip
-    run.wait_for_steps(8, groups=3)
+    run.wait_for_steps(8, groups=2)
     causes = {
         "kill": ["killed"],
         "term": ["killed"],
@@ -231,8 +230,7 @@ def test_every_drill_does_what_it_says_and_is_in_the_journal(
     finish_soon(run)
     assert [e["kind"] for e in run.named("fault_injected")] == [*causes, "lighthouse"]
     assert not run.named("fault_refused")
-    for group in (0, 2):
-        assert len(run.named("step_launched", group=group)) == 1
+    assert len(run.named("step_launched", group=0)) == 1
 
 
 def finish_soon(run: Run, ranks: int = 1) -> None:

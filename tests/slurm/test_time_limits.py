@@ -21,7 +21,7 @@ import pytest
 from cluster import Cluster
 from harness import PATIENCE_S, SCRIPTS, Backend, Run
 
-pytestmark = [pytest.mark.slurm, pytest.mark.xdist_group("limits")]
+pytestmark = pytest.mark.slurm
 TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
 LONG, SIGNAL_S = 30, 55  # minutes; and when Slurm warns
 LIMIT = (f"cluster.sbatch.time={LONG}", f"cluster.signal_s={SIGNAL_S}")

@@ -35,6 +35,8 @@ LOOK_S = 15.0  # how often a pilot looks whether the run is over
 ALONE_S = 600.0  # without a controller a pilot gives its nodes back after this long, or ten times health.orphan_after_s
 TIMES, AGAIN_S = 5, 1.0  # that a job is about to end is said so often, and so long apart
 LINGERS_S = 60.0  # after its group has left it waits so long for Slurm or the controller to end or requeue it
+NOT_AVAILABLE = "Requested node configuration is not available"  # of sbatch --test-only: too large, or all are down
+UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
 TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxArraySize
 
 
@@ -109,11 +111,22 @@ def try_out(config: Config, run: RunDir) -> None:
                     ["sbatch", "--test-only", script.name], capture_output=True, text=True, timeout=60, check=False
                 )
                 words = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if line.strip()]
-                # Busy nodes are no reason not to wait for them; what Slurm would never start is.
-                if done.returncode and not any("currently not available" in word.lower() for word in words):
+                # Busy nodes are no reason not to wait for them, nor are drained ones; what Slurm would never start is.
+                waits = any("currently not available" in word.lower() for word in words)
+                waits = waits or (any(NOT_AVAILABLE in word for word in words) and _some_nodes_are_down())
+                if done.returncode and not waits:
                     where = f" of cluster.ranges[{pool - 1}]" if pool else ""
                     why = "; ".join(words) or f"exit code {done.returncode}"
                     raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {why}")
+
+
+def _some_nodes_are_down() -> bool:
+    """Whether there are nodes that cannot start a job now, but may later: sbatch --test-only does not count on them."""
+    with suppress(OSError, subprocess.TimeoutExpired):
+        command = ["sinfo", "--noheader", "--Node", "--format=%T"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return any(state.strip() not in UP for state in done.stdout.splitlines())
+    return False
 
 
 def name() -> str:

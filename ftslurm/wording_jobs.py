@@ -13,6 +13,9 @@ from ftslurm.status import RunStatus
 from ftslurm.status_groups import GroupStatus
 from ftslurm.status_jobs import JobStatus
 
+# The controller's job may take the place of a group's.
+TOO = "the controller's job counts too (cluster.controller_sbatch, cluster.controller=here)"
+NEVER_S = 300 * 86400.0  # Slurm gives a job without a time limit an end in a year
 # How Slurm's reason begins -> what to do about it; {job} is the job's name. Whoever waits for their turn needs no hint.
 HINTS = {
     "JobHeldUser": "it is held: scontrol release {job}",
@@ -22,9 +25,10 @@ HINTS = {
     "ReqNodeNotAvail": "the nodes it may use are down, drained or reserved (sinfo -R); before a maintenance a shorter "
     "cluster.time may fit",
     "Reservation": "its reservation has not begun: cluster.reservation",
-    "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.qos or cluster.partition",
-    "Assoc": "a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account",
-    "MaxJobsPerAccount": "a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account",
+    "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.qos or cluster.partition; "
+    f"{TOO}",
+    "Assoc": f"a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account; {TOO}",
+    "MaxJobsPerAccount": f"a limit of your account is reached: fewer groups (ftslurm scale), another account; {TOO}",
     "PartitionTimeLimit": "the partition allows no such time limit: a shorter cluster.time",
     "PartitionNodeLimit": "the partition gives no job so many nodes: a smaller groups.nodes",
     "PartitionDown": "the partition is down: choose another cluster.partition, or wait",
@@ -98,7 +102,8 @@ def _why(job: JobStatus) -> str:
 
 
 def _until(job: JobStatus | None) -> str:
-    return f", until {_clock(job.ends)}" if job is not None and job.ends is not None else ""
+    soon = job is not None and job.ends is not None and job.ends - time.time() < NEVER_S
+    return f", until {_clock(job.ends)}" if soon and job is not None and job.ends is not None else ""
 
 
 def _clock(unix: float) -> str:
@@ -135,7 +140,7 @@ def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
         return None
     if waits:
         return f"job {job.name}: {job.reason or 'in the queue'}"
-    left = "" if job.ends is None else f", {_left(job.ends - now)} left"
+    left = "" if job.ends is None or job.ends - now > NEVER_S else f", {_left(job.ends - now)} left"
     return f"in {job.name}{left}"
 
 
@@ -152,6 +157,7 @@ def lines(status: RunStatus, now: float) -> list[str]:
     if not jobs.there and not jobs.refused:
         return []
     first = min((job for job in jobs.running if job.ends is not None), key=lambda job: job.ends or 0.0, default=None)
+    first = None if first and first.ends and first.ends - now > NEVER_S else first
     ends = f", the first ends in {_left(first.ends - now)} ({first.name})" if first and first.ends else ""
     said = [f"jobs: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}

@@ -95,10 +95,12 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
             state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
         elif moved or (state.polled and (job is None or job.state not in (*_ALIVE, *jobs.BETWEEN))):
             words = f"job {place.allocation} has ended while no controller was there"
-            sign = Evidence(None, None, error=words, cause=Cause.PREEMPTED)
+            now_is = None if job is None or moved else job.state
+            sign = Evidence(None, None, error=words, cause=jobs.ENDS.get(now_is or "", Cause.PREEMPTED))
             unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
             state, more = ended(Ended(unit.id, None, checkpoint=state.checkpoint), swap(state, unit), unit, now, config)
-            actions += more
+            gone = [] if moved else [jobs.lost(state, str(place.allocation), words, now_is or "GONE")]
+            actions += [*more, *gone]
     return state, actions
 
 

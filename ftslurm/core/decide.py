@@ -149,7 +149,7 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
     """The groups that wait for a node that will not come: in one allocation only a lost one that is still ours may."""
     found = []
     for unit in state.groups if state.allocation is not None else ():
-        if unit.phase is not Phase.PENDING or now < unit.due:
+        if unit.phase is not Phase.PENDING or now < unit.due or unit.retired:
             continue
         place = launching.spot(state, unit, now, config)
         if place is not None:

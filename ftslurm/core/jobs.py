@@ -22,7 +22,7 @@ WARNS_EARLY_S = 60.0  # Slurm's warning before the time limit may come so much t
 DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is tried again after this long
 REFUSED_S = (15.0, 300.0)  # after a refusal sbatch is tried again: at first, and at the most
 BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING")
-_ENDS = {
+ENDS = {
     "PREEMPTED": Cause.PREEMPTED,
     "TIMEOUT": Cause.TIME_LIMIT,
     "DEADLINE": Cause.TIME_LIMIT,
@@ -184,7 +184,7 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
             actions.append(lost(state, old.name, how, new.state))
-        cause = old.leaving or _ENDS.get(new.state) or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
+        cause = old.leaving or ENDS.get(new.state) or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
         now_is = replace(now_is, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
         for unit in living(state, old.name):
             state = swap(state, _brought_down(unit, old, cause, _how(new), now))

@@ -44,7 +44,7 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
     pool = pool_of(unit.group, config)
     if config.cluster.pilots is not None:  # none is ever asked for: only one that has no group yet will do
         there = [one for one in state.jobs if one.alive or one.state in jobs.BETWEEN or now < one.since + BETWEEN_S]
-        return not state.polled or any(not any(living(state, one.name)) for one in there)
+        return not state.polled or not state.jobs or any(not any(living(state, one.name)) for one in there)
     if any(one.alive and one.pool == pool for one in state.jobs):
         return True
     refused = next((one.refusals for one in state.asking if one.pool == pool), 0)
@@ -214,6 +214,8 @@ def comes(state: RunState, unit: Unit, config: Config) -> Job | None:
 def waits_for(state: RunState, unit: Unit, config: Config) -> str | None:
     """What a group without a place waits for, in Slurm's words; None: for no job."""
     mine = comes(state, unit, config)
+    if mine is None and config.cluster.pilots is not None:
+        return "a task of the array, of which none is left for it"
     if mine is None:
         asking = next((one for one in state.asking if one.pool == pool_of(unit.group, config)), None)
         if asking is None or not asking.error:

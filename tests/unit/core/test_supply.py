@@ -476,3 +476,14 @@ def test_without_enough_tasks_of_an_array_submitted_by_hand_the_run_ends_and_doe
     assert (story.state.ending is not None) == ends
     if story.state.ending is not None:
         assert "no job will bring one" in story.state.ending.reason
+
+
+def test_a_group_that_was_scaled_away_is_not_missed_where_no_job_can_come() -> None:
+    by_hand = array_config(cluster={"pilots": "90"})
+    alone = pilot("90_0", "n1"), over("90_1", "CANCELLED")
+    story = play(*AT_WORK, (12, seen(11.9, *alone)), (13, Ended(B0, code=143), stepped(A0, 12)), config=by_hand)
+    story.turn(18, [stepped(A0, 17)])
+    assert story.state.ending is None
+    story.turn(24, [ScaleAsked(1, 1000), stepped(A0, 23)])
+    assert story.state.ending is None
+    assert story.phases()[0] is Phase.RUNNING

@@ -195,7 +195,7 @@ def test_groups_that_meet_at_syncs_skip_only_what_a_killed_group_has_not_put_in(
     check_windows(killed, 2, every, killed=1)
     assert "not committed, once more" in killed.rank_log(0)
     assert [e["steps"] for e in killed.named("run_finished")] == [SYNCS]  # progress counts syncs
-    if backend.name == "local" or fragments:
+    if kind == "localsgd" or fragments:
         everybody, step = restart_all(backend, kind, at=KILLED_SYNC, every=2, **args)
         check_weights(everybody, groups=2)
         check_windows(everybody, 2, every, restored=step)

@@ -23,17 +23,15 @@ OURS = ["lighthouse=ftslurm", "lighthouse.heartbeat_timeout_ms=30000", "lighthou
 STOCK = ["lighthouse=torchft"]
 SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
 ids = {"ids": lambda value: value if isinstance(value, str) else value[0].removeprefix("lighthouse=")}
-# Launcher and Lighthouse have nothing to do with each other, so three of the four pairs are enough.
 WITH_DDP = 'job.env.TOY_DDP="1"'  # torch's DDP, which most tests do without
-before_both = pytest.mark.parametrize(
-    ("backend", "lighthouse"), [("local", OURS), SLURM, ("local", STOCK)], indirect=["backend"], **ids
-)
 here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # what srun adds is shown by others
 on_slurm = pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+# Launcher and Lighthouse have nothing to do with each other, so two of the four pairs are enough.
 each_once = pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
 TRAIN = {"open-end": True, "step-time": 0.1}
 
 
+@on_slurm
 def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backend: Backend) -> None:
     run = backend.start("groups.count=3", args={"steps": 20}).finish()
     run.check_training(20, survivors={0, 1, 2})
@@ -189,7 +187,7 @@ def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took
     assert "the run succeeded" in run.text
 
 
-@before_both
+@each_once
 def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
     backend: Backend, lighthouse: list[str]
 ) -> None:
@@ -225,7 +223,7 @@ def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(
     run.finish().check_training(steps, survivors={0}, returned={1})
 
 
-@before_both
+@each_once
 def test_a_lighthouse_whose_port_is_taken_while_it_is_away_moves_and_the_groups_follow(
     backend: Backend, lighthouse: list[str]
 ) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from ftslurm.journal import Event, integer, names, number, text
 
+NEVER_S = 300 * 86400.0  # Slurm gives a job without a time limit an end in a year
+
 
 @dataclass(frozen=True)
 class JobStatus:
@@ -18,6 +20,11 @@ class JobStatus:
     reason: str | None = None  # why it waits, in Slurm's word
     ends: float | None = None  # its time limit, in unix time
     leaving: str | None = None  # why its group leaves it: preempted, time_limit
+
+    def left(self, now: float) -> float | None:
+        """Seconds until its time limit; None: it has none, as far as a person would say."""
+        left = None if self.ends is None else self.ends - now
+        return left if left is not None and left <= NEVER_S else None
 
 
 @dataclass(frozen=True)

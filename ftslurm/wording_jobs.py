@@ -15,7 +15,6 @@ from ftslurm.status_jobs import JobStatus
 
 # The controller's job may take the place of a group's.
 TOO = "the controller's job counts too (cluster.controller_sbatch, cluster.controller=here)"
-NEVER_S = 300 * 86400.0  # Slurm gives a job without a time limit an end in a year
 # How Slurm's reason begins -> what to do about it; {job} is the job's name. Whoever waits for their turn needs no hint.
 HINTS = {
     "JobHeldUser": "it is held: scontrol release {job}",
@@ -102,8 +101,7 @@ def _why(job: JobStatus) -> str:
 
 
 def _until(job: JobStatus | None) -> str:
-    soon = job is not None and job.ends is not None and job.ends - time.time() < NEVER_S
-    return f", until {_clock(job.ends)}" if soon and job is not None and job.ends is not None else ""
+    return f", until {_clock(job.ends)}" if job is not None and job.ends and job.left(time.time()) is not None else ""
 
 
 def _clock(unix: float) -> str:
@@ -140,8 +138,8 @@ def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
         return None
     if waits:
         return f"job {job.name}: {job.reason or 'in the queue'}"
-    left = "" if job.ends is None or job.ends - now > NEVER_S else f", {_left(job.ends - now)} left"
-    return f"in {job.name}{left}"
+    left = job.left(now)
+    return f"in {job.name}" + ("" if left is None else f", {_left(left)} left")
 
 
 def _left(seconds: float) -> str:
@@ -156,9 +154,9 @@ def lines(status: RunStatus, now: float) -> list[str]:
     jobs = status.jobs
     if not jobs.there and not jobs.refused:
         return []
-    first = min((job for job in jobs.running if job.ends is not None), key=lambda job: job.ends or 0.0, default=None)
-    first = None if first and first.ends and first.ends - now > NEVER_S else first
-    ends = f", the first ends in {_left(first.ends - now)} ({first.name})" if first and first.ends else ""
+    limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
+    first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
+    ends = "" if first is None else f", the first ends in {_left(first)} ({name})"
     said = [f"jobs: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
     reasons: dict[str, list[JobStatus]] = {}
     for job in jobs.waiting:

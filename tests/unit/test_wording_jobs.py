@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus, fold
+from ftslurm.status_jobs import JobStatus
 from ftslurm.status_json import to_json
 from ftslurm.summary import summary
 from ftslurm.view import render
@@ -261,3 +262,10 @@ def test_the_json_has_the_jobs_and_the_summary_counts_them() -> None:
     console.print(summary(after(*lines, lost(12, "82_1", "Slurm has requeued it", "PENDING")), RunDir(Path("/r"))))
     assert isinstance(console.file, StringIO)
     assert re.search(r"jobs +3 asked for, 1 taken away", console.file.getvalue())
+
+
+@pytest.mark.parametrize(("ends", "left"), [(None, None), (1060.0, 60.0), (1000.0 + 365 * 86400, None)])
+def test_a_job_without_a_time_limit_has_none_though_slurm_names_an_end_in_a_year(
+    ends: float | None, left: float | None
+) -> None:
+    assert JobStatus("81_0", ends=ends).left(1000.0) == left

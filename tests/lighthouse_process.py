@@ -53,6 +53,13 @@ class LighthouseProcess:
             time.sleep(0.002)
         raise AssertionError(f"no {kind} report; {self.reports}\n{self.log.read_text()}")
 
+    def wait_for_line(self, text: str, patience_s: float = 20.0) -> None:
+        """Until the log has this text; a thread of the Lighthouse's writes it, after the reports that go with it."""
+        deadline = time.monotonic() + patience_s
+        while text not in self.log.read_text():
+            assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{self.log.read_text()}"
+            time.sleep(0.01)
+
     def order(self, kind: str, **fields: Any) -> None:
         """What the controller would send."""
         assert self.process.stdin

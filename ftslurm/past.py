@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ftslurm import heard, saved
 from ftslurm.config import Config
-from ftslurm.core.model import Phase, Place, Saved, StepId
-from ftslurm.core.past import Live, Past
+from ftslurm.core.ended import MOST_EXITS
+from ftslurm.core.model import Cause, Exit, Phase, Place, Saved, StepId
+from ftslurm.core.past import LeftOut, Live, Past
 from ftslurm.journal import Event, JournalReader, integer, names, text
 from ftslurm.journal import number as decimal
 from ftslurm.rundir import GROUP, LIGHTHOUSE, RunDir, group_unit, replace_text
@@ -76,14 +77,26 @@ class _Reading:
     groups: int | None = None
     moving: set[str] = field(default_factory=set)  # units whose next launch is due to another job
     planned: int = 0
+    exits: dict[str, list[Exit]] = field(default_factory=dict)
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
 
     @property
     def past(self) -> Past | None:
         if not self.began:
             return None
-        live, over = tuple(self.live.values()), tuple(self.over.items())
-        attempts = tuple(self.attempts.items())
-        return Past(attempts, self.step, live, over, self.resuming, self.saved, self.drilled, self.groups, self.planned)
+        return Past(
+            attempts=tuple(self.attempts.items()),
+            step=self.step,
+            live=tuple(self.live.values()),
+            over=tuple(self.over.items()),
+            resuming=self.resuming,
+            saved=self.saved,
+            drilled=self.drilled,
+            groups=self.groups,
+            planned=self.planned,
+            exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
+            left_out=tuple(self.left_out.values()),
+        )
 
     def fold(self, event: Event) -> None:
         unit, number, attempt = text(event, "unit"), integer(event, "step"), integer(event, "attempt")
@@ -97,6 +110,8 @@ class _Reading:
                 self._is_up(event, self.live[unit])
                 self.moving.discard(unit)
             case "step_exited" if unit is not None:
+                if unit != LIGHTHOUSE and attempt is not None:
+                    self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
                     self.over[unit] = Phase.SUCCEEDED.value
@@ -116,6 +131,10 @@ class _Reading:
                 self.drilled += 1
             case "scaled":
                 self.groups = integer(event, "groups")
+            case "node_excluded" if (node := text(event, "node")) is not None:
+                self.left_out[node] = LeftOut(node, decimal(event, "time") or 0.0, integer(event, "group"))
+            case "node_restored" if (node := text(event, "node")) is not None:
+                self.left_out.pop(node, None)
             case "run_finished":
                 self.outcome = text(event, "outcome")
 
@@ -136,6 +155,26 @@ class _Reading:
     def _is_up(self, event: Event, step: Live) -> None:
         hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step") or step.slurm_step
         self.live[step.unit] = replace(step, hosts=hosts, slurm_step=slurm_step)
+
+
+def _exit(event: Event, attempt: int, step: Live | None) -> Exit:
+    """What the budgets need of an exit; the script's traceback stays in the journal."""
+    cause = text(event, "cause")
+    return Exit(
+        attempt,
+        decimal(event, "time") or 0.0,
+        Cause(cause) if cause in {c.value for c in Cause} else Cause.UNKNOWN,
+        step.place.nodes if step is not None else (),
+        code=integer(event, "code"),
+        signal=integer(event, "signal"),
+        node=text(event, "node"),
+        rank=integer(event, "rank"),
+        error=text(event, "error"),
+        step=integer(event, "step"),
+        launched=event.get("launched") is not False,
+        healthy_s=decimal(event, "healthy_s") or 0.0,
+        ran_as=None if step is None or step.id == StepId(step.unit, attempt) else step.id,
+    )
 
 
 def _hosts(event: Event) -> tuple[str, ...]:

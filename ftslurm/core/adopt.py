@@ -15,7 +15,7 @@ from ftslurm.core.actions import Action, Attach, Record
 from ftslurm.core.adoption import Adoption
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import Adopted, Ended
-from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, RunState, Unit
+from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.past import Live, Past
 from ftslurm.core.units import swap, tasks_of
 from ftslurm.rundir import group_unit
@@ -35,9 +35,8 @@ def opened(state: RunState, past: Past, now: float) -> RunState:
     over, live = dict(past.over), {step.unit: step for step in past.live if step.place.allocation is not None}
     for unit in (*state.groups, *state.standbys):
         if unit.name in over:
-            end = Exit(unit.attempt, now, Cause.OK, ())
-            finished = over[unit.name] == Phase.SUCCEEDED.value
-            state = swap(state, replace(unit, phase=Phase(over[unit.name]), exits=(end,) if finished else ()))
+            ends = (Exit(unit.attempt, now, Cause.OK, ()),) if over[unit.name] == Phase.SUCCEEDED.value else ()
+            state = swap(state, replace(unit, phase=Phase(over[unit.name]), exits=(*unit.exits, *ends)))
         elif unit.name in live:
             state = swap(state, _left_behind(unit, live[unit.name], now))
     if not any(unit.adoption for unit in state.groups):
@@ -64,6 +63,17 @@ def scaled(state: RunState, past: Past) -> RunState:
     new = [Unit(name, len(state.groups) + i, attempt=last.get(name, -1)) for i, name in enumerate(more)]
     parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[past.groups :])
     return replace(state, groups=(*state.groups[: past.groups], *new), parked=parked)
+
+
+def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
+    """Nodes that were left out still are, and the lost ones among them are looked at first of all."""
+    for out in past.left_out if config.cluster.kind != "local" else ():
+        state = replace(state, avoid=state.avoid | {out.node})
+        if out.group is None:
+            state = replace(state, returning=(*state.returning, Returning(out.node, out.since, now)))
+        else:
+            state = replace(state, suspected=(*state.suspected, (out.node, out.group)))
+    return state
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:

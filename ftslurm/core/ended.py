@@ -42,6 +42,7 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
     fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
     fields |= {"rank": verdict.rank, "error": verdict.error, "step": verdict.step}
+    fields |= {"launched": verdict.launched, "healthy_s": verdict.healthy_s}  # for a later controller, see past.py
     noticed = unit.failing.noticed if unit.phase is Phase.STOPPING else None
     failing = Marks(detect_s=drilling.since(unit, now), noticed=now) if noticed is None else unit.failing
     fields["noticed"] = round(now if noticed is None else noticed, 3)
@@ -192,7 +193,7 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.avoid | {node}) is None:
         return state, actions  # there is no better place
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
-    actions.append(Record("node_excluded", {"node": node, "reason": reason}))
+    actions.append(Record("node_excluded", {"node": node, "group": unit.group, "reason": reason}))
     return replace(state, avoid=state.avoid | {node}, suspected=(*state.suspected, (node, unit.group))), actions
 
 

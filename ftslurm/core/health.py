@@ -176,7 +176,7 @@ def exclude(state: RunState, node: str, reason: str, now: float, config: Config)
     suspected = tuple(pair for pair in state.suspected if pair[0] != node)
     if config.cluster.kind == "local" or (node in state.avoid and suspected == state.suspected):
         return state, []
-    returning = (*state.returning, Returning(node, now + LOOK_AGAIN_S[0]))
+    returning = (*state.returning, Returning(node, now, now + LOOK_AGAIN_S[0]))
     state = replace(state, avoid=state.avoid | {node}, returning=returning, suspected=suspected)
     return state, [Record("node_excluded", {"node": node, "reason": reason})]
 
@@ -196,18 +196,26 @@ def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunSta
 
 
 def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Look at lost nodes that the job still has, ever more seldom."""
+    """Look at lost nodes that the run still has, ever more seldom. The others may be asked for again after a while."""
     if state.ending is not None:
         return state, []
     actions: list[Action] = []
     returning = []
+    window_s = config.restart.window_s
     for back in state.returning:
         if now >= back.next_look:
-            actions.append(Probe(back.node, _allocation(state, back.node)))
+            where = next((job.name for job in state.jobs if job.alive and back.node in job.nodes), None)
+            if where is not None or (state.allocation is not None and back.node in state.allocation.nodes):
+                actions.append(Probe(back.node, where))
+            elif state.polled and now >= back.since + window_s:  # Slurm hands it out only if it is up
+                reason = f"it was left out {window_s:g} s ago (restart.window_s), and is in no job of the run"
+                actions.append(Record("node_restored", {"node": back.node, "reason": reason}))
+                state = replace(state, avoid=state.avoid - {back.node})
+                continue
             wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
             back = replace(back, next_look=now + wait, looks=back.looks + 1)
         returning.append(back)
-    return replace(state, returning=tuple(returning)) if actions else state, actions
+    return replace(state, returning=tuple(returning)), actions
 
 
 def slurm_answered(state: RunState) -> RunState:

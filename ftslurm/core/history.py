@@ -33,8 +33,10 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> RunSt
         return replace(state, ending=Ending("failed", event.refused))
     if past is not None:
         state, last = adopt.scaled(state, past), dict(past.attempts)
+        exits = dict(past.exits)
         for unit in state.units:
-            state = swap(state, replace(unit, attempt=last.get(unit.name, -1)))
+            state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))
+        state = adopt.left_out(replace(state, restarted=now), past, now, config)
         if config.cluster.mode == "array":  # groups are in other jobs than their controller
             state = adopt.opened(state, past, now)
         moved = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.adoption)

@@ -288,9 +288,10 @@ class Overtaken:
 
 @dataclass(frozen=True)
 class Returning:
-    """A lost node that the job still has: when it is looked at next, and how often it has been."""
+    """A lost node, which may come back: when it is looked at next, and how often it has been."""
 
     node: str
+    since: float  # when it was left out
     next_look: float
     looks: int = 0
 

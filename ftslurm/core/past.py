@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftslurm.core.model import Place, StepId
+from ftslurm.core.model import Exit, Place, StepId
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,15 @@ class Live:
 
 
 @dataclass(frozen=True)
+class LeftOut:
+    """A node on which nothing was placed any more."""
+
+    node: str
+    since: float
+    group: int | None = None  # which kept failing there; None: it was lost
+
+
+@dataclass(frozen=True)
 class Past:
     """What an earlier controller of this run had come to, before its job was requeued, or lost."""
 
@@ -33,3 +42,5 @@ class Past:
     drilled: int = 0  # how many of the planned drills were done
     groups: int | None = None  # how many `ftslurm scale` had made of them
     planned: int = 0  # how many of the groups' attempts were launches in another job, and no restarts
+    exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # group or standby -> how its attempts ended, oldest first
+    left_out: tuple[LeftOut, ...] = ()

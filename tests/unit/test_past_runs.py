@@ -10,8 +10,8 @@ from pathlib import Path
 import example_journal as ex
 
 from ftslurm.config import Config
-from ftslurm.core.model import Place, StepId
-from ftslurm.core.past import Live
+from ftslurm.core.model import Cause, Exit, Place, StepId
+from ftslurm.core.past import LeftOut, Live
 from ftslurm.past import claim, read_past
 from ftslurm.rundir import RunDir
 
@@ -73,6 +73,31 @@ def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its
     )
     assert dict(past.over) == {"group-0002": "SUCCEEDED", "group-0003": "FAILED"}
     assert (past.drilled, past.groups) == (1, 4)
+
+
+def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path: Path) -> None:
+    out = line("node_excluded", node="n1", group=1, reason="x")
+    more = [out, line("node_excluded", node="n2", reason="x"), line("node_excluded", node="n3", reason="x")]
+    failed = line("step_exited", unit="group-0001", group=1, attempt=1, cause="user_error", node="n7", error="E")
+    failed |= {"healthy_s": 4.5, "code": 1, "step": 9}
+    never = line("step_exited", unit="group-0000", attempt=1, cause="start_failed", launched=False)
+    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, *more, line("node_restored", node="n2"), failed, never]))
+    assert past is not None
+    assert past.left_out == (LeftOut("n1", ex.START, 1), LeftOut("n3", ex.START))
+    exits = dict(past.exits)
+    assert [e.cause for unit in sorted(exits) for e in exits[unit]] == [
+        Cause.START_FAILED,
+        Cause.KILLED,
+        Cause.USER_ERROR,
+        Cause.OK,
+        Cause.USER_ERROR,
+    ]
+    assert exits["group-0000"][0].launched is False
+    ran_as = StepId("standby-000", 0)
+    assert exits["group-0001"] == (
+        Exit(0, ex.START, Cause.KILLED, ("n1",)),
+        Exit(1, ex.START, Cause.USER_ERROR, ("n7",), 1, node="n7", error="E", step=9, healthy_s=4.5, ran_as=ran_as),
+    )
 
 
 def test_steps_in_the_controllers_own_allocation_have_died_with_it(tmp_path: Path) -> None:

@@ -5,10 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from history import A0, A1, B0, B1, CHECKPOINT, LIGHT1, S0, Moment, Story, config, finished, killed, play, stepped, stop
+from history import (
+    A0,
+    A1,
+    B0,
+    B1,
+    CHECKPOINT,
+    LIGHT1,
+    S0,
+    Moment,
+    Story,
+    config,
+    finished,
+    killed,
+    node_lost,
+    pilot,
+    play,
+    stepped,
+    stop,
+)
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Announce, Assign, Attach, Begin, Kill, Launch, Redirect, Stop
+from ftslurm.core.actions import Announce, Assign, Attach, Begin, Kill, Launch, Probe, Redirect, RequestJobs, Stop
 from ftslurm.core.adoption import Word
 from ftslurm.core.events import (
     Adopted,
@@ -23,7 +41,7 @@ from ftslurm.core.events import (
     TaskFailed,
 )
 from ftslurm.core.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
-from ftslurm.core.past import Live, Past
+from ftslurm.core.past import LeftOut, Live, Past
 from ftslurm.slurm import NO_GUARD, TAKEN, not_adopted
 
 OLD, NEW = "http://old:1", "http://new:2"
@@ -232,6 +250,18 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
     assert story.state.injected == {0, 1}
     fewer = play((10, opening(past(live(A0), groups=1))), config=array())
     assert (len(fewer.state.groups), fewer.state.parked) == (1, (("group-0001", 0),))
+
+
+def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while() -> None:
+    story = play((10, opening(past(left_out=(LeftOut("n9", 5.0),)))), (11, ALL), *ADOPTED[2:], config=array())
+    assert story.all(Probe) == []  # it is in no job of the run: a step could not be started there
+    story.turn(20, node_lost(B0, "n2"))
+    story.wait(100)
+    assert [ask.exclude for ask in story.all(RequestJobs)] == [("n2", "n9")]
+    story.turn(101, [JobsSeen((pilot("81_0", "n1"), pilot("81_3", "n4")), asked=100.0)])
+    story.wait(5000)
+    assert [record["node"] for record in story.records("node_restored")] == ["n9", "n2"]
+    assert story.state.avoid == frozenset()
 
 
 def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> None:

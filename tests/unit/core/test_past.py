@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from history import (
     A0,
@@ -13,6 +15,7 @@ from history import (
     LIGHT0,
     RUNNING,
     STARTED,
+    Story,
     config,
     finished,
     granted,
@@ -23,7 +26,7 @@ from history import (
     store,
 )
 
-from ftslurm.core.actions import Begin, Kill, Launch, NewHistory
+from ftslurm.core.actions import Begin, Kill, Launch, NewHistory, Probe
 from ftslurm.core.events import (
     Alive,
     Checkpointed,
@@ -32,13 +35,14 @@ from ftslurm.core.events import (
     Explained,
     Granted,
     LighthouseUp,
+    Looked,
     Restored,
     StopAsked,
     TaskDone,
 )
 from ftslurm.core.history import reached
-from ftslurm.core.model import Allocation, Cause, Phase, Saved
-from ftslurm.core.past import Past
+from ftslurm.core.model import Allocation, Cause, Exit, Phase, Saved, StepId
+from ftslurm.core.past import LeftOut, Past
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
 URL = "http://n1:1"
@@ -156,6 +160,47 @@ def test_a_requeued_run_that_had_not_committed_a_step_begins_again() -> None:
     story = play((0, Granted(NODES, None, Past((("group-0000", 0), ("group-0001", 0)), 0))))
     assert story.ids(Launch)[1:] == [A1, B1]
     assert story.records("full_restart") == []
+
+
+def requeued(*, at: float = 10_000.0, events: tuple[Any, ...] = (), **past: Any) -> Story:
+    """A run of two groups that is at step 17 goes on in a job with three nodes; then, a second later, this happens."""
+    before = Past((("group-0000", 0), ("group-0001", 4)), 17, **past)
+    return play((at, Granted(NODES, CHECKPOINT, before)), (at + 1, *events), config=OURS)
+
+
+@pytest.mark.parametrize(("since", "given_up"), [(9000.0, 1), (1000.0, 0)])
+def test_budgets_go_on_where_they_were(since: float, given_up: int) -> None:
+    ends = tuple(Exit(n, since + n, Cause.KILLED, (f"n{n % 3 + 1}",)) for n in range(5))
+    story = requeued(exits=(("group-0001", ends),), events=(killed(StepId("group-0001", 5), checkpoint=CHECKPOINT),))
+    reasons = [record["reason"] for record in story.records("group_given_up")]
+    assert len(reasons) == given_up
+    assert all("6 failures within 3600 s are more than restart.max_per_group=5" in reason for reason in reasons)
+
+
+def test_the_groups_begin_together_although_one_had_failed_before() -> None:
+    ends = (Exit(4, 9000.0, Cause.KILLED, ("n2",)),)
+    first, second = StepId("group-0000", 1), StepId("group-0001", 5)
+    up = LighthouseUp(LIGHT0, URL), ready(first), store(first), ready(second)
+    story = requeued(exits=(("group-0001", ends),), events=up)
+    assert story.ids(Begin) == []
+    story.turn(10_002, [store(second)])
+    assert story.ids(Begin) == [first, second]
+
+
+def test_a_node_that_was_lost_is_looked_at_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
+    lost, bad = LeftOut("n1", 9990.0), LeftOut("n2", 9990.0, group=0)
+    story = requeued(left_out=(lost, bad))
+    assert story.all(Probe) == [Probe("n1", None)]
+    assert [launch.place.nodes for launch in story.all(Launch)[1:]] == [("n3",), ("n2",)]
+    assert [record["node"] for record in story.records("node_restored")] == ["n2"]
+    story = requeued(left_out=(lost, LeftOut("n3", 9990.0)), events=(Looked("n1", True),))
+    assert [launch.place.nodes for launch in story.all(Launch)[1:]] == [("n2",), ("n1",)]
+
+
+def test_a_run_on_this_machine_leaves_no_node_out() -> None:
+    local = config(cluster={"kind": "local"})
+    past = Past((), 0, left_out=(LeftOut("n1", 0.0),))
+    assert play((1, Granted(NODES, None, past)), config=local).state.avoid == frozenset()
 
 
 def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:

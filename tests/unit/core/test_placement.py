@@ -166,7 +166,7 @@ def test_of_the_nodes_of_a_group_that_keeps_failing_the_suspect_is(exits: list[E
 def test_the_node_on_which_a_group_keeps_failing_is_excluded_and_the_group_moves() -> None:
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60,))
     (excluded,) = story.records("node_excluded")
-    assert excluded == {"node": "n2", "reason": "group 1 failed there 2 times, and nowhere else"}
+    assert excluded == {"node": "n2", "group": 1, "reason": "group 1 failed there 2 times, and nowhere else"}
     assert [launch.place for launch in story.all(Launch, since=30)] == [at("n2"), at("n3")]
     assert story.all(Probe) == []  # it is not lost: nobody has to look whether it comes back
 

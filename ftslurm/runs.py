@@ -12,10 +12,13 @@ _SHOWN = 5  # how many existing runs an error names
 
 
 def find(run: str | None, root: Path) -> RunDir:
-    """The run directory for RUN of the command line: a run directory, a run id, or None for the newest under `root`.
+    """The run directory for RUN of the command line.
+
+    Args:
+        run: a run directory, a run id, the beginning of just one, or None for the newest under `root`.
 
     Raises:
-        RunNotFound: there is none; the message says where was looked and which runs are there.
+        RunNotFound: there is none, or it could be several; the message says where was looked and which runs are there.
     """
     if run is None:
         known = newest(root)
@@ -27,6 +30,11 @@ def find(run: str | None, root: Path) -> RunDir:
     for path in candidates:
         if _there(RunDir(path).config):
             return RunDir(path)
+    begins = [known for known in newest(root) if run and known.root.name.startswith(run)]
+    if len(begins) == 1:
+        return begins[0]
+    if begins:
+        raise RunNotFound(f"{run!r} could be any of {_few(begins)}: give more of its id")
     raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
 
 
@@ -66,6 +74,9 @@ def _present(root: Path) -> str:
     known = newest(root)
     if not known:
         return f"There is no run at all under {root.absolute()} (run.root)"
-    names = ", ".join(run.root.name for run in known[:_SHOWN])
-    more = f" and {len(known) - _SHOWN} older" if len(known) > _SHOWN else ""
-    return f"Under {root.absolute()} (run.root), newest first: {names}{more}"
+    return f"Under {root.absolute()} (run.root), newest first: {_few(known)}"
+
+
+def _few(runs: list[RunDir]) -> str:
+    more = f" and {len(runs) - _SHOWN} older" if len(runs) > _SHOWN else ""
+    return ", ".join(run.root.name for run in runs[:_SHOWN]) + more

@@ -152,9 +152,12 @@ def inject_verb(words: list[str]) -> int:
     _check_target(config, fault, args.group, args.rank)
     now = _running(config, run, reader, "there is nothing to harm")
     inbox.put(run.inbox, "inject", fault=fault, group=args.group, rank=args.rank or 0)
-    return _tell_answer(
+    code = _tell_answer(
         run, reader, now, lambda event: _answers(event, fault, args.group, args.rank or 0), "fault_injected"
     )
+    if code == 0 and fault in ("stop", "hang") and config.health.hang_after_s == 0:
+        print("nobody will look for who hangs: health.hang_after_s=0 (health=hangs looks)", file=sys.stderr)
+    return code
 
 
 def scale_verb(words: list[str]) -> int:

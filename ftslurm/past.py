@@ -77,6 +77,7 @@ class _Reading:
     groups: int | None = None
     moving: set[str] = field(default_factory=set)  # units whose next launch is due to another job
     planned: int = 0
+    noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
 
@@ -112,9 +113,12 @@ class _Reading:
             case "step_exited" if unit is not None:
                 if unit != LIGHTHOUSE and attempt is not None:
                     self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
+                self.noticed[unit] = decimal(event, "noticed")
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
                     self.over[unit] = Phase.SUCCEEDED.value
+            case "group_joined" if (group := integer(event, "group")) is not None and group_unit(group) in self.live:
+                self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=True)
             case "group_given_up" if (group := integer(event, "group")) is not None:
                 self.over[group_unit(group)] = Phase.FAILED.value
             case "standby_given_up" if unit is not None:
@@ -150,7 +154,8 @@ class _Reading:
         ran_as = StepId(name, int(number)) if number.isdigit() else StepId(unit, attempt)
         place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if where == self.own else where)
         launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
-        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step)
+        noticed = self.noticed.get(unit)
+        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed)
 
     def _is_up(self, event: Event, step: Live) -> None:
         hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step") or step.slurm_step

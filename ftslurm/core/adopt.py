@@ -17,6 +17,7 @@ from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import Adopted, Ended
 from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.past import Live, Past
+from ftslurm.core.phases import phases
 from ftslurm.core.units import swap, tasks_of
 from ftslurm.rundir import group_unit
 
@@ -86,8 +87,8 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         reason="adopted",
         hosts=live.hosts,
         pulses=(Pulse(now, moved=now),) * len(live.hosts),  # it is given the time to be heard
-        marks=Marks(launched=live.launched),
-        adoption=Adoption(now, slurm_step=live.slurm_step),
+        marks=Marks(launched=live.launched, noticed=live.noticed),
+        adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
 
 
@@ -147,7 +148,18 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
     fields["standby"] = None if unit.ran_as is None else str(unit.ran_as)
     state = swap(state, unit)
     runs = unit.group is not None and unit.phase is Phase.RUNNING
-    return replace(state, released=state.released or runs), [Record("step_adopted", fields)]
+    records: list[Action] = [Record("step_adopted", fields)]
+    if unit.step is not None and not adoption.joined:  # while nobody led
+        records.append(joined(unit, {"step": unit.step, "quorum_id": None, "participants": None}, now))
+    return replace(state, released=state.released or runs), records
+
+
+def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
+    """The journal line of a group that has committed its first step: `seen` says which, and with whom."""
+    marks, fields = unit.marks, {"group": unit.group, "attempt": unit.attempt, **seen}
+    fields["seconds"] = None if marks.launched is None else round(now - marks.launched, 3)
+    fields["recovery_s"] = None if marks.noticed is None else round(now - marks.noticed, 3)
+    return Record("group_joined", {**fields, "phases": phases(marks)})
 
 
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:

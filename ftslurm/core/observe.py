@@ -50,7 +50,6 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.launching import fence, rank_fields
 from ftslurm.core.model import LIVE, Cause, Ending, Evidence, Marks, Phase, Pulse, RunState, Unit
-from ftslurm.core.phases import phases
 from ftslurm.core.saving import GOES_ON
 from ftslurm.core.units import independent, swap, tasks_of
 
@@ -218,10 +217,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
         unit = replace(unit, marks=replace(unit.marks, joined=now))
-        seconds = _since_launch(unit, now)
-        back = None if unit.marks.noticed is None else round(now - unit.marks.noticed, 3)
-        times = {"seconds": seconds, "recovery_s": back, "phases": phases(unit.marks)}
-        actions.append(Record("group_joined", {**fields, **times}))
+        actions.append(adopt.joined(unit, fields, now))
     counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
     actions.append(Record("progress", fields | counts))
     if event.committed > 0:

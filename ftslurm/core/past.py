@@ -18,6 +18,8 @@ class Live:
     hosts: tuple[str, ...]  # of each task
     launched: float
     slurm_step: str | None = None
+    noticed: float | None = None  # when the failure was, or the move, that it answers
+    joined: bool = False  # it is in the journal that it has committed a step
 
 
 @dataclass(frozen=True)

@@ -57,9 +57,10 @@ def array(**sections: dict[str, Any]) -> Config:
     return made
 
 
-def live(step: StepId, place: Place | None = None, hosts: int = 1) -> Live:
+def live(step: StepId, place: Place | None = None, hosts: int = 1, joined: bool = True) -> Live:
     where = place or PLACES[step]
-    return Live(step.unit, step, step.attempt, where, where.nodes[:1] * hosts, 1.0, f"9{where.nodes[0][1]}.0")
+    slurm_step = f"9{where.nodes[0][1]}.0"
+    return Live(step.unit, step, step.attempt, where, where.nodes[:1] * hosts, 1.0, slurm_step, 0.5, joined)
 
 
 def past(*steps: Live, step: int = 40, **fields: Any) -> Past:
@@ -111,6 +112,23 @@ def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse
     assert (story.state.step, story.state.lost, story.outcome()) == (45, None, None)
     known = {"unit": "group-0000", "group": 0, "attempt": 0, "nodes": ["n1"], "allocation": "81_0", "slurm_step": "9.0"}
     assert known.items() <= story.records("step_adopted")[0].items()
+
+
+def test_who_has_joined_while_nobody_led_is_told_of() -> None:
+    story = play(
+        (10, opening(past(live(A0), live(B0, joined=False)))), (11, ALL), (11.5, word(A0), word(B0)), config=array()
+    )
+    (back,) = story.records("group_joined")
+    assert back.items() >= {"group": 1, "attempt": 0, "step": 41, "seconds": 10.5, "recovery_s": 11.0}.items()
+    late = play(
+        (10, opening(past(live(A0), live(B0, joined=False)))),
+        (11, ALL),
+        (11.5, word(A0), word(B0, step=None)),
+        (12, stepped(B0, 42)),
+        config=array(),
+    )
+    (back,) = late.records("group_joined")
+    assert back.items() >= {"group": 1, "step": 42, "recovery_s": 11.5, "participants": 2}.items()
 
 
 def test_afterwards_a_group_that_fails_is_restarted_like_any_other() -> None:

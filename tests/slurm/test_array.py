@@ -108,7 +108,7 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
         limits = ("cluster.sbatch.time=1", "cluster.signal_s=20", "groups.mem=1G")
         run = slurm.start(*ARRAY, *limits, "groups.count=2", args=ENDLESS)
         run.wait_until_back(0, 1)
-        run.until(lambda: len(run.named("run_started")) == 2, "the controller's successor leads")
+        run.until(lambda: len(run.named("run_started")) > 1, "the controller's successor leads")
         run.until(lambda: all(settled(run, group) for group in (0, 1)), "both groups have moved")
         last = run.end_soon()
         run.finish()

@@ -9,7 +9,7 @@ from pathlib import Path
 from ftslurm import heard, saved
 from ftslurm.config import Config
 from ftslurm.core.ended import MOST_EXITS
-from ftslurm.core.model import Cause, Exit, Phase, Place, Saved, StepId
+from ftslurm.core.model import Cause, Exit, Job, Phase, Place, Saved, StepId
 from ftslurm.core.past import LeftOut, Live, Past
 from ftslurm.journal import Event, JournalReader, integer, names, text
 from ftslurm.journal import number as decimal
@@ -80,6 +80,7 @@ class _Reading:
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
+    leaving: dict[str, Job] = field(default_factory=dict)
 
     @property
     def past(self) -> Past | None:
@@ -97,6 +98,7 @@ class _Reading:
             planned=self.planned,
             exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
             left_out=tuple(self.left_out.values()),
+            leaving=tuple(self.leaving.values()),
         )
 
     def fold(self, event: Event) -> None:
@@ -135,6 +137,10 @@ class _Reading:
                 self.drilled += 1
             case "scaled":
                 self.groups = integer(event, "groups")
+            case "allocation_leaving" if (job := text(event, "allocation")) is not None:
+                self.leaving[job] = Job(job, leaving=_cause(event), since=decimal(event, "time") or 0.0)
+            case "allocation_granted" | "allocation_lost" if (job := text(event, "allocation")) is not None:
+                self.leaving.pop(job, None)
             case "node_excluded" if (node := text(event, "node")) is not None:
                 self.left_out[node] = LeftOut(node, decimal(event, "time") or 0.0, integer(event, "group"))
             case "node_restored" if (node := text(event, "node")) is not None:
@@ -164,11 +170,10 @@ class _Reading:
 
 def _exit(event: Event, attempt: int, step: Live | None) -> Exit:
     """What the budgets need of an exit; the script's traceback stays in the journal."""
-    cause = text(event, "cause")
     return Exit(
         attempt,
         decimal(event, "time") or 0.0,
-        Cause(cause) if cause in {c.value for c in Cause} else Cause.UNKNOWN,
+        _cause(event),
         step.place.nodes if step is not None else (),
         code=integer(event, "code"),
         signal=integer(event, "signal"),
@@ -180,6 +185,11 @@ def _exit(event: Event, attempt: int, step: Live | None) -> Exit:
         healthy_s=decimal(event, "healthy_s") or 0.0,
         ran_as=None if step is None or step.id == StepId(step.unit, attempt) else step.id,
     )
+
+
+def _cause(event: Event) -> Cause:
+    word = text(event, "cause")
+    return Cause(word) if word in {cause.value for cause in Cause} else Cause.UNKNOWN
 
 
 def _hosts(event: Event) -> tuple[str, ...]:

@@ -67,7 +67,9 @@ def scaled(state: RunState, past: Past) -> RunState:
 
 
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
-    """Nodes that were left out still are, and the lost ones among them are looked at first of all."""
+    """Nodes that were left out still are, and the lost ones among them are looked at first of all; jobs that are about
+    to end get no group."""
+    state = replace(state, leaving=past.leaving)
     for out in past.left_out if config.cluster.kind != "local" else ():
         state = replace(state, avoid=state.avoid | {out.node})
         if out.group is None:

@@ -127,7 +127,11 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
     actions: list[Action] = []
     shown = {one.name: one for one in event.jobs}
     known = {one.name for one in state.jobs}
-    strangers = tuple(Job(name, new.pool, "", born=now, since=now) for name, new in shown.items() if name not in known)
+    strangers = tuple(
+        Job(name, new.pool, "", born=now, since=now, leaving=_left_behind(state, new))
+        for name, new in shown.items()
+        if name not in known
+    )
     state = replace(state, jobs=(*state.jobs, *strangers))
     for old in state.jobs:
         new = shown.get(old.name)
@@ -145,6 +149,11 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
     if any(unsettled(one, now) for one in jobs):
         wait = max(BUSY_S, SLOW * event.took_s)
     return replace(state, next_poll=now + min(wait, RARE_S)), actions
+
+
+def _left_behind(state: RunState, new: Job) -> Cause | None:
+    """Why a job that was there under an earlier controller is about to end; None: it is not, or is another by now."""
+    return next((j.leaving for j in state.leaving if j.name == new.name and new.began and new.began <= j.since), None)
 
 
 def unsettled(one: Job, now: float) -> bool:
@@ -172,10 +181,13 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
         now_is = replace(now_is, since=now, tried=-inf)
     if runs and not same:
         now_is = replace(now_is, nodes=new.nodes, began=new.began or now, ends=new.ends)
-        now_is = replace(now_is, leaving=None, left=None, asked=None)
+        now_is = replace(now_is, leaving=None if old.state else old.leaving, left=None, asked=None)
         fields = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool, "ends": new.ends}
         if old.dismissed is None:
             actions.append(Record("allocation_granted", fields))
+        if now_is.leaving is not None:
+            fields = {"allocation": old.name, "cause": now_is.leaving.value, "reason": "as the controller before knew"}
+            actions.append(Record("allocation_leaving", fields))
     elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
         actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
     if ran and new.state in BETWEEN:

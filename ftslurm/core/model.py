@@ -345,6 +345,7 @@ class RunState:
     standbys: tuple[Unit, ...] = ()
     allocation: Allocation | None = None  # the controller's own; without nodes where all are asked for (array mode)
     jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
+    leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
     asking: tuple[Asking, ...] = ()
     polled: bool = False  # Slurm has told which jobs the run has
     next_poll: float = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftslurm.core.model import Exit, Place, StepId
+from ftslurm.core.model import Exit, Job, Place, StepId
 
 
 @dataclass(frozen=True)
@@ -46,3 +46,4 @@ class Past:
     planned: int = 0  # how many of the groups' attempts were launches in another job, and no restarts
     exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # group or standby -> how its attempts ended, oldest first
     left_out: tuple[LeftOut, ...] = ()
+    leaving: tuple[Job, ...] = ()  # those that were about to end, and why; `since`: when that was known

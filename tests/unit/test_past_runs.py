@@ -10,7 +10,7 @@ from pathlib import Path
 import example_journal as ex
 
 from ftslurm.config import Config
-from ftslurm.core.model import Cause, Exit, Place, StepId
+from ftslurm.core.model import Cause, Exit, Job, Place, StepId
 from ftslurm.core.past import LeftOut, Live
 from ftslurm.past import claim, read_past
 from ftslurm.rundir import RunDir
@@ -76,15 +76,20 @@ def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its
     assert (past.drilled, past.groups) == (1, 4)
 
 
+MOVES = [("leaving", "81_1"), ("leaving", "81_2"), ("leaving", "81_3"), ("granted", "81_1"), ("lost", "81_3")]
+
+
 def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path: Path) -> None:
     out = line("node_excluded", node="n1", group=1, reason="x")
     more = [out, line("node_excluded", node="n2", reason="x"), line("node_excluded", node="n3", reason="x")]
     failed = line("step_exited", unit="group-0001", group=1, attempt=1, cause="user_error", node="n7", error="E")
     failed |= {"healthy_s": 4.5, "code": 1, "step": 9}
+    more += [line(f"allocation_{what}", allocation=n, cause="preempted") for what, n in MOVES]
     never = line("step_exited", unit="group-0000", attempt=1, cause="start_failed", launched=False)
     past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, *more, line("node_restored", node="n2"), failed, never]))
     assert past is not None
     assert past.left_out == (LeftOut("n1", ex.START, 1), LeftOut("n3", ex.START))
+    assert past.leaving == (Job("81_2", leaving=Cause.PREEMPTED, since=ex.START),)
     exits = dict(past.exits)
     assert [e.cause for unit in sorted(exits) for e in exits[unit]] == [
         Cause.START_FAILED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,7 +27,19 @@ from history import (
 )
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Announce, Assign, Attach, Begin, Kill, Launch, Probe, Redirect, RequestJobs, Stop
+from ftslurm.core.actions import (
+    Announce,
+    Assign,
+    Attach,
+    Begin,
+    Kill,
+    Launch,
+    Probe,
+    Redirect,
+    RequestJobs,
+    RequeueJob,
+    Stop,
+)
 from ftslurm.core.adoption import Word
 from ftslurm.core.events import (
     Adopted,
@@ -280,6 +293,16 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
     story.wait(5000)
     assert [record["node"] for record in story.records("node_restored")] == ["n9", "n2"]
     assert story.state.avoid == frozenset()
+
+
+@pytest.mark.parametrize(("began", "launched"), [(5.0, []), (11.0, [B1])])
+def test_a_job_that_is_about_to_end_gets_no_group_until_it_was_requeued(began: float, launched: list[Any]) -> None:
+    known = past(live(A0), leaving=(Job("81_1", leaving=Cause.PREEMPTED, since=9.0),))
+    seen = JobsSeen((pilot("81_0", "n1"), replace(pilot("81_1", "n2"), began=began)), asked=10.5)
+    story = play((10, opening(known)), (12, seen), (12.5, word(A0)), (13, *UP[1:]), (30,), config=array())
+    assert story.ids(Launch)[1:] == launched
+    assert [ask.name for ask in story.all(RequeueJob)] == ([] if launched else ["81_1"])
+    assert len(story.records("allocation_leaving")) == len(story.all(RequeueJob))
 
 
 def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +16,25 @@ from ftslurm.worker import session
 def with_cuda(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
     cuda = SimpleNamespace(is_initialized=lambda: initialized)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+
+
+def test_what_is_imported_is_never_searched_for_garbage_and_what_comes_later_is() -> None:
+    class Node:
+        pass
+
+    frozen = gc.get_freeze_count()
+    try:
+        with session.no_garbage():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        assert gc.get_freeze_count() > frozen + 1000
+        node = Node()
+        node.itself, gone = node, weakref.ref(node)  # type: ignore[attr-defined]
+        del node
+        gc.collect()
+        assert gone() is None
+    finally:
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,6 @@ from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus, fold
 
-BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")  # slurmctld, for a moment
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
 ANSWER_S = 20.0  # the longest that one command of Slurm's may take
 
@@ -77,7 +76,7 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
         if attempt:
             time.sleep(WAIT_S)
         said = _ask(["scontrol", "requeue", job])
-        if not any(words in said for words in BUSY):
+        if not any(words in said for words in slurm.BUSY):
             break
     return said or None
 

@@ -29,7 +29,7 @@ from ftslurm.core.supply import array
 from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.children import Children
 from ftslurm.rundir import RunDir
-from ftslurm.slurm import QUEUE, expand_hosts, read_queue, scrubbed
+from ftslurm.slurm import BUSY, QUEUE, expand_hosts, read_queue, scrubbed
 
 QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START = "queue", "cancel ", "request ", "requeue ", "start "
 # The pilot beside which the controller runs. Slurm's SIGTERM to its job could end our sruns, and with them the steps in
@@ -38,6 +38,7 @@ PILOT = "FTSLURM_PILOT"
 SUCCESSOR = "successor"
 ENDS_S = 30.0  # so long an sbatch that is under way is waited for when the run is over
 PATIENCE_S = 120.0  # Slurm's commands give up by themselves long before
+NOT_NOW = ("Job is pending execution", "try again later")  # Slurm has requeued it just before us, or is about to
 CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}
 
 
@@ -97,6 +98,8 @@ class Jobs:
             return [Submitted(pool, tuple(str(name) for name in names), error)]
         if news.what.startswith(REQUEUE) and news.code != 0:
             text = " ".join(news.text.split()) or f"exit code {news.code}"
+            if any(word in text for word in (*NOT_NOW, *BUSY)):
+                return []  # a look at the queue tells what became of it; if it still runs it is requeued again
             return [RequeueRefused(news.what.removeprefix(REQUEUE), text)]
         return []
 

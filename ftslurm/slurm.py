@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from ftslurm.core.events import Looked
 from ftslurm.core.model import Cause, Evidence, Job
 
+BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")  # slurmctld, for a moment
 SRUN_FAILED = 78  # what srun itself exits with when it, not a task, fails (SLURM_EXIT_ERROR)
 
 # Left in the environment, these change what a nested srun does: SLURM_MEM_PER_NODE blocks the second step,

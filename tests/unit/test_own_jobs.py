@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from ftslurm.config import Config
+from ftslurm.core.events import RequeueRefused
 from ftslurm.jobs import Jobs
+from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.children import Children
 from ftslurm.rundir import RunDir
 from ftslurm.slurm import read_queue
@@ -42,6 +44,21 @@ def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comm
 
 def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Path) -> None:
     assert RunDir(tmp_path / "ddp-1").mark() == "ftslurm:ddp-1"
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("Job is pending execution for job 6", False),  # measured: Slurm was faster, the job was preempted
+        ("Unable to contact slurm controller (connect failure)", False),
+        ("Requested operation is presently disabled for job 6", True),
+    ],
+)
+def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: bool, tmp_path: Path) -> None:
+    run = new(tmp_path)
+    jobs = Jobs(Config(), run, Children(run.root, local=False))
+    news = jobs.answered(Answered("requeue 6", 1, f"slurm_requeue error: {words}\n"))
+    assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
 
 
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(

@@ -51,11 +51,15 @@ def test_a_group_whose_budget_is_used_up_is_given_up_and_the_others_go_on(backen
     script = backend.script(
         "import os, runpy, sys\n"
         "if os.environ['REPLICA_GROUP_ID'] == '1':\n    sys.exit(7)\n"
-        f"sys.argv = [{str(SCRIPTS / 'toy.py')!r}, '--steps', '50', '--step-time', '0.15']\n"
+        f"sys.argv[0] = {str(SCRIPTS / 'toy.py')!r}\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
     budget = ("restart.max_per_group=1", "restart.backoff_s=0.1")
-    run = backend.start("groups.count=2", *budget, script=script).finish()
+    args: dict[str, object] = {"open-end": True, "steps-file": str(backend.tmp_path / "steps0")}
+    run = backend.start("groups.count=2", *budget, script=script, args=args)
+    run.wait_for("group_given_up", group=1)
+    run.end_soon()
+    run.finish()
     assert len(run.named("step_launched", group=1)) == 2
     assert len(run.named("step_launched", group=0)) == 1
     (given_up,) = run.named("group_given_up", group=1)

@@ -7,6 +7,7 @@ HOLD     STEP: no group seeks the quorum of this step before all ranks of the ne
          all take their time until it has joined
 """
 
+import atexit
 import contextlib
 import os
 import runpy
@@ -52,3 +53,4 @@ if mine and attempt == 0:
     setattr(Manager, method, die)
 sys.path[0] = str(Path(os.environ["EXAMPLE"]).parent)
 runpy.run_path(os.environ["EXAMPLE"], run_name="__main__")
+atexit.register(os._exit, 0)  # see toy.py

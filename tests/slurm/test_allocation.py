@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -113,7 +114,8 @@ def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backe
         p for p, n, e in all_processes() if n == "srun" and b"FTSLURM_STEP=group-0001/0" in e and _of(run, e)
     )
     for pid in sruns if helper_too else sruns[:1]:  # the helper is srun's child, so its pid is the higher one
-        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has died of the other one's death
+            os.kill(pid, signal.SIGKILL)
     run.wait_for("step_launched", group=1, attempt=1)
     run.until(lambda: not _lives(old), "the old attempt's worker is gone", 5)
     run.wait_until_back(1)

@@ -27,7 +27,7 @@ HARM = {
     "exit": "one rank ends with an error, as after an exception in the script",
     "oom": "one rank runs out of memory",
     "hang": "one rank computes for ever and steps no more (health.hang_after_s)",
-    "node": "the node of one rank falls silent: all that runs there for this group stops at once",
+    "node": "the node of one rank is lost: all that this run has there stops at once (locally it is back at once)",
     "cancel": "scancel of the whole step of one group; a local run has none and refuses",
     "lighthouse": "SIGKILL to the Lighthouse; no group should notice more than a pause",
 }
@@ -156,7 +156,11 @@ def inject_verb(words: list[str]) -> int:
         run, reader, now, lambda event: _answers(event, fault, args.group, args.rank or 0), "fault_injected"
     )
     if code == 0 and fault in ("stop", "hang") and config.health.hang_after_s == 0:
-        print("nobody will look for who hangs: health.hang_after_s=0 (health=hangs looks)", file=sys.stderr)
+        print(
+            "all groups may wait for it, and nobody looks for who hangs (health.hang_after_s=0; a run that is started "
+            "with health=hangs finds it by itself): ftslurm inject kill on the same rank ends it",
+            file=sys.stderr,
+        )
     return code
 
 

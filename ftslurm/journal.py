@@ -130,7 +130,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """One line, or None for one that is no record: a crashed file system can leave zeros in the middle."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
 
@@ -164,7 +164,10 @@ def integer(event: Event, name: str) -> int | None:
 
 def number(event: Event, name: str) -> float | None:
     value = event.get(name)
-    return float(value) if isinstance(value, (int, float)) else None
+    try:
+        return float(value) if isinstance(value, (int, float)) else None
+    except OverflowError:  # not ours
+        return None
 
 
 def text(event: Event, name: str) -> str | None:

@@ -10,7 +10,7 @@ from ftslurm import heard, saved
 from ftslurm.config import Config
 from ftslurm.core.ended import MOST_EXITS
 from ftslurm.core.model import Cause, Exit, Job, Phase, Place, Saved, StepId
-from ftslurm.core.past import LeftOut, Live, Past
+from ftslurm.core.past import LeftOut, Live, Past, Scheduled
 from ftslurm.journal import Event, JournalReader, integer, names, text
 from ftslurm.journal import number as decimal
 from ftslurm.rundir import GROUP, LIGHTHOUSE, RunDir, group_unit, replace_text
@@ -77,10 +77,12 @@ class _Reading:
     groups: int | None = None
     moving: set[str] = field(default_factory=set)  # units whose next launch is due to another job
     planned: int = 0
+    count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     leaving: dict[str, Job] = field(default_factory=dict)
+    scheduled: dict[str, Scheduled] = field(default_factory=dict)
 
     @property
     def past(self) -> Past | None:
@@ -99,6 +101,7 @@ class _Reading:
             exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
             left_out=tuple(self.left_out.values()),
             leaving=tuple(self.leaving.values()),
+            scheduled=tuple(self.scheduled.values()),
         )
 
     def fold(self, event: Event) -> None:
@@ -106,7 +109,8 @@ class _Reading:
         match event.get("event"):
             case "run_started":
                 self.began, self.outcome, self.own = True, None, text(event, "job_id")
-                self.moving = set(self.attempts)
+                self.moving = set(self.attempts) - self.scheduled.keys()
+                self.count = integer(event, "groups") or 0
             case "step_launched" if unit is not None and attempt is not None:
                 self._launched(event, unit, attempt)
             case "step_ready" | "step_adopted" if unit in self.live:
@@ -116,12 +120,18 @@ class _Reading:
                 if unit != LIGHTHOUSE and attempt is not None:
                     self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
                 self.noticed[unit] = decimal(event, "noticed")
+                self.moving.discard(unit)  # its next launch answers that
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
                     self.over[unit] = Phase.SUCCEEDED.value
             case "group_joined" if (group := integer(event, "group")) is not None and group_unit(group) in self.live:
-                self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=True)
+                joined = decimal(event, "time") or 0.0
+                self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=joined)
+            case "restart_scheduled" if (group := integer(event, "group")) is not None:
+                name, due = group_unit(group), decimal(event, "due") or 0.0
+                self.scheduled[name] = Scheduled(name, due, text(event, "reason") or "start", self.noticed.get(name))
             case "group_given_up" if (group := integer(event, "group")) is not None:
+                self.scheduled.pop(group_unit(group), None)
                 self.over[group_unit(group)] = Phase.FAILED.value
             case "standby_given_up" if unit is not None:
                 self.over[unit] = Phase.FAILED.value
@@ -136,7 +146,9 @@ class _Reading:
             case "fault_injected" if event.get("by") == "faults.plan":
                 self.drilled += 1
             case "scaled":
-                self.groups = integer(event, "groups")
+                self.groups = integer(event, "groups") or 1
+                self.moving |= {group_unit(n) for n in range(self.count, self.groups)} & self.attempts.keys()
+                self.count = self.groups
             case "allocation_leaving" if (job := text(event, "allocation")) is not None:
                 self.leaving[job] = Job(job, leaving=_cause(event), since=decimal(event, "time") or 0.0)
             case "allocation_granted" | "allocation_lost" if (job := text(event, "allocation")) is not None:
@@ -153,6 +165,7 @@ class _Reading:
         self.planned += unit in self.moving and unit.startswith(GROUP)
         self.moving.discard(unit)
         self.over.pop(unit, None)
+        self.scheduled.pop(unit, None)
         if unit == LIGHTHOUSE:
             return  # it runs beside its controller, and ends with it
         where, (name, _, number) = text(event, "allocation"), (text(event, "standby") or "").partition("/")
@@ -195,4 +208,5 @@ def _cause(event: Event) -> Cause:
 def _hosts(event: Event) -> tuple[str, ...]:
     """The node of each task, by the rank table of a line."""
     ranks = event.get("ranks")
-    return tuple(str(rank.get("node")) for rank in ranks) if isinstance(ranks, list) else ()
+    table = [rank.get("node") for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
+    return tuple(str(node) for node in table)

@@ -176,7 +176,7 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
     ends = [Ended(u.id, code=1) for u in hit]
     own = state.allocation.nodes if state.allocation is not None else ()
-    left = NodesLeft(tuple(n for n in own if n != node)) if own else None
+    left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
     if state.ending is not None:
         return f"the run would {'fail' if state.ending.outcome == 'failed' else 'end'}: {state.ending.reason}"
@@ -189,7 +189,8 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
             name = str(fields["standby"]).partition("/")[0]
             out.append(f"the warm standby {name} on {where} takes group {unit.group} over")
         elif fields is not None:
-            out.append(f"group {unit.group} moves to {where}")
+            same = unit.place is not None and after.place == unit.place
+            out.append(f"group {unit.group} {'is launched there again' if same else f'moves to {where}'}")
         elif after.phase is Phase.PENDING:
             waits = "waits for a node, the others go on (cluster.spare_nodes)"
             if uses_jobs(config):

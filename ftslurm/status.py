@@ -77,6 +77,9 @@ class RunStatus:
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 
+TOLD_EVERY_S = 1.0  # steps are told of once a second
+
+
 def fold(status: RunStatus, event: Event) -> RunStatus:
     """The status after one more line of the journal."""
     status, time = _fold(status, event), number(event, "time")
@@ -285,6 +288,9 @@ def _exited(status: RunStatus, event: Event) -> RunStatus:
         return status
     if not group.joined:
         status = _timed(status, event, None)  # how far it got
+    if not ok and group.joined and group.stepped is not None and ended is not None:
+        gap = max(ended - group.stepped - TOLD_EVERY_S, group.longest_gap_s or 0.0)  # a standstill until its end counts
+        group = replace(group, longest_gap_s=round(gap, 3) if gap > 0 else group.longest_gap_s)
     group = replace(group, phase=phase, waiting_for=None, steps_per_s=None, samples=(), participants=None, ended=ended)
     group = replace(group, sessions=None)
     if not ok:

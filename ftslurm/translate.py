@@ -236,7 +236,7 @@ def ended(
     Args:
         codes: their exit codes, negative for signals.
         killed: whether we have killed it.
-        complaint: the last line that srun printed.
+        complaint: the last line that srun printed, or locally the guard, which can say nothing of its own kill.
         saved: the newest checkpoint at this moment.
     """
     worst = next((code for code in codes if code), 0)
@@ -245,7 +245,7 @@ def ended(
         step,
         code=worst if worst >= 0 else None,
         signal=-worst if worst < 0 else None,
-        error="srun was killed" if by_others else complaint if worst else None,
+        error="srun was killed" if by_others else complaint if worst and not (local and worst < 0) else None,
         launcher_failed=not local and worst == SRUN_FAILED,
         checkpoint=saved,
     )

@@ -66,6 +66,17 @@ def scaled(state: RunState, past: Past) -> RunState:
     return replace(state, groups=(*state.groups[: past.groups], *new), parked=parked)
 
 
+def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:
+    """Restarts that were due go on waiting: their backoff is not cut short by another controller."""
+    latest = now + config.restart.backoff_max_s  # the clock of another node may be wrong
+    for one in past.scheduled:
+        unit = next((unit for unit in state.groups if unit.name == one.unit), None)
+        if unit is not None:
+            due = min(max(now, one.due), latest)
+            state = swap(state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed)))
+    return state
+
+
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
     """Nodes that were left out still are, and the lost ones among them are looked at first of all; jobs that are about
     to end get no group."""
@@ -151,7 +162,7 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
     state = swap(state, unit)
     runs = unit.group is not None and unit.phase is Phase.RUNNING
     records: list[Action] = [Record("step_adopted", fields)]
-    if unit.step is not None and not adoption.joined:  # while nobody led
+    if unit.step is not None and adoption.joined is None:  # while nobody led
         records.append(joined(unit, {"step": unit.step, "quorum_id": None, "participants": None}, now))
     return replace(state, released=state.released or runs), records
 
@@ -167,7 +178,7 @@ def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
     """What the words of all tasks together say of a unit."""
     assert unit.adoption is not None
-    words = unit.adoption.words
+    words, since = unit.adoption.words, unit.adoption.joined
     ready = frozenset(word.task for word in words if word.ready)
     assigned, begun = all(word.assigned for word in words), all(word.begun for word in words)
     steps = [word.step for word in words if word.step is not None]
@@ -181,7 +192,7 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
         lighthouse=words[0].lighthouse if assigned else None,
         floor=max(word.floor for word in words),
         step=max(steps, default=None),
-        marks=replace(marks, begun=now if begun else None, joined=now if steps else None),
+        marks=replace(marks, begun=now if begun else None, joined=(now if since is None else since) if steps else None),
         due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
     )
     if unit.phase is Phase.STOPPING:

@@ -27,5 +27,5 @@ class Adoption:
     slurm_step: str | None = None  # what Slurm calls it, if the earlier one has written that down
     asked: bool = False
     again: float = 0.0  # not before
-    joined: bool = False  # it is in the journal that it has committed a step
+    joined: float | None = None  # when it is in the journal that it has committed its first step
     words: tuple[Word, ...] = ()

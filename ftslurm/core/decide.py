@@ -269,7 +269,8 @@ def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
 def _finish(state: RunState, now: float, config: Config) -> Outcome:
     if state.ending is None or now < state.ending.until or any(u.phase in LIVE for u in state.units):
         return state, []
-    restarts = max(0, sum(max(0, u.attempt) for u in state.groups) - state.planned)
+    here = {u.name: u.attempt for u in state.groups}
+    restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(state, config)
     fields: dict[str, object] = {"outcome": ending.outcome, "reason": ending.reason}
     done = state.resume_step if state.resuming and ending.outcome == "succeeded" else 0  # by an earlier run

@@ -27,6 +27,8 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> RunSt
     Groups without a quorum only count their attempts on: what each goes on from is its script's own business.
     """
     saved, past = event.checkpoint, event.past
+    for unit in state.units:
+        state = swap(state, replace(unit, due=now))
     known = saved is not None and saved.step is not None and saved.step > 0
     state = replace(state, checkpoint=saved, origin=saved.step or 0 if saved is not None else 0)
     if event.refused is not None:
@@ -36,10 +38,13 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> RunSt
         exits = dict(past.exits)
         for unit in state.units:
             state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))
+        state = adopt.scheduled(state, past, now, config)
         state = adopt.left_out(replace(state, restarted=now), past, now, config)
         if config.cluster.mode == "array":  # groups are in other jobs than their controller
             state = adopt.opened(state, past, now)
-        moved = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.adoption)
+        failed = {one.unit for one in past.scheduled}
+        idle = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.adoption)
+        moved = (u for u in idle if u.name not in failed)
         state = replace(state, planned=past.planned + len(list(moved)))
         if any(unit.adoption for unit in state.groups):
             return state

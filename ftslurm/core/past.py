@@ -19,7 +19,17 @@ class Live:
     launched: float
     slurm_step: str | None = None
     noticed: float | None = None  # when the failure was, or the move, that it answers
-    joined: bool = False  # it is in the journal that it has committed a step
+    joined: float | None = None  # when it is in the journal that it has committed its first step
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A restart that was due, and not launched yet."""
+
+    unit: str
+    due: float
+    reason: str
+    noticed: float | None  # the failure that it answers
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,8 @@ class Past:
     saved: bool = False  # a group had told of a checkpoint
     drilled: int = 0  # how many of the planned drills were done
     groups: int | None = None  # how many `ftslurm scale` had made of them
-    planned: int = 0  # how many of the groups' attempts were launches in another job, and no restarts
+    planned: int = 0  # how many of the groups' attempts were launches in another job, or after `scale`, and no restarts
     exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # group or standby -> how its attempts ended, oldest first
     left_out: tuple[LeftOut, ...] = ()
+    scheduled: tuple[Scheduled, ...] = ()
     leaving: tuple[Job, ...] = ()  # those that were about to end, and why; `since`: when that was known

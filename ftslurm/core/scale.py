@@ -37,6 +37,7 @@ def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> O
         name = group_unit(group)
         new = Unit(name, group, attempt=last.get(name, -1), reason="the run has become larger", due=now)
         state = replace(state, groups=(*state.groups, new), told=(*state.told, None) if state.told else ())
+        state = replace(state, planned=state.planned + (new.attempt >= 0))  # its next launch is no restart
     return state, actions
 
 
@@ -60,11 +61,16 @@ def _why_not_now(state: RunState, groups: int, config: Config) -> str | None:
         return f"the run is ending: {state.ending.reason}"
     if any(u.phase is Phase.SUCCEEDED for u in state.groups):
         return "a group has finished already: a new one could only start a new history"
-    go = [u for u in state.groups[groups:] if u.joined]
-    if go and not independent(config) and not any(u.joined for u in state.groups[:groups]):
+    go = [u for u in state.groups[groups:] if _trains(u)]
+    if go and not independent(config) and not any(_trains(u) for u in state.groups[:groups]):
         who = f"groups {', '.join(str(u.group) for u in go)} hold" if len(go) > 1 else f"group {go[0].group} holds"
         return f"only {who} the training's state now; try again when one that stays trains"
     return None
+
+
+def _trains(unit: Unit) -> bool:
+    """Whether a group holds the training's state and none of its ranks is stopped (SIGSTOP)."""
+    return unit.joined and not any(pulse is not None and pulse.state == "T" for pulse in unit.pulses)
 
 
 def trim(state: RunState, now: float, config: Config) -> Outcome:

@@ -11,7 +11,7 @@ import example_journal as ex
 
 from ftslurm.config import Config
 from ftslurm.core.model import Cause, Exit, Job, Place, StepId
-from ftslurm.core.past import LeftOut, Live
+from ftslurm.core.past import LeftOut, Live, Scheduled
 from ftslurm.past import claim, read_past
 from ftslurm.rundir import RunDir
 
@@ -69,7 +69,7 @@ def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its
     first = Place(("n0",), 0, "81_0")
     taken = Place(("n7",), 0, "81_7")
     assert past.live == (
-        Live("group-0000", StepId("group-0000", 0), 0, first, ("n0", "n0"), ex.START, "91.0", None, True),
+        Live("group-0000", StepId("group-0000", 0), 0, first, ("n0", "n0"), ex.START, "91.0", None, ex.START),
         Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0", ex.START - 1),
     )
     assert dict(past.over) == {"group-0002": "SUCCEEDED", "group-0003": "FAILED"}
@@ -118,6 +118,28 @@ def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path)
     past, _ = read_past(ex.new_run(tmp_path, [*one, *two]))
     assert past is not None
     assert (past.attempts, past.planned) == ((("group-0000", 2), ("group-0001", 2)), 2)
+
+
+def test_a_restart_that_was_due_is_read_and_counts_as_one_whoever_launches_it(tmp_path: Path) -> None:
+    failed = [ex.exited(5, 1), ex.event(5, "restart_scheduled", group=1, attempt=1, due=ex.START + 15, reason="x")]
+    one = [ex.started(2), ex.launched(1, 0), ex.launched(1, 1), *failed]
+    past, _ = read_past(ex.new_run(tmp_path / "a", one))
+    assert past is not None
+    assert past.scheduled == (Scheduled("group-0001", ex.START + 15, "x", None),)
+    two = [*one, ex.started(9), ex.launched(15, 1, attempt=1), ex.exited(16, 0), ex.launched(17, 0, attempt=1)]
+    past, _ = read_past(ex.new_run(tmp_path / "b", two))
+    assert past is not None
+    assert (past.scheduled, past.planned) == ((), 0)
+
+
+def test_a_line_that_is_not_ours_is_no_reason_to_stop(tmp_path: Path) -> None:
+    run = ex.new_run(tmp_path, [*ARRAY, launched("group-0003", 7, "n3") | {"ranks": [None, "x", {"node": "n3"}]}])
+    with run.events.open("a") as journal:
+        journal.write("[" * 100_000 + '\n{"event": "step_exited", "unit": "group-0003", "attempt": 7, "time": 1e999}\n')
+        journal.write('{"event": "group_joined", "group": 0, "time": ' + "9" * 400 + "}\n")
+    past, _ = read_past(run)
+    assert past is not None
+    assert dict(past.attempts)["group-0003"] == 7
 
 
 def test_of_a_run_that_is_over_the_outcome_is_known_and_of_a_new_one_nothing(tmp_path: Path) -> None:

@@ -80,6 +80,10 @@ def test_on_this_machine_every_standby_has_a_name_of_its_own_to_sit_on(count: in
     assert lines[2] == f"if local0 died   the warm standby standby-000 on local{count} takes group 0 over"
 
 
+def test_on_this_machine_a_group_comes_back_where_it_was() -> None:
+    assert "if local0 died   group 0 is launched there again" in said("local", standbys=0, count=2)
+
+
 def test_roles_are_shown_and_a_lighthouse_that_does_not_exist_is_not() -> None:
     config = Config()
     config.run.name, config.job.script, config.groups.gpus = "ps", "train.py", 0

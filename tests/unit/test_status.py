@@ -63,6 +63,12 @@ def test_the_example_run_ends_well() -> None:
     assert status.finished == ex.START + 27.6
 
 
+@pytest.mark.parametrize(("cause", "gap"), [("cancelled", 29.0), ("ok", 0.22)])
+def test_a_standstill_that_lasts_to_the_end_is_a_gap_too(cause: str, gap: float) -> None:
+    trained = [ex.started(1), ex.launched(1, 0), ex.joined(4, 0, 1), ex.progress(5, 0, 5)]
+    assert play(*trained, ex.exited(35, 0, cause=cause)).longest_gap == (gap, 0)
+
+
 def test_the_rate_is_that_of_the_last_ten_seconds() -> None:
     slow = [ex.progress(10 + n, 0, n) for n in range(30)]  # 1 step/s
     fast = [ex.progress(40 + n, 0, 30 + 4 * n) for n in range(15)]  # 4 steps/s

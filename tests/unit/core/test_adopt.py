@@ -54,7 +54,7 @@ from ftslurm.core.events import (
     TaskFailed,
 )
 from ftslurm.core.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
-from ftslurm.core.past import LeftOut, Live, Past
+from ftslurm.core.past import LeftOut, Live, Past, Scheduled
 from ftslurm.slurm import NO_GUARD, TAKEN, not_adopted
 
 OLD, NEW = "http://old:1", "http://new:2"
@@ -70,7 +70,7 @@ def array(**sections: dict[str, Any]) -> Config:
     return made
 
 
-def live(step: StepId, place: Place | None = None, hosts: int = 1, joined: bool = True) -> Live:
+def live(step: StepId, place: Place | None = None, hosts: int = 1, joined: float | None = 3.0) -> Live:
     where = place or PLACES[step]
     slurm_step = f"9{where.nodes[0][1]}.0"
     return Live(step.unit, step, step.attempt, where, where.nodes[:1] * hosts, 1.0, slurm_step, 0.5, joined)
@@ -129,12 +129,12 @@ def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse
 
 def test_who_has_joined_while_nobody_led_is_told_of() -> None:
     story = play(
-        (10, opening(past(live(A0), live(B0, joined=False)))), (11, ALL), (11.5, word(A0), word(B0)), config=array()
+        (10, opening(past(live(A0), live(B0, joined=None)))), (11, ALL), (11.5, word(A0), word(B0)), config=array()
     )
     (back,) = story.records("group_joined")
     assert back.items() >= {"group": 1, "attempt": 0, "step": 41, "seconds": 10.5, "recovery_s": 11.0}.items()
     late = play(
-        (10, opening(past(live(A0), live(B0, joined=False)))),
+        (10, opening(past(live(A0), live(B0, joined=None)))),
         (11, ALL),
         (11.5, word(A0), word(B0, step=None)),
         (12, stepped(B0, 42)),
@@ -281,6 +281,30 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
     assert story.state.injected == {0, 1}
     fewer = play((10, opening(past(live(A0), groups=1))), config=array())
     assert (len(fewer.state.groups), fewer.state.parked) == (1, (("group-0001", 0),))
+
+
+def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -> None:
+    due = Scheduled("group-0001", 40.0, "restart: killed", 8.0)
+    story = play(
+        (10, opening(past(live(A0), scheduled=(due,)))), (11, ALL), (11.5, word(A0)), UP, (60,), config=array()
+    )
+    assert story.times(Launch, B1) == [40.0]
+    (launched,) = (fields for fields in story.records("step_launched") if fields["group"] == 1)
+    assert (launched["reason"], story.state.planned) == ("restart: killed", 0)
+
+
+def test_a_group_that_waits_for_its_job_has_waited_since_the_controller_began() -> None:
+    waits = array(health={"wait_timeout_s": 300.0})
+    start = 1.7e9
+    story = play((start, Granted(Allocation("90", ()))), (start + 200,), config=waits)
+    assert story.records("group_given_up") == []
+    story.wait(start + 400)
+    assert len(story.records("group_given_up")) == 2
+
+
+def test_how_long_an_adopted_group_was_well_counts_from_its_first_step() -> None:
+    story = adopted((20, killed(B0)))
+    assert story.records("step_exited")[0]["healthy_s"] == 17.0
 
 
 def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while() -> None:

@@ -197,6 +197,15 @@ def test_a_node_that_was_lost_is_looked_at_before_it_is_used_and_a_bad_one_is_th
     assert [launch.place.nodes for launch in story.all(Launch)[1:]] == [("n2",), ("n1",)]
 
 
+def test_a_run_without_a_spare_node_waits_until_it_is_known_whether_its_lost_node_is_back() -> None:
+    tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"replace": False})
+    before = Past((("group-0000", 0), ("group-0001", 0)), 17, left_out=(LeftOut("n2", 9990.0),))
+    two = Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
+    story = play((10_000, two), (10_000.3, Looked("n2", True)), config=tight)
+    assert (story.outcome(), len(story.ids(Launch))) == (None, 3)
+    assert "no node to run on" in play((10_000, two), (10_000.3, Looked("n2", False)), (11_000,), config=tight).reason()
+
+
 def test_a_run_on_this_machine_leaves_no_node_out() -> None:
     local = config(cluster={"kind": "local"})
     past = Past((), 0, left_out=(LeftOut("n1", 0.0),))

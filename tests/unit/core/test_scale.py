@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from history import A0, B0, C0, C1, STARTED, Story, config, finished, granted, play, ready, stepped, stop, store
+from history import A0, B0, C0, C1, LIGHT0, STARTED, Story, config, finished, granted, play, ready, stepped, stop, store
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Kill, Launch, Stop
-from ftslurm.core.events import Ended, ScaleAsked
+from ftslurm.core.actions import Finish, Kill, Launch, Stop
+from ftslurm.core.events import Alive, Ended, ScaleAsked
 from ftslurm.core.model import Phase, StepId
 from ftslurm.core.scale import refused
 
@@ -67,6 +67,26 @@ def test_a_group_that_comes_again_is_the_next_attempt_of_its_number() -> None:
     story.turn(30, [to(3)])
     assert story.ids(Launch)[-1] == C1
     assert story.records("step_launched")[-1]["attempt"] == 1
+
+
+def test_that_is_no_restart() -> None:
+    story = grown()
+    story.turn(20, [to(2)])
+    story.turn(21, [Ended(C0, code=143), Ended(D0, code=143)])
+    story.turn(30, [to(3)])
+    story.turn(31, ready(C1))
+    story.turn(32, [store(C1)])
+    story.turn(33, [stepped(C1, 20)])
+    story.turn(40, [event for step in (A0, B0, C1) for event in finished(step)])
+    story.turn(41, [Ended(LIGHT0, code=0)])
+    assert [action.outcome for action in story.all(Finish)] == ["succeeded"]
+    assert story.records("run_finished")[0]["restarts"] == 0
+
+
+def test_a_stopped_group_does_not_keep_the_training_alone() -> None:
+    stopped = Alive(A0, 0, 11.0, state="T", step=10)
+    assert play(*AT_WORK, (11, stopped), (12, to(1)), config=FOUR).records("scale_refused")[0]["groups"] == 1
+    assert play(*AT_WORK, (12, to(1)), config=FOUR).records("scale_refused") == []
 
 
 def test_a_group_that_is_wanted_again_while_it_leaves_stays() -> None:

@@ -163,7 +163,8 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
     runs = unit.group is not None and unit.phase is Phase.RUNNING
     records: list[Action] = [Record("step_adopted", fields)]
     if unit.step is not None and adoption.joined is None:  # while nobody led
-        records.append(joined(unit, {"step": unit.step, "quorum_id": None, "participants": None}, now))
+        unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
+        records.append(joined(unseen, {"step": unit.step, "quorum_id": None, "participants": None}, now))
     return replace(state, released=state.released or runs), records
 
 

@@ -133,6 +133,7 @@ def test_who_has_joined_while_nobody_led_is_told_of() -> None:
     )
     (back,) = story.records("group_joined")
     assert back.items() >= {"group": 1, "attempt": 0, "step": 41, "seconds": 10.5, "recovery_s": 11.0}.items()
+    assert set(back["phases"].values()) == {None}  # nobody has seen them
     late = play(
         (10, opening(past(live(A0), live(B0, joined=None)))),
         (11, ALL),

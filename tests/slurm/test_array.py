@@ -44,8 +44,11 @@ def pilot_of(run: Run, group: int) -> str:
 
 
 def settled(run: Run, group: int) -> bool:
-    """The group has committed a step as its last attempt, and under the last controller: it does not move just now."""
+    """It does not move just now: it has committed a step in the newest of its jobs, and under the last controller."""
     last = run.named("step_launched", group=group)[-1]
+    arrays = [int(str(e["allocation"]).partition("_")[0]) for e in (*run.named("allocation_granted"), last)]
+    if arrays[-1] != max(arrays):
+        return False
     joined = run.named("group_joined", group=group, attempt=last["attempt"])
     return bool(joined) and max(joined[0]["time"], last["time"]) > run.named("run_started")[-1]["time"]  # type: ignore
 

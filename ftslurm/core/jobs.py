@@ -116,8 +116,8 @@ def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, con
     early = known.ends is None or now < known.ends - config.cluster.signal_s - WARNS_EARLY_S
     if cause is Cause.TIME_LIMIT and early:  # preemption gives it a new, near end, of which Slurm warns as of any
         cause = Cause.PREEMPTED
-    if cause is Cause.TIME_LIMIT and known.ends is not None and now < known.ends - config.cluster.signal_s:
-        return state, []  # vacate.py knows when it is time; all pilots of an array are warned at the same moment
+    if cause is Cause.TIME_LIMIT and known.ends is not None:
+        return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
     state = update(state, name, leaving=cause)
     fields: dict[str, object] = {"allocation": name, "cause": cause.value, "reason": why}
     return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [Record("allocation_leaving", fields)]

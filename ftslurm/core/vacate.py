@@ -47,7 +47,8 @@ def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunSta
         return state, False
     there = {None, *(o.name for o in state.jobs if o.name != one.name and o.usable)}
     others = (u.place.allocation in there for u in state.groups if u.joined and u.place is not None)
-    if any(others) or not any(u.joined for u in living(state, one.name)):
+    holds = any(u.joined or u.adoption is not None for u in living(state, one.name))  # or it may, and will soon say
+    if any(others) or not holds:
         return state, True
     end = one.ends - config.stop.grace_s - SPARE_S
     if now < end - SAVES_S:

@@ -308,6 +308,15 @@ def test_how_long_an_adopted_group_was_well_counts_from_its_first_step() -> None
     assert story.records("step_exited")[0]["healthy_s"] == 17.0
 
 
+def test_who_may_hold_the_state_is_not_sent_away_before_it_has_said_so() -> None:
+    ending = JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
+    story = play((10, opening(past())), (11, ending), (11.2,), config=array())
+    assert story.records("allocation_leaving") == []
+    assert story.all(Attach) == [Attach(A0, 0, PLACES[A0], "91.0"), Attach(B0, 1, PLACES[B0], "92.0")]
+    story.turn(11.5, [*word(A0), *word(B0)])  # now another one is known to hold it
+    assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
+
+
 def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while() -> None:
     story = play((10, opening(past(left_out=(LeftOut("n9", 5.0),)))), (11, ALL), *ADOPTED[2:], config=array())
     assert story.all(Probe) == []  # it is in no job of the run: a step could not be started there

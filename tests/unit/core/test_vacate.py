@@ -107,6 +107,9 @@ def test_the_only_group_that_holds_the_state_does_not_move_before_it_must() -> N
     assert story.ids(Stop) == []
     story.wait(ENDS - 119)
     assert story.ids(Stop) == []
+    story.turn(ENDS - 118, [JobLeaving("90_0", Cause.TIME_LIMIT, "Slurm sent SIGUSR2 to it")])  # which is known
+    assert story.ids(Stop) == []
+    assert {record["allocation"] for record in story.records("allocation_leaving")} == {"90_1"}  # which is empty
     story.wait(ENDS - LAST_CALL_S + 1)  # it is the last: what it holds is saved first
     assert (story.ids(SaveNow), story.ids(Stop)) == ([A0], [])
     story.turn(ENDS - LAST_CALL_S + 2, [Checkpointed(A0, 20, "/ckpt/step-00000020", 0.5)])

@@ -17,7 +17,7 @@ from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import Adopted, Ended
 from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.past import Live, Past
-from ftslurm.core.phases import phases
+from ftslurm.core.phases import phases, since
 from ftslurm.core.units import swap, tasks_of
 from ftslurm.rundir import group_unit
 
@@ -78,9 +78,7 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
 
 
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
-    """Nodes that were left out still are, and the lost ones among them are looked at first of all; jobs that are about
-    to end get no group."""
-    state = replace(state, leaving=past.leaving)
+    """Nodes that were left out still are, and the lost ones among them are looked at first of all."""
     for out in past.left_out if config.cluster.kind != "local" else ():
         state = replace(state, avoid=state.avoid | {out.node})
         if out.group is None:
@@ -171,15 +169,14 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
 def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
     """The journal line of a group that has committed its first step: `seen` says which, and with whom."""
     marks, fields = unit.marks, {"group": unit.group, "attempt": unit.attempt, **seen}
-    fields["seconds"] = None if marks.launched is None else round(now - marks.launched, 3)
-    fields["recovery_s"] = None if marks.noticed is None else round(now - marks.noticed, 3)
-    return Record("group_joined", {**fields, "phases": phases(marks)})
+    times = {"seconds": since(marks.launched, now), "recovery_s": since(marks.noticed, now), "phases": phases(marks)}
+    return Record("group_joined", {**fields, **times})
 
 
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
     """What the words of all tasks together say of a unit."""
     assert unit.adoption is not None
-    words, since = unit.adoption.words, unit.adoption.joined
+    words, first = unit.adoption.words, unit.adoption.joined
     ready = frozenset(word.task for word in words if word.ready)
     assigned, begun = all(word.assigned for word in words), all(word.begun for word in words)
     steps = [word.step for word in words if word.step is not None]
@@ -193,7 +190,7 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
         lighthouse=words[0].lighthouse if assigned else None,
         floor=max(word.floor for word in words),
         step=max(steps, default=None),
-        marks=replace(marks, begun=now if begun else None, joined=(now if since is None else since) if steps else None),
+        marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
         due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
     )
     if unit.phase is Phase.STOPPING:

@@ -39,7 +39,8 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> RunSt
         for unit in state.units:
             state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))
         state = adopt.scheduled(state, past, now, config)
-        state = adopt.left_out(replace(state, restarted=now), past, now, config)
+        state = adopt.left_out(state, past, now, config)
+        state = replace(state, restarted=now, leaving=past.leaving)
         if config.cluster.mode == "array":  # groups are in other jobs than their controller
             state = adopt.opened(state, past, now)
         failed = {one.unit for one in past.scheduled}

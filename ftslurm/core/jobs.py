@@ -128,7 +128,7 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
     shown = {one.name: one for one in event.jobs}
     known = {one.name for one in state.jobs}
     strangers = tuple(
-        Job(name, new.pool, "", born=now, since=now, leaving=_left_behind(state, new))
+        Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(state, new))
         for name, new in shown.items()
         if name not in known
     )
@@ -151,7 +151,7 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
     return replace(state, next_poll=now + min(wait, RARE_S)), actions
 
 
-def _left_behind(state: RunState, new: Job) -> Cause | None:
+def _was_leaving(state: RunState, new: Job) -> Cause | None:
     """Why a job that was there under an earlier controller is about to end; None: it is not, or is another by now."""
     return next((j.leaving for j in state.leaving if j.name == new.name and new.began and new.began <= j.since), None)
 

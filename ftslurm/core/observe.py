@@ -50,6 +50,7 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.launching import fence, rank_fields
 from ftslurm.core.model import LIVE, Cause, Ending, Evidence, Marks, Phase, Pulse, RunState, Unit
+from ftslurm.core.phases import since
 from ftslurm.core.saving import GOES_ON
 from ftslurm.core.units import independent, swap, tasks_of
 
@@ -154,7 +155,7 @@ def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> 
     actions: list[Action] = []
     if len(unit.ready) == tasks_of(unit, config):
         fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-        fields |= {"seconds": _since_launch(unit, now), "slurm_step": unit.slurm_step}
+        fields |= {"seconds": since(unit.marks.launched, now), "slurm_step": unit.slurm_step}
         warm = unit.is_standby and unit.phase is Phase.STARTING  # not if it is being brought down
         unit = replace(unit, marks=replace(unit.marks, ready=now), phase=Phase.RUNNING if warm else unit.phase)
         table = ranks.table([str(h) for h in unit.hosts])
@@ -169,16 +170,12 @@ def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -
     return swap(state, replace(unit, store=(event.addr, event.port))), []
 
 
-def _since_launch(unit: Unit, now: float) -> float | None:
-    return None if unit.marks.launched is None else round(now - unit.marks.launched, 3)
-
-
 @_step_event.register
 def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     if unit.phase is not Phase.STARTING:
         return state, []  # it is being brought down already
     fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
-    fields |= {"seconds": _since_launch(unit, now), "url": event.url}
+    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url}
     up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
     state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [Record("step_ready", fields)]

@@ -7,6 +7,11 @@ from ftslurm.core.model import Marks
 NAMES = ("detect", "end", "wait", "start", "import", "assign", "join", "commit")
 
 
+def since(moment: float | None, now: float) -> float | None:
+    """Seconds since then, as the journal has them; None: that moment is not known."""
+    return None if moment is None else round(now - moment, 3)
+
+
 def phases(marks: Marks) -> dict[str, float | None]:
     """The durations of one attempt, by NAMES; None: it did not come so far, or there is nothing to measure.
 

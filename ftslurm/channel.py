@@ -19,8 +19,7 @@ session {task, sessions}
 trace {task, text}                        a piece of the end of a traceback; the pieces come in order, before `failed`
 failed {task, error, traceback_tail, step, started, oom}   an exception ended the script, or the worker before it
 done {task, step}                         the script has ended well
-exited {task, code, signal, oom, error}   G  how the process ended. A guard that may be adopted waits for an answer, any
-                                          message, or for another controller
+exited {task, code, signal, oom, error}   G  how the process ended. A guard that may be adopted leaves it in a file, too
 adopted {task, host, ready, group, attempt, rank, lighthouse, store, begun, floor, step}   G  to a new controller, after
                                           a `hello`: what the one before knew. group to lighthouse are null before the
                                           assignment, floor before the script starts, store but for rank 0, step before

@@ -223,8 +223,6 @@ class Controller:
                     return
                 if isinstance(event, Hello) and isinstance(news.message.get("slurm_step"), str):
                     self.children.identify(news.id, news.message["slurm_step"])
-                if news.message["type"] == "exited":
-                    self.children.send(news.id, channel.encode("ping"))  # its guard waits for an answer
                 if isinstance(event, Alive):
                     self.alive[event.id, event.task] = event
                 elif event is not None:

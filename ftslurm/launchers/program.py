@@ -70,10 +70,10 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *own]
 
 
-def attach(config: Config, step: StepId, patience_s: float) -> list[str]:
+def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:
     """The argument list of one task of a new controller's way to a step that runs (ftslurm.worker.attach)."""
     return [
-        *(sys.executable, "-m", "ftslurm.worker.attach"),
+        *(sys.executable, "-m", "ftslurm.worker.attach", f"--log-dir={log_dir}"),
         *(f"--step={step}", f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
     ]
 

@@ -56,7 +56,8 @@ class SrunLauncher:
             chdir=str(Path.cwd()),
             extra=[],
         )
-        argv = [*argv, *program.attach(self.config, step, PRESENT_S if known else ON_ITS_WAY_S)]
+        log_dir, patience_s = self.run.attempt(step.unit, step.attempt), PRESENT_S if known else ON_ITS_WAY_S
+        argv = [*argv, *program.attach(self.config, step, log_dir, patience_s)]
         argv[0] = shutil.which(argv[0]) or argv[0]
         env = slurm.scrubbed(os.environ) | {"FTSLURM_RUN_DIR": str(self.run.root)}
         env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}

@@ -1,8 +1,9 @@
 """A new controller's way to the guard of one task: `python -m ftslurm.worker.attach --step group-0003/2`.
 
 Started by an srun with the step's own layout, so that each task finds its guard by SLURM_PROCID. It passes stdin on to
-the guard and the guard's lines on to stdout, and ends as the guard does. srun's death is not told to its tasks, so it
-ends by itself when it hears nothing for health.orphan_after_s; so does the guard, if nobody else attaches meanwhile.
+the guard and the guard's lines on to stdout, and ends as the guard does. If the task has ended while nobody led, it
+says what its guard has left behind (wire.py). srun's death is not told to its tasks, so it ends by itself when it hears
+nothing for health.orphan_after_s; so does the guard, if nobody else attaches meanwhile.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import select
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import NoReturn
 
 from ftslurm import channel
 from ftslurm.worker.guard import KILLED_BY_ORDER, ORPHANED
-from ftslurm.worker.wire import address, peer_uid
+from ftslurm.worker.wire import address, last_words, peer_uid
 
 NO_GUARD = 76  # EX_PROTOCOL: there is nobody to attach to. slurm.py knows this one and the next
 TAKEN = 79  # another controller has attached, or the guard was killed
@@ -32,6 +34,7 @@ TAKEN = 79  # another controller has attached, or the guard was killed
 def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m ftslurm.worker.attach", description=__doc__)
     parser.add_argument("--step", required=True, help="as what the step was launched, UNIT/ATTEMPT")
+    parser.add_argument("--log-dir", required=True, help="that of the step")
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument(
         "--patience-s", type=float, default=10.0, help="a step that has just been launched is waited for"
@@ -39,19 +42,26 @@ def main() -> NoReturn:
     options = parser.parse_args()
     task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
     node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    who = f"task {task} of step {options.step} on {node}"
-    guard = _connect(address(os.environ["FTSLURM_RUN_DIR"], options.step, task), options.patience_s)
+    who, left_behind = f"task {task} of step {options.step} on {node}", last_words(options.log_dir, task)
+    name = address(os.environ["FTSLURM_RUN_DIR"], options.step, task)
+    guard = _connect(name, options.patience_s, left_behind)
     if isinstance(guard, str):
-        _fail(f"{who} cannot be adopted: {guard}")
+        end = _say_for(left_behind)
+        if end is None:
+            _fail(f"{who} cannot be adopted: {guard}")
+        _end_like(end, who)
     if peer_uid(guard) != os.getuid():
         _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # as the guard does: what Slurm signals is for the scripts
-    _end_like(_pump(guard, options.orphan_after_s), who)
+    end = _pump(guard, options.orphan_after_s)
+    if end == TAKEN:  # or it was ending when we came
+        end = _say_for(left_behind) or TAKEN
+    _end_like(end, who)
 
 
-def _connect(name: bytes, patience_s: float) -> socket.socket | str:
-    """The guard, or why there is none."""
+def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:
+    """The guard, or why there is none; its last words are enough of a reason."""
     deadline = time.monotonic() + patience_s
     while True:
         near = socket.socket(socket.AF_UNIX)
@@ -60,14 +70,38 @@ def _connect(name: bytes, patience_s: float) -> socket.socket | str:
             return near
         except OSError as error:
             near.close()
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or os.path.exists(left_behind):
                 return f"its guard does not answer ({error.strerror}): it has ended, or never began"
             time.sleep(0.1)
 
 
+def _say_for(left_behind: str) -> channel.Message | int | None:
+    """Say what a guard that has ended would have said: its last message; None: it has left nothing behind."""
+    try:
+        lines = Path(left_behind).read_bytes().splitlines()
+    except OSError:
+        return None
+    return _pass_on(lines)
+
+
+def _pass_on(lines: list[bytes]) -> channel.Message | int | None:
+    """Lines to the controller: the message of the end, if it is among them."""
+    exited = None
+    for line in lines:
+        try:
+            os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
+        except OSError:
+            return ORPHANED  # slurmstepd is gone
+        message = channel.decode(line)
+        if message is not None and message["type"] == "exited":
+            exited = message
+    return exited
+
+
 def _pump(guard: socket.socket, orphan_after_s: float) -> channel.Message | int:
     """Pass both ways on until the end: the guard's last message, or the code to end with."""
-    lines, exited = channel.Lines(), None
+    lines = channel.Lines()
+    exited: channel.Message | int | None = None
     poll, heard = select.poll(), time.monotonic()
     poll.register(0, select.POLLIN)
     poll.register(guard, select.POLLIN)
@@ -89,14 +123,9 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> channel.Message | int:
                 data = b""
             if not data:
                 return exited or TAKEN
-            for line in lines.feed(data):
-                try:
-                    os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
-                except OSError:
-                    return ORPHANED  # slurmstepd is gone
-                message = channel.decode(line)
-                if message is not None and message["type"] == "exited":
-                    exited = message
+            exited = _pass_on(lines.feed(data)) or exited
+            if exited == ORPHANED:
+                return ORPHANED
 
 
 def _end_like(end: channel.Message | int, who: str) -> NoReturn:

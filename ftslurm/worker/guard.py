@@ -39,7 +39,7 @@ from ftslurm.worker import faults, processes, script, stacks
 from ftslurm.worker.forward import Forwarder
 from ftslurm.worker.position import Position
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from ftslurm.worker.wire import Wire, address, slurm_step
+from ftslurm.worker.wire import Wire, address, last_words, leave_words, slurm_step
 
 KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
 SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
@@ -162,7 +162,7 @@ class Guard:
         signal.set_wakeup_fd(wake_in)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
-        self.say_hello()
+        self.wire.say(self.hello())
         options = self.task.options
         if self.reports is not None:
             name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
@@ -299,8 +299,10 @@ class Guard:
         words = script.last_words(self.log[0]) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
+        if self.task.options.adoptable:
+            leave_words(last_words(self.task.options.log_dir, self.task.index), self.story())
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
-        self.wire.finish(self.task.options.orphan_after_s)
+        self.wire.finish()
         if not killed:
             os._exit(code)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
@@ -371,19 +373,26 @@ class Guard:
             since_s=place and round(place.since_s, 3),
         )
 
-    def say_hello(self) -> None:
-        self.say("hello", host=self.task.node, pid=self.worker, slurm_step=slurm_step())
+    def hello(self) -> bytes:
+        return self.message("hello", host=self.task.node, pid=self.worker, slurm_step=slurm_step())
 
     def say(self, kind: str, **fields: object) -> None:
-        self.wire.say(channel.encode_short(kind, task=self.task.index, **fields))
+        self.wire.say(self.message(kind, **fields))
+
+    def message(self, kind: str, **fields: object) -> bytes:
+        return channel.encode_short(kind, task=self.task.index, **fields)
+
+    def story(self) -> list[bytes]:
+        """All that a new controller has to hear of this task."""
+        place, told = self.task.position.read(), self.wire.told
+        known = self.message("adopted", host=self.task.node, rank=self.rank, **told.adopted(place and place.step))
+        return [self.hello(), known, *told.kept.values()]
 
     def adopted(self) -> None:
-        """Another controller has attached: it hears all that it has to know of this task."""
+        """Another controller has attached."""
         self.lines = channel.Lines()
-        self.say_hello()
-        place = self.task.position.read()
-        self.say("adopted", host=self.task.node, rank=self.rank, **self.wire.told.adopted(place and place.step))
-        self.wire.say_again()
+        for line in self.story():
+            self.wire.say(line)
 
 
 def _drain(pipe: int) -> None:

@@ -22,6 +22,7 @@ from ftslurm import channel
 
 MOST_UNSENT = 1 << 18  # bytes; who reads so slowly learns the rest from what comes later
 KEPT = ("serving", "served", "session", "done", "failed", "exited")  # said again, the last of each
+FINISH_S = 1.0  # who does not read for so long learns the end of the step from srun
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -95,7 +96,6 @@ class Wire:
         self.receive = receive
         self.told = Told()
         self.heard = time.monotonic()  # when the controller was
-        self.said = 0.0  # when something was last said to it
         self.stdin_ended = False
         self.reports: int | None = None
         self.reported = channel.Lines()
@@ -138,14 +138,8 @@ class Wire:
             return
         self.told.reported(line)
         if self.far is not None and len(self.unsent) < MOST_UNSENT:
-            self.said = time.monotonic()
             self.unsent += line
             self._flush()
-
-    def say_again(self) -> None:
-        """What a new controller has not heard."""
-        for line in list(self.told.kept.values()):
-            self.say(line)
 
     def pass_reports(self) -> None:
         """What the worker has said, in whole lines."""
@@ -160,14 +154,12 @@ class Wire:
             for line in self.reported.feed(data):
                 self.say(line + b"\n")
 
-    def finish(self, orphan_after_s: float) -> None:
-        """How the worker has ended must not get lost with a controller: it answers, or another one attaches."""
-        while self.listener is not None and self.heard <= self.said and not self.is_cut():
-            left = self.heard + orphan_after_s - time.monotonic()
-            if left <= 0:
-                return
-            for key, events in self.selector.select(min(1.0, left)):
-                key.data(events)
+    def finish(self) -> None:
+        """Let the last words out; whoever is to hear them may be slow, or gone."""
+        deadline = time.monotonic() + FINISH_S
+        while self.unsent and self.far is not None and (left := deadline - time.monotonic()) > 0:
+            select.select([], [self.far], [], left)
+            self._flush()
 
     def is_cut(self) -> bool:
         """Whether both pipes are closed at their other ends: slurmstepd is gone."""
@@ -250,6 +242,28 @@ class Wire:
                 self.selector.register(1, selectors.EVENT_WRITE, lambda _: self._flush())
             else:
                 self.selector.unregister(1)
+
+
+def last_words(folder: str, task: int) -> str:
+    """The file in which the guard of a task that has ended leaves all that a new controller would hear from it.
+
+    Whoever it said that to may have been about to go: then nobody else would know how the task has ended.
+
+    Args:
+        folder: that of the step's logs, as it was launched.
+    """
+    return os.path.join(folder, f"task-{task}.end")
+
+
+def leave_words(path: str, lines: list[bytes]) -> None:
+    """Write that file, whole or not at all."""
+    part = f"{path}.part"
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.writelines(lines)
+        os.replace(part, path)
+    except OSError as error:
+        _complain(f"a new controller will not learn how this task has ended: {path}: {error.strerror}")
 
 
 def _complain(words: str) -> None:

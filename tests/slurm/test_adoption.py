@@ -131,3 +131,42 @@ def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Bac
     run.finish()
     run.check_training(steps, survivors={0}, returned={1}, ranks=2)
     assert run.named("step_launched", group=1, attempt=1)[0]["standby"] == "standby-000/1"
+
+
+# What happens when is told by files beside the script.
+TOLD = """
+import os, pathlib, time
+beside = pathlib.Path(__file__).parent
+first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+print("began", flush=True)
+while not (beside / "end").exists():
+    if first and os.environ["REPLICA_GROUP_ID"] == "1" and (beside / "fail").exists():
+        raise ValueError("nine")
+    time.sleep(0.05)
+"""
+
+
+def test_what_ends_while_nobody_leads_is_known_to_the_next_controller(slurm: Backend) -> None:
+    settings = ["cluster.mode=array", "cluster.controller=here", "groups.count=2", "restart.backoff_s=0"]
+    run = slurm.start(*settings, script=slurm.script(TOLD))
+
+    def over_without_a_controller(word: str, *attempts: tuple[int, int]) -> None:
+        folders = [run.dir / "logs" / f"group-{group:04d}" / f"attempt-{attempt:03d}" for group, attempt in attempts]
+        logs = [folder / "rank-0.log" for folder in folders]
+        run.until(lambda: all(log.exists() and "began" in log.read_text() for log in logs), "the scripts")
+        lose(run)
+        (slurm.tmp_path / word).touch()
+        run.until(lambda: all((folder / "task-0.end").exists() for folder in folders), "the end of the scripts")
+        run.process = successor(slurm, run)
+
+    run.wait_for("step_ready", group=0)
+    run.wait_for("step_ready", group=1)
+    over_without_a_controller("fail", (1, 0))
+    failed = run.wait_for("step_exited", group=1)
+    assert (failed["cause"], failed["error"], failed["code"]) == ("user_error", "ValueError: nine", 1)
+    run.wait_for("step_ready", group=1, attempt=1)
+    assert [e["attempt"] for e in run.named("step_adopted", group=0)] == [0]
+    over_without_a_controller("end", (0, 0), (1, 1))
+    run.finish()
+    assert [e["cause"] for e in run.named("step_exited", group=0)] == ["ok"]
+    assert [e["cause"] for e in run.named("step_exited", group=1)] == ["user_error", "ok"]

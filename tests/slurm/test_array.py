@@ -117,9 +117,7 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
         run.finish()
         check_history_of_all(run, last, 2)
         causes = {e["cause"] for e in run.named("step_exited") if e["group"] is not None}
-        assert (
-            {"time_limit", "ok"} <= causes <= {"time_limit", "ok", "cancelled"}
-        )  # by whichever controller it was told
+        assert {"time_limit", "ok"} <= causes <= {"time_limit", "ok", "cancelled"}  # whichever controller was told
         assert run.named("controller_left")
         assert {e["group"] for e in run.named("step_adopted")} >= {0, 1}
 

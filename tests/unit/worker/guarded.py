@@ -128,6 +128,7 @@ class Attached(Step):
     def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
         self.folder = folder
         program = [sys.executable, "-m", "ftslurm.worker.attach", f"--step={step}", "--orphan-after-s=60"]
+        program.append(f"--log-dir={folder}")
         self._start([*program, *flags], {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_TASK": str(task)})
 
 

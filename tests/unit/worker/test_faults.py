@@ -132,7 +132,7 @@ def test_a_hang_keeps_the_gil_ignores_sigterm_and_leaves_the_guard_alive(tmp_pat
         time.sleep(0.2)
         size = len(task.log())
         task.send("where")
-        assert task.until("alive")["state"] == "S"
+        assert task.until("alive")["state"] in "RSD"
         time.sleep(0.2)
         assert len(task.log()) == size  # the thread beside does not run either
         task.send("dump")
@@ -150,8 +150,8 @@ def test_a_fault_that_cannot_be_is_refused_and_nobody_suffers(tmp_path: Path) ->
         assert "no fault of a worker" in str(inject(task, "flood"))
         task.send("inject", fault="kill", task=1)  # another one's
         task.send("where")
-        assert task.until("alive")["state"] == "S"
-        assert processes.state(task.pid) == "S"
+        assert task.until("alive")["state"] in "RSD"
+        assert processes.state(task.pid) in ("R", "S", "D")
     assert faults.inflict("kill", 2**22 + 1, Position()) == "the worker has ended"
 
 
@@ -170,7 +170,7 @@ def test_a_lost_node_takes_every_process_of_this_run_and_node_and_no_other(tmp_p
     daemon = "import subprocess; subprocess.Popen(['sleep', '61'], env={}, start_new_session=True)\n"
     with step(tmp_path / "run") as task:
         task.begin(daemon + TRAINING)
-        stray = [pid for pid in processes.descendants(task.pid) if processes.state(pid) == "S"]
+        stray = [pid for pid in processes.descendants(task.pid) if alive(pid)]
         assert stray
         assert inject(task, "node") is None
         assert task.process.wait(10) == -signal.SIGKILL

@@ -97,7 +97,7 @@ def test_the_end_of_stdin_alone_does_not_end_a_worker(tmp_path: Path) -> None:
         task.process.stdin.close()
         task.until("alive")
         time.sleep(0.5)
-        assert task.until("alive")["state"] == "S"
+        assert task.until("alive")["state"] in "RSD"
 
 
 def test_the_end_of_both_pipes_does_at_once(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_standby_fences_as_the_group_it_becomes(tmp_path: Path) -> None:
         task.begin(WAITING, step="group-0001/2", fence=["standby-000/3"])
         time.sleep(0.1)
         gone = {name for name, process in left.items() if process.poll() is not None}
-        assert processes.state(task.pid) == "S"
+        assert processes.state(task.pid) in ("R", "S", "D")
     for process in left.values():
         process.kill()
         process.wait()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from guarded import PATIENCE_S, Attached, attached, step
 
+from ftslurm import channel
 from ftslurm.worker import processes, wire
 from ftslurm.worker.attach import NO_GUARD, TAKEN
 from ftslurm.worker.guard import ORPHANED
@@ -85,7 +86,6 @@ def test_one_that_has_not_begun_goes_on_from_where_it_is(assigned: bool, tmp_pat
                 there.until("store")
             there.send("store", addr="127.0.0.1", port=4711)
             assert there.until("exited")["code"] == 0
-            there.send("ping")
             assert there.process.wait(PATIENCE_S) == 0
         assert (folder / "rank-0.log").read_text() == "4711\n"
 
@@ -93,16 +93,50 @@ def test_one_that_has_not_begun_goes_on_from_where_it_is(assigned: bool, tmp_pat
 def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with step(folder, "--adoptable") as task:
-        task.begin("import time\nprint('now', flush=True)\ntime.sleep(0.3)\nraise SystemExit(3)")
+        task.begin("import time\nprint('now', flush=True)\ntime.sleep(0.3)\nraise ValueError('nine')")
         task.until("exited")
-        time.sleep(0.3)
-        assert task.process.poll() is None  # nobody has answered
+        assert task.process.wait(PATIENCE_S) == 1  # whoever heard that may have been about to go
+        for _ in range(2):
+            with attached(folder) as there:
+                assert adopted(there)["begun"] is True
+                assert there.until("failed")["error"] == "ValueError: nine"
+                assert there.until("exited")["code"] == 1
+                assert there.process.wait(PATIENCE_S) == 1
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        task.begin(WAITING)
+        os.kill(task.process.pid, signal.SIGSTOP)
         with attached(folder) as there:
-            adopted(there)
-            assert there.until("exited")["code"] == 3
-            there.send("ping")
-            assert there.process.wait(PATIENCE_S) == 3
-            assert task.process.wait(PATIENCE_S) == 3
+            task.wait(lambda: wire.address(str(folder), "group-0000/0", 0) in connected(), "a connection")
+            if heard:
+                wire.leave_words(
+                    wire.last_words(str(folder), 0), [channel.encode("exited", task=0, code=5, signal=None)]
+                )
+            task.process.kill()
+            assert there.process.wait(PATIENCE_S) == (5 if heard else TAKEN)
+            assert not heard or there.until("exited")["code"] == 5
+
+
+def connected() -> set[bytes]:
+    """The names of the abstract sockets to which somebody is connected."""
+    lines = Path("/proc/net/unix").read_text().splitlines()[1:]
+    rows = [line.split() for line in lines]
+    return {b"\0" + row[7][1:].encode() for row in rows if len(row) > 7 and row[5] in ("02", "03") and row[7][0] == "@"}
+
+
+def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        (folder / "task-0.end").mkdir()
+        task.begin("print('now', flush=True)")
+        assert task.process.wait(PATIENCE_S) == 0
+        assert "a new controller will not learn how this task has ended" in task.step_log()
+        with attached(folder) as there:
+            assert there.process.wait(PATIENCE_S) == NO_GUARD
 
 
 def test_one_that_attaches_ends_as_the_guard_does(tmp_path: Path) -> None:
@@ -113,7 +147,6 @@ def test_one_that_attaches_ends_as_the_guard_does(tmp_path: Path) -> None:
             adopted(there)
             os.kill(task.pid, signal.SIGKILL)
             assert there.until("exited")["signal"] == signal.SIGKILL
-            there.send("ping")
             assert there.process.wait(PATIENCE_S) == -signal.SIGKILL
             assert task.process.wait(PATIENCE_S) == -signal.SIGKILL
 
@@ -131,7 +164,7 @@ def test_the_latest_of_two_commands_and_when_it_dies_the_step_lives_on_for_a_thi
         with attached(folder) as third:
             adopted(third)
             third.send("where")
-            assert third.until("alive")["state"] == "S"
+            assert third.until("alive")["state"] in "RSD"
 
 
 def test_without_a_controller_a_step_and_who_had_attached_end_after_a_while_and_not_before(tmp_path: Path) -> None:

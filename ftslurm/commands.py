@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ftslurm.checks import FAULTS
 from ftslurm.config import Config, most_groups
-from ftslurm.core.scale import refused
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, last_event
 from ftslurm.rundir import RunDir
@@ -174,6 +173,7 @@ def scale_verb(words: list[str]) -> int:
     run = find(args)
 
     from ftslurm import compose, inbox
+    from ftslurm.core.scale import refused
 
     config, reader = compose.load(run.config), JournalReader(run.events)
     why_not = refused(args.groups, config)

@@ -127,6 +127,10 @@ def options_last(words: Sequence[str]) -> list[str]:
     parser = get_args_parser()
     parser.prog = "ftslurm"
     known, others = parser.parse_known_args(words)
+    if unknown := next((word for word in others if word.startswith("-")), None):
+        raise ConfigError(
+            f"there is no option {unknown.partition('=')[0]}; settings are written key=value, {_near(unknown)}"
+        )
     options, overrides = list(words), [*known.overrides, *others]
     for word in overrides:
         options.remove(word)
@@ -169,12 +173,13 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     if unknown := re.search(r"Key '([^']+)' (?:is not in struct|not in '\w+')|Could not override '([^']+)'", whole):
         full = re.search(r"full_key: (\S+)", whole)
         key = max(unknown[1] or "", unknown[2] or "", full[1] if full else "", key=len)
-        names = list(keys())
-        close = [n for n in names if n.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1, cutoff=0.6)
-        if close and close[0] == key.split("[")[0]:  # the key is right, something inside it is not
+        close = _close(key)
+        if close == key.split("[")[0]:  # the key is right, something inside it is not
             return f"{key}: {text}; what it may hold is in ftslurm/config.py"
-        hint = f"did you mean {close[0]}?" if close else f"near it there are {key_like(key)}"
+        hint = f"did you mean {close}?" if close else f"near it there are {key_like(key)}"
         return f"there is no setting {key}; {hint}"
+    if section := re.search(r"Error merging override (\w+=\S*)\s+Invalid type assigned", whole):
+        return f"{section[1]}: that is a section of settings: {key_like(section[1].partition('=')[0])}, ..."
     if missing := re.search(r"Could not find '([\w-]+)/([^']+)'", str(error)):
         presets = re.search(r"Available options in '[^']*':\s*((?:\S+\s*)+?)(?:Config search path|$)", str(error))
         found = ", ".join(presets[1].split()) if presets else "see conf/"
@@ -185,6 +190,22 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         text += f": {_first_lines(error.__cause__)}"
     given = " ".join(" ".join(overrides).split())  # one line, whatever a value holds
     return f"{text} (given: {given})".replace("++", "")
+
+
+def _close(key: str) -> str | None:
+    """The setting that may be meant, if there is one."""
+    names = list(keys())
+    close = [n for n in names if n.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def _near(option: str) -> str:
+    """For somebody who wrote --count=4: how it is to be written."""
+    key, _, value = option.lstrip("-").partition("=")
+    key = key.replace("-", "_")
+    if key not in {name.partition(".")[0] for name in keys()} and (close := _close(key)) is not None:
+        return f"without dashes: {close}={value or 'VALUE'}"
+    return f"without dashes; there are {key_like(key)}"
 
 
 _WANTED = {"Float": "a number", "Integer": "a whole number", "Boolean": "true or false"}

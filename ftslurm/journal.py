@@ -12,7 +12,6 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -188,6 +187,8 @@ def numbers(event: Event, name: str) -> dict[str, float | None]:
 
 def versions() -> dict[str, str]:
     """What this run runs on, for whoever reads the journal in a year."""
+    from importlib.metadata import PackageNotFoundError, version
+
     found = {"python": platform.python_version()}
     for package in ("ftslurm", "torch", "torchft", "submitit", "hydra-core"):
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -137,7 +136,7 @@ class RunDir:
         self.root.mkdir(mode=0o700)
         for folder in (self.logs, self.inbox, self.submitit, self.checkpoints):
             folder.mkdir(mode=0o700)
-        (self.root / "id").write_text(secrets.token_hex(4))
+        (self.root / "id").write_text(os.urandom(4).hex())
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -160,12 +160,46 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
 ]
 
 
+# A command line for each line it reads, in a fork of a process that has imported already what they all import.
+FORKS = """
+import json, os, signal, sys, tempfile
+import hydra.main, hydra._internal.hydra, omegaconf, ftslurm.compose, ftslurm.submit
+from ftslurm import cli
+for line in sys.stdin:
+    words, folder, env = json.loads(line)
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        if (pid := os.fork()) == 0:
+            os.chdir(folder)
+            os.environ.update(env)
+            for end, file in enumerate((open(os.devnull), out, err)):
+                os.dup2(file.fileno(), end)
+            signal.alarm(120)
+            sys.exit(cli.main(words))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        out.seek(0), err.seek(0)
+        print(json.dumps([code, out.read(), err.read()]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin
+        process.stdin.close()
+
+
 @pytest.mark.parametrize(("words", "says"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
 def test_what_cannot_be_meant_is_refused_in_one_paragraph_and_nothing_is_done(
-    words: tuple[str, ...], says: list[str], home: Path
+    words: tuple[str, ...], says: list[str], home: Path, forks: subprocess.Popen[str]
 ) -> None:
     before = tree(home)
-    done = ftslurm(*words, cwd=home, PATH=str(home / "no-slurm"))
+    assert forks.stdin
+    assert forks.stdout
+    print(json.dumps([words, str(home), {"PATH": str(home / "no-slurm")}]), file=forks.stdin, flush=True)
+    done = subprocess.CompletedProcess(words, *json.loads(forks.stdout.readline()))
     assert done.returncode == 2, done
     assert re.fullmatch(r"ftslurm: [^\n]+\n", done.stderr), done.stderr
     assert [part for part in says if part not in done.stderr] == [], done.stderr

@@ -80,7 +80,7 @@ def test_an_orphan_ends_the_job_of_a_controller_that_has_died(run: RunDir, slurm
 
 def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known_of(run: RunDir, slurm: Path) -> None:
     assert not orphan_of(run, 30.0)  # no such file
-    silent_for(run, 29.5)
+    silent_for(run, 20.0)
     touch = threading.Timer(0.1, run.alive.touch)
     touch.start()
     assert not orphan_of(run, 30.0)

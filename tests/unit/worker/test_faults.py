@@ -129,7 +129,7 @@ def test_a_hang_keeps_the_gil_ignores_sigterm_and_leaves_the_guard_alive(tmp_pat
     with step(tmp_path / "run") as task:
         task.begin(IN_THREADS)
         assert inject(task, "hang") is None
-        time.sleep(0.2)
+        task.wait(lambda: stands_still(task), "standstill")
         size = len(task.log())
         task.send("where")
         assert task.until("alive")["state"] in "RSD"
@@ -175,12 +175,20 @@ def test_a_lost_node_takes_every_process_of_this_run_and_node_and_no_other(tmp_p
         assert inject(task, "node") is None
         assert task.process.wait(10) == -signal.SIGKILL
         task.wait(lambda: not any(map(alive, [task.pid, *stray])), "death of all that the worker had started")
+    beside["same node"].wait(20)
     time.sleep(0.1)
     survivors = {name for name, process in beside.items() if process.poll() is None}
     for process in beside.values():
         process.kill()
         process.wait()
     assert survivors == {"other node", "other run", "no node"}
+
+
+def stands_still(task: Step) -> bool:
+    """Whether it has printed nothing for a while."""
+    before = task.log()
+    time.sleep(0.3)
+    return task.log() == before
 
 
 def alive(pid: int) -> bool:

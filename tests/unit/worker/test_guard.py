@@ -162,8 +162,7 @@ def test_what_earlier_attempts_left_is_killed_and_nothing_else(
     foreign = _sleeper({"FTSLURM_RUN_DIR": "/other", "FTSLURM_STEP": "group-0001/0"})
     with step(tmp_path / "run", env={"FTSLURM_STEP": ours, "FTSLURM_FENCE": fence}) as task:
         task.get_ready()
-        time.sleep(0.05)
-        gone = {name for name, process in left.items() if process.poll() is not None}
+        gone = _gone(left, killed)
         survived = foreign.poll() is None
     for process in (*left.values(), foreign):
         process.kill()
@@ -178,8 +177,7 @@ def test_a_standby_fences_as_the_group_it_becomes(tmp_path: Path) -> None:
     left = {name: _sleeper({**run, "FTSLURM_STEP": name}) for name in steps}
     with step(tmp_path / "run", env={"FTSLURM_STEP": "standby-001/5"}) as task:
         task.begin(WAITING, step="group-0001/2", fence=["standby-000/3"])
-        time.sleep(0.1)
-        gone = {name for name, process in left.items() if process.poll() is not None}
+        gone = _gone(left, {"group-0001/1", "standby-000/3"})
         assert processes.state(task.pid) in ("R", "S", "D")
     for process in left.values():
         process.kill()
@@ -188,7 +186,20 @@ def test_a_standby_fences_as_the_group_it_becomes(tmp_path: Path) -> None:
 
 
 def _sleeper(env: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["sleep", "60"], env=os.environ | env, start_new_session=True)
+    process = subprocess.Popen(["sleep", "60"], env=os.environ | env, start_new_session=True)
+    marks = {f"{name}={value}".encode() for name, value in env.items()}
+    while not marks <= set(Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")):
+        time.sleep(0.001)  # the kernel shows it a moment after exec
+    return process
+
+
+def _gone(left: dict[str, subprocess.Popen[bytes]], expected: set[str]) -> set[str]:
+    """Who has ended when those that were to be killed have, and a moment later; it takes a busy machine a while."""
+    deadline = time.monotonic() + PATIENCE_S
+    while any(left[name].poll() is None for name in expected) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    return {name for name, process in left.items() if process.poll() is not None}
 
 
 def test_ranks_are_named_by_their_rank_not_by_their_task(tmp_path: Path) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import itertools
 import re
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import Cluster
 from harness import SCRIPTS, Backend, Run, quoted
 
 from ftslurm.config import shipped
@@ -19,9 +22,18 @@ SMALL = {"dim": 32, "layers": 1, "context": 32, "batch-size": 4, "max-mb": 0.3}
 STEPS, KILLED, HELD = 24, 6, 10  # the step in which a rank dies, and before which the others wait for its return
 SYNCS, EVERY, KILLED_SYNC, HELD_SYNC = 10, 4, 3, 5  # the same where steps are syncs; inner steps from one to the next
 STREAMING: dict[str, object] = {"fragments": 2, "fragment_sync_delay": 1, "fragment_update_alpha": 0.3}
-everywhere = pytest.mark.parametrize(
-    "backend", ["local", pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True
-)
+
+
+@pytest.fixture
+def both(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Backend, Backend]]:
+    """This machine and Slurm, for what is compared with one another."""
+    backends = [Backend(name, {"COLUMNS": "200"}, tmp_path / name) for name in ("local", "slurm")]
+    backends[1].environ |= slurm_cluster.env
+    for backend in backends:
+        backend.tmp_path.mkdir()
+    yield backends[0], backends[1]
+    for run in (run for backend in backends for run in backend.runs):
+        run.abandon()
 
 
 def train(backend: Backend, kind: str, *words: str, kill: str | None = None, hold: int = HELD, **args: object) -> Run:
@@ -133,46 +145,49 @@ def check_curve(killed: Run, clean: Run) -> None:
     assert abs(final_loss(killed) - final_loss(clean)) < 0.3
 
 
-@everywhere
+@pytest.mark.slurm
 def test_ddp_trains_on_every_batch_once_whoever_is_killed_and_a_spare_or_a_checkpoint_makes_it_unseen(
-    backend: Backend,
+    both: tuple[Backend, Backend],
 ) -> None:
+    local, slurm = both  # on Slurm test_recovery.py and test_full_restart.py have plenty of what is local here
     spares = ("groups.count=3", "groups.min=2")
-    spared = train(backend, "ddp", *spares, steps=STEPS, active=2, kill=f"0 0 {KILLED} allreduce")
+    spared = train(slurm, "ddp", *spares, steps=STEPS, active=2, kill=f"0 0 {KILLED} allreduce")
     assert check_every_batch_once(spared, groups=3, steps=STEPS) == 2 * STEPS
     (undisturbed,) = check_weights(spared, groups=3)
 
-    if backend.name == "local":  # on Slurm test_recovery.py and test_full_restart.py have plenty of it
-        clean = train(backend, "ddp", steps=STEPS, print_every=1)
-        assert check_weights(clean, groups=2) == [undisturbed]
-        assert check_every_batch_once(clean, groups=2, steps=STEPS) == 2 * STEPS
+    clean = train(local, "ddp", steps=STEPS, print_every=1)
+    assert check_weights(clean, groups=2) == [undisturbed]
+    assert check_every_batch_once(clean, groups=2, steps=STEPS) == 2 * STEPS
 
-        killed = train(backend, "ddp", steps=STEPS, print_every=1, kill=f"1 0 {KILLED} allreduce")
-        assert check_weights(killed, groups=2) != [undisturbed]
-        assert STEPS < check_every_batch_once(killed, groups=2, steps=STEPS) < 2 * STEPS
-        assert "not committed, once more" in killed.rank_log(0)
-        check_curve(killed, clean)
+    killed = train(local, "ddp", steps=STEPS, print_every=1, kill=f"1 0 {KILLED} allreduce")
+    assert check_weights(killed, groups=2) != [undisturbed]
+    assert STEPS < check_every_batch_once(killed, groups=2, steps=STEPS) < 2 * STEPS
+    assert "not committed, once more" in killed.rank_log(0)
+    check_curve(killed, clean)
 
-        everybody, step = restart_all(backend, "ddp", at=KILLED, every=4, steps=STEPS)
-        assert check_every_batch_once(everybody, groups=2, steps=STEPS, restored=step) == 2 * STEPS
-        assert check_weights(everybody, groups=2) == [undisturbed]
+    everybody, step = restart_all(local, "ddp", at=KILLED, every=4, steps=STEPS)
+    assert check_every_batch_once(everybody, groups=2, steps=STEPS, restored=step) == 2 * STEPS
+    assert check_weights(everybody, groups=2) == [undisturbed]
 
 
-@everywhere
-def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_shard_by_shard(backend: Backend) -> None:
-    shape = ("groups.nodes=2", "groups.workers=1") if backend.name == "slurm" else ("groups.workers=2",)
-    killed = train(backend, "hsdp", *shape, steps=STEPS, print_every=1, kill=f"1 1 {KILLED} allreduce")
+@pytest.mark.slurm
+def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_shard_by_shard(
+    both: tuple[Backend, Backend],
+) -> None:
+    local, slurm = both
+    nodes = ("groups.nodes=2", "groups.workers=1")
+    killed = train(slurm, "hsdp", *nodes, steps=STEPS, print_every=1, kill=f"1 1 {KILLED} allreduce")
     first, second = check_weights(killed, groups=2, ranks=2)
     assert first != second
     assert STEPS < check_every_batch_once(killed, groups=2, steps=STEPS, ranks=2) < 2 * STEPS
-    if backend.name == "local":
-        everybody, step = restart_all(backend, "hsdp", *shape, at=KILLED, every=4, steps=STEPS)
-        assert check_every_batch_once(everybody, groups=2, steps=STEPS, ranks=2, restored=step) == 2 * STEPS
-        restarted = check_weights(everybody, groups=2, ranks=2)
-        clean = train(backend, "hsdp", *shape, steps=STEPS, print_every=1)
-        assert check_weights(clean, groups=2, ranks=2) == restarted
-        assert check_every_batch_once(clean, groups=2, steps=STEPS, ranks=2) == 2 * STEPS
-        check_curve(killed, clean)
+
+    everybody, step = restart_all(local, "hsdp", "groups.workers=2", at=KILLED, every=4, steps=STEPS)
+    assert check_every_batch_once(everybody, groups=2, steps=STEPS, ranks=2, restored=step) == 2 * STEPS
+    restarted = check_weights(everybody, groups=2, ranks=2)
+    clean = train(local, "hsdp", "groups.workers=2", steps=STEPS, print_every=1)
+    assert check_weights(clean, groups=2, ranks=2) == restarted
+    assert check_every_batch_once(clean, groups=2, steps=STEPS, ranks=2) == 2 * STEPS
+    check_curve(killed, clean)
 
 
 @pytest.mark.parametrize(

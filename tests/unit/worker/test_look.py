@@ -41,8 +41,8 @@ def test_the_steps_of_this_run_on_this_node_and_how_their_processes_are(tmp_path
     try:
         started[1].send_signal(signal.SIGSTOP)
         started[3].kill()  # a zombie until it is waited for
-        deadline = time.monotonic() + 10
-        while [processes.state(started[n].pid) for n in (1, 3)] != ["T", "Z"] and time.monotonic() < deadline:
+        deadline, become = time.monotonic() + 20, ["S", "T", "S", "Z", *"SSSS"]
+        while [processes.state(process.pid) for process in started] != become and time.monotonic() < deadline:
             time.sleep(0.01)
         said = look(FTSLURM_RUN_DIR=run, SLURMD_NODENAME="n1", FTSLURM_STEP="probe/0")
         assert (said["type"], said["node"]) == ("look", "n1")

@@ -34,8 +34,8 @@ lint: $(STAMP)  ## ruff and mypy
 	$(call quietly,$(BIN)/mypy)
 	echo "==> lint: clean ($${SECONDS} s)"
 
-unit: $(STAMP)  ## only the tests that start no process
-	$(BIN)/pytest tests/unit $(ARGS)
+unit: $(STAMP)  ## only the tests of each part alone: a minute
+	$(BIN)/pytest -n 2 tests/unit $(ARGS)
 
 clean:  ## remove .venv, builds and caches; runs/ stays
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -24,6 +24,8 @@ SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started wi
 AGAIN_S = 20.0  # an order that Slurm has not followed is repeated after this long
 BETWEEN_S = 10.0  # a job that is ending may yet come back to the queue; after this long it is not waited for
 MOST_EXCLUDED = 100  # nodes that are named to sbatch
+SAVES_S = 30.0  # a checkpoint may take so long
+SPARE_S = 5.0  # between the end of a group's grace time and that of its job
 HOPELESS = 4  # refusals in a row, after which a group without a place counts as one that will get none
 
 
@@ -250,4 +252,5 @@ def deadlines(state: RunState, now: float, config: Config) -> Iterator[float]:
             yield limit
             yield (limit + one.ends) / 2
             yield one.ends - config.cluster.signal_s
-            yield one.ends - config.stop.grace_s - 35.0
+            yield one.ends - config.stop.grace_s - SPARE_S - SAVES_S
+            yield one.ends - config.stop.grace_s - SPARE_S

@@ -9,11 +9,8 @@ from ftslurm.core import placement, rollover
 from ftslurm.core.actions import Action, Record, Stop
 from ftslurm.core.jobs import TOLD_S, Outcome, living, update
 from ftslurm.core.model import LIVE, Cause, Job, Marks, Phase, RunState, Unit
-from ftslurm.core.supply import handover_at, lasts, may_ask, uses_jobs
+from ftslurm.core.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
 from ftslurm.core.units import places, pool_of, swap
-
-SAVES_S = 30.0  # a checkpoint may take so long
-SPARE_S = 5.0  # between the end of a group's grace time and that of its job
 
 
 def vacate(state: RunState, now: float, config: Config) -> Outcome:
@@ -41,16 +38,17 @@ def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunSta
     """Whether a job's time is over (cluster.signal_s before its limit).
 
     The last group that holds the training's state stays longer: others may be on their way back. It goes when there is
-    just time to save a checkpoint, and to save it.
+    just time to save a checkpoint, and to save it. One that is being adopted stays until it can be told to end.
     """
     if one.ends is None or now < one.ends - config.cluster.signal_s or not one.usable:
         return state, False
+    end = one.ends - config.stop.grace_s - SPARE_S
+    if now < end and any(u.adoption is not None for u in living(state, one.name)):
+        return state, False
     there = {None, *(o.name for o in state.jobs if o.name != one.name and o.usable)}
     others = (u.place.allocation in there for u in state.groups if u.joined and u.place is not None)
-    holds = any(u.joined or u.adoption is not None for u in living(state, one.name))  # or it may, and will soon say
-    if any(others) or not holds:
+    if any(others) or not any(u.joined for u in living(state, one.name)):
         return state, True
-    end = one.ends - config.stop.grace_s - SPARE_S
     if now < end - SAVES_S:
         return state, False
     if now < end and (state.saving is None or state.saving.until < now):
@@ -80,7 +78,7 @@ def _moves(state: RunState, one: Job, now: float, config: Config) -> bool:
     if limit is None or one.ends is None or now < limit:
         return False
     unit = next(living(state, one.name), None)
-    if unit is None or unit.phase is Phase.STOPPING:
+    if unit is None or unit.phase is Phase.STOPPING or unit.adoption is not None:
         return False
     if unit.is_standby:
         return True

@@ -55,6 +55,7 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
 from ftslurm.core.past import LeftOut, Live, Past, Scheduled
+from ftslurm.core.supply import SPARE_S
 from ftslurm.slurm import NO_GUARD, TAKEN, not_adopted
 
 OLD, NEW = "http://old:1", "http://new:2"
@@ -314,6 +315,23 @@ def test_who_may_hold_the_state_is_not_sent_away_before_it_has_said_so() -> None
     assert story.records("allocation_leaving") == []
     assert story.all(Attach) == [Attach(A0, 0, PLACES[A0], "91.0"), Attach(B0, 1, PLACES[B0], "92.0")]
     story.turn(11.5, [*word(A0), *word(B0)])  # now another one is known to hold it
+    assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
+
+
+@pytest.mark.parametrize("adopted_at", [12.0, None])
+def test_a_job_near_its_end_is_not_left_before_its_group_can_be_told(adopted_at: float | None) -> None:
+    ending = JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
+    story = play((10, opening(past())), (11, ending), (11.2,), (11.5, word(B0)), (11.8,), config=array())
+    assert story.records("allocation_leaving") == []  # although another group holds the state
+    if adopted_at is not None:
+        story.turn(adopted_at, word(A0))
+        assert story.ids(Stop) == [A0]
+    else:
+        spare = 100.0 - story.config.stop.grace_s - SPARE_S
+        story.wait(spare - 0.1)
+        assert story.records("allocation_leaving") == []
+        story.wait(spare + 0.1)
+        assert story.ids(Kill) == [A0]
     assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
 
 

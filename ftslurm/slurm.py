@@ -160,14 +160,17 @@ def out_of_time(line: str, job: str) -> bool:
     return over and match is not None and match["step"].partition(".")[0] == job
 
 
-NO_GUARD, TAKEN = 76, 79  # the codes of a task that finds nobody to adopt, or loses it (ftslurm.worker.attach)
+# The codes of a task that finds nobody to adopt, has said how the step's task has failed, or loses it (worker.attach).
+NO_GUARD, SAID, TAKEN = 76, 77, 79
 
 
-def not_adopted(evidence: Evidence) -> Evidence:
+def not_adopted(evidence: Evidence) -> Evidence | None:
     """The same sign from an srun that only leads to the step of an earlier controller: what it says of the step."""
     if evidence.code == NO_GUARD:
         error = "the step has not outlived its controller, or cannot be reached: see its step.log"
         return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error)
+    if evidence.code == SAID:
+        return None
     if evidence.code == TAKEN:
         return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
     return evidence

@@ -149,7 +149,8 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
     if adoption is None:
         return state, []
     words = (*(word for word in adoption.words if word.task != event.word.task), event.word)
-    unit = replace(unit, adoption=replace(adoption, words=words))
+    known = unit.assigned or event.word.assigned  # also if the others' words do not come: its script has begun
+    unit = replace(unit, adoption=replace(adoption, words=words), assigned=known)
     if len(words) < tasks_of(unit, config) or unit.phase not in LIVE:
         return swap(state, unit), []
     unit = _as_it_was(unit, now, config)

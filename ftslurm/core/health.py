@@ -42,8 +42,17 @@ def silences(state: RunState) -> Iterator[Silence]:
         if unit.phase not in (Phase.STARTING, Phase.RUNNING) or unit.place is None or unit.marks.launched is None:
             continue
         for node in dict.fromkeys(unit.place.nodes):
+            if next((task for task, host in enumerate(unit.hosts) if host == node), None) in unit.done:
+                continue  # the first task of a node speaks for it, and has ended well: others may take their time
             heard = [pulse.time for host, pulse in zip(unit.hosts, unit.pulses, strict=False) if host == node and pulse]
             yield Silence(unit, node, max(heard, default=unit.marks.launched))
+
+
+def _over(unit: Unit) -> float | None:
+    """When a unit was last heard all of whose tasks have ended well; None: it is not such a one."""
+    if unit.phase is not Phase.RUNNING or not unit.hosts or len(unit.done) < len(unit.hosts):
+        return None
+    return max((pulse.time for pulse in unit.pulses if pulse is not None), default=unit.marks.launched)
 
 
 def suspicious_s(config: Config) -> float:
@@ -56,6 +65,10 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     if state.ending is not None:
         return state, []
     health, actions = config.health, list[Action]()
+    for unit in state.units:
+        over = _over(unit)
+        if over is not None and now >= over + health.lost_after_s:  # its srun waits for a node that is gone
+            state = swap(state, replace(unit, phase=Phase.STOPPING, due=now))
     every = sorted(silences(state), key=lambda silence: silence.since)  # where a node is the key, its latest wins
     quiet = [silence for silence in every if now >= silence.since + suspicious_s(config)]
     looks = {look.node: look for look in state.looks}
@@ -267,6 +280,7 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
         yield silence.since + 2 * half
         yield silence.since + 4 * half
         yield silence.since + config.health.orphan_after_s
+    yield from (over + 2 * half for unit in state.units if (over := _over(unit)) is not None)
     for look in state.looks:
         yield look.asked + half
         yield look.asked + 2 * half

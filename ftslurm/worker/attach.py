@@ -1,7 +1,7 @@
 """A new controller's way to the guard of one task: `python -m ftslurm.worker.attach --step group-0003/2`.
 
 Started by an srun with the step's own layout, so that each task finds its guard by SLURM_PROCID. It passes stdin on to
-the guard and the guard's lines on to stdout, and ends as the guard does. If the task has ended while nobody led, it
+the guard and the guard's lines on to stdout, and ends when the guard does. If the task has ended while nobody led, it
 says what its guard has left behind (wire.py). srun's death is not told to its tasks, so it ends by itself when it hears
 nothing for health.orphan_after_s; so does the guard, if nobody else attaches meanwhile.
 """
@@ -15,7 +15,6 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 
 import argparse
 import os
-import resource
 import select
 import signal
 import socket
@@ -24,10 +23,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm import channel
-from ftslurm.worker.guard import KILLED_BY_ORDER, ORPHANED
+from ftslurm.worker.guard import ORPHANED
 from ftslurm.worker.wire import address, last_words, peer_uid
 
-NO_GUARD = 76  # EX_PROTOCOL: there is nobody to attach to. slurm.py knows this one and the next
+NO_GUARD = 76  # EX_PROTOCOL: there is nobody to attach to. slurm.py knows this one and the next two
+SAID = 77  # how the task has ended, or failed, has been told: that counts, and not how we end
 TAKEN = 79  # another controller has attached, or the guard was killed
 
 
@@ -49,15 +49,16 @@ def main() -> NoReturn:
         end = _say_for(left_behind)
         if end is None:
             _fail(f"{who} cannot be adopted: {guard}")
-        _end_like(end, who)
+        os._exit(end)
     if peer_uid(guard) != os.getuid():
         _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # as the guard does: what Slurm signals is for the scripts
-    end = _pump(guard, options.orphan_after_s)
-    if end == TAKEN:  # or it was ending when we came
-        end = _say_for(left_behind) or TAKEN
-    _end_like(end, who)
+    code = _pump(guard, options.orphan_after_s)
+    told = _say_for(left_behind) if code == TAKEN else code  # it was ending when we came
+    if told is None:
+        _say(f"{who} has left: another controller has attached, or it was killed")
+    os._exit(TAKEN if told is None else told)
 
 
 def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:
@@ -75,33 +76,31 @@ def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket 
             time.sleep(0.1)
 
 
-def _say_for(left_behind: str) -> channel.Message | int | None:
-    """Say what a guard that has ended would have said: its last message; None: it has left nothing behind."""
+def _say_for(left_behind: str) -> int | None:
+    """Say what a guard that has ended would have said; how to end then. None: it has left nothing behind."""
     try:
-        lines = Path(left_behind).read_bytes().splitlines()
+        return _pass_on(Path(left_behind).read_bytes().splitlines())
     except OSError:
         return None
-    return _pass_on(lines)
 
 
-def _pass_on(lines: list[bytes]) -> channel.Message | int | None:
-    """Lines to the controller: the message of the end, if it is among them."""
-    exited = None
+def _pass_on(lines: list[bytes]) -> int | None:
+    """Lines to the controller; the code to end with after them, if one of them tells of the end."""
+    end = None
     for line in lines:
         try:
             os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
         except OSError:
             return ORPHANED  # slurmstepd is gone
         message = channel.decode(line)
-        if message is not None and message["type"] == "exited":
-            exited = message
-    return exited
+        if message is not None and message["type"] in ("failed", "exited"):
+            end = 0 if message.get("code") == 0 else SAID
+    return end
 
 
-def _pump(guard: socket.socket, orphan_after_s: float) -> channel.Message | int:
-    """Pass both ways on until the end: the guard's last message, or the code to end with."""
-    lines = channel.Lines()
-    exited: channel.Message | int | None = None
+def _pump(guard: socket.socket, orphan_after_s: float) -> int:
+    """Pass both ways on until the end; returns the code to end with."""
+    lines, end = channel.Lines(), TAKEN
     poll, heard = select.poll(), time.monotonic()
     poll.register(0, select.POLLIN)
     poll.register(guard, select.POLLIN)
@@ -122,25 +121,11 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> channel.Message | int:
             except OSError:
                 data = b""
             if not data:
-                return exited or TAKEN
-            exited = _pass_on(lines.feed(data)) or exited
-            if exited == ORPHANED:
+                return end
+            told = _pass_on(lines.feed(data))
+            if told == ORPHANED:
                 return ORPHANED
-
-
-def _end_like(end: channel.Message | int, who: str) -> NoReturn:
-    if end == TAKEN:
-        _say(f"{who} has left: another controller has attached, or it was killed")
-    if isinstance(end, int):
-        os._exit(end)
-    if end.get("signal") is None:
-        os._exit(int(end["code"]))
-    number = int(end["signal"])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if number != signal.SIGKILL:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(KILLED_BY_ORDER)
+            end = end if told is None else told
 
 
 def _fail(words: str) -> NoReturn:

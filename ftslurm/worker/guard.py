@@ -39,7 +39,7 @@ from ftslurm.worker import faults, processes, script, stacks
 from ftslurm.worker.forward import Forwarder
 from ftslurm.worker.position import Position
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from ftslurm.worker.wire import Wire, address, last_words, leave_words, slurm_step
+from ftslurm.worker.wire import Wire, address, last_words, slurm_step
 
 KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
 SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
@@ -166,7 +166,8 @@ class Guard:
         options = self.task.options
         if self.reports is not None:
             name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
-            self.wire.be_adoptable(self.reports, name, self.adopted)
+            end = last_words(options.log_dir, self.task.index)
+            self.wire.be_adoptable(self.reports, name, self.adopted, self.story, end)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
@@ -299,10 +300,8 @@ class Guard:
         words = script.last_words(self.log[0]) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
-        if self.task.options.adoptable:
-            leave_words(last_words(self.task.options.log_dir, self.task.index), self.story())
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
-        self.wire.finish()
+        self.wire.finish(self.task.options.orphan_after_s)
         if not killed:
             os._exit(code)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough

@@ -23,6 +23,7 @@ from ftslurm import channel
 MOST_UNSENT = 1 << 18  # bytes; who reads so slowly learns the rest from what comes later
 KEPT = ("serving", "served", "session", "done", "failed", "exited")  # said again, the last of each
 FINISH_S = 1.0  # who does not read for so long learns the end of the step from srun
+LEFT = ("failed", "exited")  # left behind before they are said: who hears them may have the step killed, and go
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -53,8 +54,8 @@ class Told:
         self.begin: channel.Message | None = None
         self.kept: dict[str, bytes] = {}
 
-    def reported(self, line: bytes) -> None:
-        """A line from the worker, or of its end."""
+    def reported(self, line: bytes) -> str | None:
+        """A line from the worker, or of its end; returns its type."""
         message = channel.decode(line)
         match message and message["type"]:
             case "ready":
@@ -65,6 +66,7 @@ class Told:
                 self.committed = True
             case kind if kind in KEPT:
                 self.kept[str(kind)] = line
+        return None if message is None else str(message["type"])
 
     def ordered(self, message: channel.Message) -> None:
         """A message to the worker."""
@@ -104,16 +106,24 @@ class Wire:
         self.far: int | None = 1  # where lines go; None: nowhere, the process that had attached is gone
         self.unsent = bytearray()
         self.attached: Callable[[], None] = lambda: None
+        self.story: Callable[[], list[bytes]] = list
+        self.end: str | None = None
+        self.left = True  # what had to be left behind is
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
 
-    def be_adoptable(self, reports: int, name: bytes, attached: Callable[[], None]) -> None:
+    def be_adoptable(
+        self, reports: int, name: bytes, attached: Callable[[], None], story: Callable[[], list[bytes]], end: str
+    ) -> None:
         """Pass the worker's reports on, and let new controllers attach.
 
         Args:
             reports: the end of the pipe into which the worker writes whole lines.
             name: of the socket.
             attached: called whenever one has.
+            story: all that one has to hear.
+            end: the file in which that is left behind (last_words).
         """
+        self.story, self.end = story, end
         os.set_blocking(reports, False)
         os.set_blocking(1, False)
         self.reports = reports
@@ -136,7 +146,8 @@ class Wire:
             with contextlib.suppress(OSError):
                 os.write(1, line)
             return
-        self.told.reported(line)
+        if self.told.reported(line) in LEFT and self.end is not None:
+            self.left = leave_words(self.end, self.story())
         if self.far is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
@@ -154,12 +165,19 @@ class Wire:
             for line in self.reported.feed(data):
                 self.say(line + b"\n")
 
-    def finish(self) -> None:
-        """Let the last words out; whoever is to hear them may be slow, or gone."""
-        deadline = time.monotonic() + FINISH_S
-        while self.unsent and self.far is not None and (left := deadline - time.monotonic()) > 0:
-            select.select([], [self.far], [], left)
-            self._flush()
+    def finish(self, orphan_after_s: float) -> None:
+        """Let the last words out; whoever is to hear them may be slow, or gone.
+
+        If they could not be left behind (a full disk), a controller must be heard after them, ours or another one.
+        """
+        said = time.monotonic()
+        limit = said + (FINISH_S if self.left else orphan_after_s)
+        while (self.unsent or not (self.left or self.heard > said)) and not self.is_cut():
+            left = limit - time.monotonic()
+            if left <= 0:
+                return
+            for key, events in self.selector.select(min(1.0, left)):
+                key.data(events)
 
     def is_cut(self) -> bool:
         """Whether both pipes are closed at their other ends: slurmstepd is gone."""
@@ -255,15 +273,17 @@ def last_words(folder: str, task: int) -> str:
     return os.path.join(folder, f"task-{task}.end")
 
 
-def leave_words(path: str, lines: list[bytes]) -> None:
-    """Write that file, whole or not at all."""
+def leave_words(path: str, lines: list[bytes]) -> bool:
+    """Write that file, whole or not at all; returns whether it could be written."""
     part = f"{path}.part"
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.writelines(lines)
         os.replace(part, path)
     except OSError as error:
-        _complain(f"a new controller will not learn how this task has ended: {path}: {error.strerror}")
+        _complain(f"how this task has ended cannot be left for a new controller: {path}: {error.strerror}")
+        return False
+    return True
 
 
 def _complain(words: str) -> None:

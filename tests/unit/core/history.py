@@ -117,11 +117,11 @@ def finished(step: StepId) -> list[Event]:
     return [TaskDone(step, 0), Ended(step, code=0)]
 
 
-def beats(until: Mapping[StepId, float], since: float = 2.0, every: float = 2.0) -> list[Moment]:
-    """The signs of life of the first task of each step, up to its time."""
+def beats(until: Mapping[StepId, float], since: float = 2.0, every: float = 2.0, task: int = 0) -> list[Moment]:
+    """The signs of life of the first task of each step, or of another one, up to its time."""
     count = int((max(until.values()) - since) / every) + 1
     times = [since + n * every for n in range(count)]
-    return [(t, [Alive(step, 0, t) for step, last in until.items() if t <= last]) for t in times]
+    return [(t, [Alive(step, task, t) for step, last in until.items() if t <= last]) for t in times]
 
 
 def merged(*histories: Iterable[Moment]) -> list[Moment]:

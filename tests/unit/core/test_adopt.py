@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from history import (
@@ -56,7 +56,7 @@ from ftslurm.core.events import (
 from ftslurm.core.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
 from ftslurm.core.past import LeftOut, Live, Past, Scheduled
 from ftslurm.core.supply import SPARE_S
-from ftslurm.slurm import NO_GUARD, TAKEN, not_adopted
+from ftslurm.slurm import NO_GUARD, SAID, TAKEN, not_adopted
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
@@ -211,8 +211,19 @@ def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> N
 
 def test_codes_of_the_way_to_a_step_are_no_codes_of_a_script() -> None:
     assert not_adopted(Evidence(0, "n1", code=3)) == Evidence(0, "n1", code=3)
-    assert not_adopted(Evidence(0, "n1", code=NO_GUARD)).cause is Cause.UNKNOWN
-    assert not_adopted(Evidence(0, "n1", code=TAKEN)).signal == 9
+    assert not_adopted(Evidence(0, "n1", code=SAID)) is None  # its end has been told
+    assert cast(Evidence, not_adopted(Evidence(0, "n1", code=NO_GUARD))).cause is Cause.UNKNOWN
+    assert cast(Evidence, not_adopted(Evidence(0, "n1", code=TAKEN))).signal == 9
+
+
+def test_what_one_task_of_several_tells_of_the_scripts_end_counts_though_the_others_are_silent() -> None:
+    wide, settings = past(live(A0, hosts=2), live(B0, hosts=2)), array(groups={"workers": 2})
+    story = play((10, opening(wide)), (11, ALL), (11.5, word(A0), word(A0, 1)), config=settings)
+    failed = TaskFailed(B0, Evidence(1, None, code=1, error="ValueError: nine"))
+    story.turn(12, [*word(B0, 1), failed])
+    story.turn(13, [Ended(B0, SAID)])
+    (ended,) = story.records("step_exited")
+    assert (ended["cause"], ended["error"], ended["rank"]) == ("user_error", "ValueError: nine", 1)
 
 
 def test_while_srun_cannot_start_it_is_tried_again_for_as_long_as_a_step_waits() -> None:

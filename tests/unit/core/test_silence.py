@@ -27,7 +27,7 @@ from history import (
 
 from ftslurm.config import Config
 from ftslurm.core.actions import Kill, Launch, Probe
-from ftslurm.core.events import Alive, Ended, Hello, LighthouseUp, Looked, NodesLeft
+from ftslurm.core.events import Alive, Ended, Hello, LighthouseUp, Looked, NodesLeft, TaskDone
 from ftslurm.core.health import LOOK_AGAIN_S
 from ftslurm.core.model import Phase, Place, StepId
 
@@ -95,6 +95,33 @@ def test_two_groups_of_one_silent_node_are_one_suspicion_and_one_lost_node() -> 
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), [(25.1, ALL), (30,)]), config=shared)
     assert len(story.all(Probe)) == len(story.records("node_silent")) == len(story.records("node_excluded")) == 1
     assert {step.unit for step in story.ids(Kill)} == {"lighthouse", A0.unit, B0.unit}
+
+
+def wide_b(*moments: Moment, until: float) -> Story:
+    """Group B has a rank on n2 and one on n3, and its first has ended well at 20."""
+    settings = listening(groups={"nodes": 2})
+    start = ((0, granted(4)), STARTED[1])
+    up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), STARTED[4]]
+    heard = beats({LIGHT0: until, A0: until, B0: 20.0})
+    return play(*merged(start, up, heard, [(20, TaskDone(B0, 0))], moments, [(until,)]), config=settings)
+
+
+def test_a_node_whose_first_rank_has_ended_well_may_be_silent() -> None:
+    others = beats({A0: 90.0, B0: 90.0}, task=1)
+    story = wide_b(*others, until=90.0)
+    assert story.all(Probe) == []
+    assert story.ids(Kill) == []
+    story.turn(91, [TaskDone(B0, 1), Ended(B0, code=0)])
+    assert cause(story)[0] == "ok"
+
+
+def test_a_step_all_of_whose_ranks_have_ended_well_is_not_waited_for_longer_than_a_silent_node() -> None:
+    others = [*beats({A0: 60.0, B0: 30.0}, task=1), (30, TaskDone(B0, 1))]
+    story = wide_b(*others, until=60.0)  # its srun waits for a node that is gone
+    assert story.times(Kill, B0)[0] == 40
+    assert story.all(Probe) == []
+    story.turn(61, [Ended(B0, code=137)])
+    assert cause(story)[0] == "ok"
 
 
 def test_while_the_run_ends_nobody_is_asked_about() -> None:

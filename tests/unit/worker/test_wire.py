@@ -17,7 +17,7 @@ from guarded import PATIENCE_S, Attached, attached, step
 
 from ftslurm import channel
 from ftslurm.worker import processes, wire
-from ftslurm.worker.attach import NO_GUARD, TAKEN
+from ftslurm.worker.attach import NO_GUARD, SAID, TAKEN
 from ftslurm.worker.guard import ORPHANED
 
 WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
@@ -101,7 +101,20 @@ def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(
                 assert adopted(there)["begun"] is True
                 assert there.until("failed")["error"] == "ValueError: nine"
                 assert there.until("exited")["code"] == 1
-                assert there.process.wait(PATIENCE_S) == 1
+                assert there.process.wait(PATIENCE_S) == SAID
+
+
+def test_a_worker_that_is_killed_for_its_failure_has_told_it_before(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with step(folder, "--adoptable") as task:
+        task.begin("print('now', flush=True)\nraise ValueError('nine')")
+        task.until("failed")
+        task.process.kill()  # as Slurm does when the controller that heard it has the step ended
+        task.process.wait()
+    with attached(folder) as there:
+        assert adopted(there)["begun"] is True
+        assert there.until("failed")["error"] == "ValueError: nine"
+        assert there.process.wait(PATIENCE_S) == SAID
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -117,7 +130,7 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
                     wire.last_words(str(folder), 0), [channel.encode("exited", task=0, code=5, signal=None)]
                 )
             task.process.kill()
-            assert there.process.wait(PATIENCE_S) == (5 if heard else TAKEN)
+            assert there.process.wait(PATIENCE_S) == (SAID if heard else TAKEN)
             assert not heard or there.until("exited")["code"] == 5
 
 
@@ -133,13 +146,18 @@ def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
     with step(folder, "--adoptable") as task:
         (folder / "task-0.end").mkdir()
         task.begin("print('now', flush=True)")
-        assert task.process.wait(PATIENCE_S) == 0
-        assert "a new controller will not learn how this task has ended" in task.step_log()
+        task.until("exited")
+        time.sleep(0.3)
+        assert task.process.poll() is None  # so it waits until somebody is heard
+        assert "how this task has ended cannot be left for a new controller" in task.step_log()
         with attached(folder) as there:
-            assert there.process.wait(PATIENCE_S) == NO_GUARD
+            assert there.until("exited")["code"] == 0
+            there.send("ping")
+            assert there.process.wait(PATIENCE_S) == 0
+            assert task.process.wait(PATIENCE_S) == 0
 
 
-def test_one_that_attaches_ends_as_the_guard_does(tmp_path: Path) -> None:
+def test_one_that_attaches_ends_when_the_guard_does(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with step(folder, "--adoptable") as task:
         task.begin(WAITING)
@@ -147,7 +165,7 @@ def test_one_that_attaches_ends_as_the_guard_does(tmp_path: Path) -> None:
             adopted(there)
             os.kill(task.pid, signal.SIGKILL)
             assert there.until("exited")["signal"] == signal.SIGKILL
-            assert there.process.wait(PATIENCE_S) == -signal.SIGKILL
+            assert there.process.wait(PATIENCE_S) == SAID
             assert task.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 

@@ -37,8 +37,8 @@ verbs (none, and key=value arguments, means run)
   scale  [RUN] N           more groups or fewer while it trains, up to groups.max   `ftslurm scale --help`
   inject [RUN] FAULT       do a running run real harm, to see it recover            `--group N --rank R`
 
-RUN is a run directory, a run id or its beginning; without it, the newest run under runs/ is meant (--root DIR: another
-folder).
+RUN is a run directory, a run id or its beginning, or the Slurm job of its controller; without it, the newest run under
+runs/ is meant (--root DIR: another folder).
 """
 
 

@@ -46,7 +46,9 @@ Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 this run
 def parser_for(verb: str, about: str) -> argparse.ArgumentParser:
     """What all verbs on a run take."""
     parser = argparse.ArgumentParser(prog=f"ftslurm {verb}", description=about)
-    parser.add_argument("run", nargs="?", metavar="RUN", help="directory, id or its beginning (default: newest run)")
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="directory, id (or its beginning), Slurm job; default: newest"
+    )
     parser.add_argument("--root", default="runs", help="where runs lie (run.root; default: runs)")
     return parser
 

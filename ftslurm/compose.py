@@ -163,8 +163,9 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
     from hydra.errors import OverrideParseException
 
     if isinstance(error, OverrideParseException):
+        given = (error.override or "").removeprefix("++")
         return (
-            f"{error.override!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
+            f"{given!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
             f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
         )
     text, whole = _first_lines(error), f"{error}\n{error.__cause__}"
@@ -177,6 +178,8 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
         if close == key.split("[")[0]:  # the key is right, something inside it is not
             return f"{key}: {text}; what it may hold is in ftslurm/config.py"
         hint = f"did you mean {close}?" if close else f"near it there are {key_like(key)}"
+        if not close and "." not in key:  # of no section
+            hint = f"if it is an argument of your script, write job.args.{key}; there are {key_like(key)}"
         return f"there is no setting {key}; {hint}"
     if section := re.search(r"Error merging override (\w+=\S*)\s+Invalid type assigned", whole):
         return f"{section[1]}: that is a section of settings: {key_like(section[1].partition('=')[0])}, ..."
@@ -194,8 +197,10 @@ def explain(error: Exception, overrides: Sequence[str]) -> str:
 
 def _close(key: str) -> str | None:
     """The setting that may be meant, if there is one."""
-    names = list(keys())
-    close = [n for n in names if n.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    names, last = list(keys()), key.rpartition(".")[2]
+    if key in names:
+        return key
+    close = [n for n in names if n.endswith(f".{last}")] or difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     return close[0] if close else None
 
 

@@ -15,7 +15,8 @@ def find(run: str | None, root: Path) -> RunDir:
     """The run directory for RUN of the command line.
 
     Args:
-        run: a run directory, a run id, the beginning of just one, or None for the newest under `root`.
+        run: a run directory, a run id, the beginning of just one, the id of the Slurm job that its controller runs in,
+            or None for the newest under `root`.
 
     Raises:
         RunNotFound: there is none, or it could be several; the message says where was looked and which runs are there.
@@ -30,12 +31,22 @@ def find(run: str | None, root: Path) -> RunDir:
     for path in candidates:
         if _there(RunDir(path).config):
             return RunDir(path)
+    if run and run.isdigit() and (of_job := next((known for known in newest(root) if _job_of(known) == run), None)):
+        return of_job
     begins = [known for known in newest(root) if run and known.root.name.startswith(run)]
     if len(begins) == 1:
         return begins[0]
     if begins:
         raise RunNotFound(f"{run!r} could be any of {_few(begins)}: give more of its id")
     raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
+
+
+def _job_of(run: RunDir) -> str | None:
+    """The Slurm job of its controller."""
+    try:
+        return run.job_id.read_text().strip()
+    except OSError:
+        return None
 
 
 def newest(root: Path) -> list[RunDir]:

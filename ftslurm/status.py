@@ -45,6 +45,7 @@ class RunStatus:
     finished: float | None = None
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
+    full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: from which step back to which checkpoint's
     excluded_nodes: tuple[str, ...] = ()
     checkpoint: int | None = None  # the step of the newest that was saved, or that all groups started from
     warnings: tuple[str, ...] = ()  # what the user should know, in plain words
@@ -149,7 +150,8 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
         case "checkpoint_saved" | "checkpoint_restored":
             return replace(status, checkpoint=integer(event, "step"))
         case "full_restart":
-            return replace(status, checkpoint=integer(event, "checkpoint_step"))
+            step, back = integer(event, "step") or 0, integer(event, "checkpoint_step")
+            return replace(status, checkpoint=back, full_restarts=(*status.full_restarts, (step, back)))
         case "step_adopted" if (group := _current(status, event)) is not None:
             return _put(status, replace(group, start=status.starts))
         case "run_requeued":

@@ -38,6 +38,9 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     took = f" in {wording.seconds(end - status.started)}" if end and status.started else ""
     facts.add_row("steps", f"{wording.of_total(status.step, status)}{took}")
     facts.add_row("restarts", str(status.restarts))
+    for step, back in status.full_restarts[-_FAILURES_SHOWN:]:
+        to = "" if back is None else f" of step {back}"
+        facts.add_row("full restart", f"of all groups, at step {step}, from the checkpoint{to}")
     if status.jobs.asked:
         lost = f", {status.jobs.lost} taken away" if status.jobs.lost else ""
         facts.add_row("jobs", f"{status.jobs.asked} asked for{lost}")

@@ -25,6 +25,7 @@ from ftslurm.core.actions import (
 )
 from ftslurm.core.adoption import Word
 from ftslurm.core.events import (
+    LAST_LINE,
     Adopted,
     Alive,
     Checkpointed,
@@ -182,7 +183,7 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
             code = None if message["code"] is None else _whole(message["code"])
             number = None if message["signal"] is None else _whole(message["signal"])
             last = _printable(str(message.get("error") or ""))
-            words = f"last line printed: {last}" if last else None
+            words = LAST_LINE + last if last else None
             oom = bool(message["oom"])
             return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=oom, error=words))
         case _:

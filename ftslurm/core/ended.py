@@ -8,7 +8,7 @@ from ftslurm.config import Config
 from ftslurm.core import drilling, jobs, placement, restart
 from ftslurm.core.actions import Action, AskState, Record
 from ftslurm.core.causes import classify, describe
-from ftslurm.core.events import Ended
+from ftslurm.core.events import LAST_LINE, Ended
 from ftslurm.core.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunState, Unit
 from ftslurm.core.phases import phases
 from ftslurm.core.units import independent, places, serves, swap, tasks_of
@@ -46,7 +46,7 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     noticed = unit.failing.noticed if unit.phase is Phase.STOPPING else None
     failing = Marks(detect_s=drilling.since(unit, now), noticed=now) if noticed is None else unit.failing
     fields["noticed"] = round(now if noticed is None else noticed, 3)
-    fields["evidence"] = [str(sign) for sign in unit.evidence[:MOST_SIGNS]]
+    fields["evidence"] = _signs(unit)
     fields["traceback"] = None if verdict.cause is Cause.OK else verdict.traceback
     fields["phases"] = None if unit.marks.joined is not None else phases(unit.marks)
     actions: list[Action] = [Record("step_exited", fields)]
@@ -63,6 +63,13 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     if verdict.cause is Cause.OK:
         return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
     return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+
+
+def _signs(unit: Unit) -> list[str]:
+    """The evidence in words, each once; the last line that a script printed only if it has said nothing better."""
+    told = {sign.task for sign in unit.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
+    signs = (s for s in unit.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
+    return list(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 
 def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Config) -> Exit:

@@ -251,6 +251,9 @@ class TaskDone:
     task: int
 
 
+LAST_LINE = "last line printed: "  # evidence that is no more than that
+
+
 @dataclass(frozen=True)
 class TaskFailed:
     """A sign that a task failed; the step is to be brought down at once."""

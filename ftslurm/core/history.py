@@ -106,7 +106,10 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     there = any(u.joined or u.adoption is not None for u in state.groups)
     if state.lost is None and not there and not state.resuming:
         last = max(state.groups, key=_failed_at)
-        state = replace(state, lost=f"group {last.group}, the last that held the state of step {state.step}, is down")
+        words = (
+            f"no group is left that holds the state of step {state.step} (the last to go down was group {last.group})"
+        )
+        state = replace(state, lost=words)
     if state.lost is None:
         return state, []
     for unit in state.groups:

@@ -59,7 +59,7 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
     step, reached = int(str(full["checkpoint_step"])), int(str(full["step"]))
     assert step % 5 == 0
     assert 0 <= reached - step < 10
-    assert "the last that held the state" in str(full["reason"])
+    assert "no group is left that holds the state" in str(full["reason"])
     assert [e["step"] for e in run.named("checkpoint_restored")] == [step] * 2
     end = run.end_soon()
     run.finish()
@@ -74,6 +74,7 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
     assert kept == [f"step-{n:08d}" for n in sorted([end // 5 * 5, end // 5 * 5 - 5])]
     assert f"full restart from the checkpoint of step {step}" in run.text
     assert "group 1 resumes from the checkpoint of step" in run.text
+    assert re.search(rf"full restart +of all groups, at step {reached}, from the checkpoint of step {step}", run.text)
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)

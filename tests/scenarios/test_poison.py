@@ -109,7 +109,7 @@ def test_when_the_last_that_has_the_state_dies_two_fresh_groups_do_not_begin_ane
     run.kill(group=0)
     run.finish(1)
     (end,) = run.named("run_finished")
-    assert "the last that held the state of step" in str(end["reason"])
+    assert "no group is left that holds the state of step" in str(end["reason"])
     assert "restart.on_state_loss" in str(end["reason"])
     assert {s["attempt"] for g in range(3) for s in run.steps(g)} == {0}
 

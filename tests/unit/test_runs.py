@@ -56,6 +56,16 @@ def test_the_beginning_of_an_id_is_enough_if_only_one_run_begins_so(root: Path) 
         find("run", root)
 
 
+def test_the_slurm_job_of_its_controller_names_a_run_too(root: Path) -> None:
+    for number, job in ((2, "81"), (4, "8")):
+        RunDir(root / f"run-{number}").submitit.mkdir(exist_ok=True)
+        RunDir(root / f"run-{number}").job_id.write_text(f"{job}\n")
+    assert find("8", root).root == root / "run-4"
+    assert find("81", root).root == root / "run-2"
+    with pytest.raises(RunNotFound, match="no run '80'"):
+        find("80", root)
+
+
 def test_a_folder_that_is_no_run_is_called_so(root: Path) -> None:
     with pytest.raises(RunNotFound, match=r"multirun is no run directory, it holds no config\.yaml"):
         find("multirun", root)

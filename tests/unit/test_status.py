@@ -107,6 +107,12 @@ def test_after_a_full_restart_the_step_of_the_run_goes_back_to_the_checkpoint() 
     assert play(*lines, *again).step == 51
 
 
+def test_full_restarts_are_told_of_to_the_end() -> None:
+    line = {"time": ex.START + 20, "event": "full_restart", "step": 65, "checkpoint_step": 50}
+    status = play(ex.started(2), line)
+    assert (status.full_restarts, status.checkpoint) == (((65, 50),), 50)
+
+
 def test_a_restart_that_dies_before_its_first_step_stays_without_a_time() -> None:
     lines = [ex.started(), ex.launched(1, 1), ex.joined(2, 1, 1), ex.exited(3, 1), ex.launched(4, 1, attempt=1)]
     got_to: dict[str, float | None] = {"detect": 0.1, "import": 0.9, "commit": None}

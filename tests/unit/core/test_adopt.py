@@ -253,7 +253,7 @@ def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
     gone = [event for s in (A0, B0) for event in (TaskFailed(s, sign), Ended(s, 76, checkpoint=saved))]
     story = play(*ADOPTED[:2], UP, (13, gone), (14, ALL), (20,), config=array())
     if saved is None:
-        assert "the last that held the state of step 40" in story.reason()
+        assert "no group is left that holds the state of step 40" in story.reason()
     else:
         assert len(story.records("full_restart")) == 1
         assert sorted(story.ids(Launch, since=13), key=str) == [A1, B1]

@@ -45,6 +45,7 @@ from ftslurm.config import Fault
 from ftslurm.core.actions import Assign, Begin, Finish, Inject, Kill, Launch, Record, Stop
 from ftslurm.core.decide import KILL_AGAIN_S, deadline
 from ftslurm.core.events import (
+    LAST_LINE,
     Ended,
     Event,
     Granted,
@@ -570,6 +571,15 @@ def test_a_live_group_that_joined_is_enough_to_heal_from() -> None:
     )
     assert story.ids(Launch, since=34) == [A1]
     assert story.outcome() is None
+
+
+def test_the_journal_has_each_sign_once_and_a_last_line_only_where_nothing_better_was_said() -> None:
+    printed = f"{LAST_LINE}KeyError: 'lr'"
+    said = [Evidence(0, None, code=1, error=words) for words in ("KeyError: 'lr'", printed, "KeyError: 'lr'")]
+    signs = [*said, Evidence(1, None, code=3, error=printed), Evidence(1, None, code=3, error=printed)]
+    story = play(*RUNNING, (30, *(TaskFailed(B0, sign) for sign in signs), Ended(B0, code=1)))
+    (exited,) = story.records("step_exited")
+    assert exited["evidence"] == ["task 0 on n2: exit code 1: KeyError: 'lr'", f"task 1: exit code 3: {printed}"]
 
 
 # --- starts that go wrong --------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     took = f" in {wording.seconds(end - status.started)}" if end and status.started else ""
     facts.add_row("steps", f"{wording.of_total(status.step, status)}{took}")
     facts.add_row("restarts", str(status.restarts))
-    for step, back in status.full_restarts[-_FAILURES_SHOWN:]:
+    undone = [(step, back) for step, back in status.full_restarts if back is None or back < step]  # else: a new job
+    for step, back in undone[-_FAILURES_SHOWN:]:
         to = "" if back is None else f" of step {back}"
         facts.add_row("full restart", f"of all groups, at step {step}, from the checkpoint{to}")
     if status.jobs.asked:

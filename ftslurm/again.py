@@ -103,20 +103,13 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
     if not slurm.is_batch(environ) or not int(environ.get("SLURM_RESTART_COUNT") or 0):
         return None
     root = Path(config.run.dir).parent if config.run.dir else Path(config.run.root)
-    ours = [run for run in map(RunDir, root.glob("*")) if _job(run) == environ["SLURM_JOB_ID"] and run.config.exists()]
+    ours = [run for run in map(RunDir, root.glob("*")) if run.job() == environ["SLURM_JOB_ID"] and run.config.exists()]
     ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
     same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
     ends = {run.root: read_past(run)[1] for run in ours}
     for run in [*same, *(run for run in ours if ends[run.root] is None)]:
         return run, ends[run.root]
     return None
-
-
-def _job(run: RunDir) -> str | None:
-    try:
-        return run.job_id.read_text().strip()
-    except OSError:
-        return None
 
 
 def _settings(config: Config) -> str:

@@ -126,7 +126,7 @@ def start(config: Config, sweep: bool) -> int:
         submit.unless_refused(run, lambda: pilots.try_out(config, run))
     submit.submit(config, run)
     local = config.cluster.kind == "local"
-    print(f"run {run.root}" + ("" if local else f", Slurm job {submit.job_id(run)}"), flush=True)
+    print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)
     follow = (
         config.follow if config.follow is not None else (local or sys.stdout.isatty()) and not (sweep and not local)
     )

@@ -70,7 +70,7 @@ def stop_verb(words: list[str]) -> int:
     now, reader = RunStatus(), JournalReader(run.events)
     for event in reader.read_new():
         now = fold(now, event)
-    config, job = compose.load(run.config), submit.job_id(run)
+    config, job = compose.load(run.config), run.job()
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
     # It was requeued, and nobody hears us; in array mode another one may lead meanwhile.

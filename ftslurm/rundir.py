@@ -94,6 +94,13 @@ class RunDir:
         """The id of the job that its controller runs in, or is to run in; not there if that is no batch job."""
         return self.submitit / "job_id"
 
+    def job(self) -> str | None:
+        """What is in that file; None: its controller's is no batch job, or was not submitted yet."""
+        try:
+            return self.job_id.read_text().strip()
+        except OSError:
+            return None
+
     @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"

@@ -31,7 +31,7 @@ def find(run: str | None, root: Path) -> RunDir:
     for path in candidates:
         if _there(RunDir(path).config):
             return RunDir(path)
-    if run and run.isdigit() and (of_job := next((known for known in newest(root) if _job_of(known) == run), None)):
+    if run and run.isdigit() and (of_job := next((known for known in newest(root) if known.job() == run), None)):
         return of_job
     begins = [known for known in newest(root) if run and known.root.name.startswith(run)]
     if len(begins) == 1:
@@ -39,14 +39,6 @@ def find(run: str | None, root: Path) -> RunDir:
     if begins:
         raise RunNotFound(f"{run!r} could be any of {_few(begins)}: give more of its id")
     raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
-
-
-def _job_of(run: RunDir) -> str | None:
-    """The Slurm job of its controller."""
-    try:
-        return run.job_id.read_text().strip()
-    except OSError:
-        return None
 
 
 def newest(root: Path) -> list[RunDir]:

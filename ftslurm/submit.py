@@ -179,14 +179,6 @@ def _ignoring(*numbers: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def job_id(run: RunDir) -> str | None:
-    """The id of the job of this run's controller; None if that is no batch job, or was not submitted yet."""
-    try:
-        return run.job_id.read_text().strip()
-    except OSError:
-        return None
-
-
 def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
     """A function that says whether somebody is still going to write this run's journal.
 
@@ -197,7 +189,7 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
 
     def ask() -> bool:
         nonlocal asked, answer
-        job = job_id(run)
+        job = run.job()
         if job is None:
             return True
         if config.cluster.kind == "local":
@@ -218,7 +210,7 @@ def job_state(job: str) -> str:
 
 def abandoned(config: Config, run: RunDir) -> str | None:
     """Why nobody will write the end of this run's journal; None if somebody will, as far as can be told."""
-    job = job_id(run)
+    job = run.job()
     if job is None:
         return None  # cluster.controller=here: the allocation it ran in is not ours to know
     if config.cluster.kind == "local":
@@ -234,7 +226,7 @@ def silence(config: Config, run: RunDir) -> str | None:
     """That the controller is not heard any more, and what to do; None: it is."""
     if config.cluster.kind == "slurm" and last_event(run.events) == "run_requeued":
         return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
-    silent, job = heard.silent_s(config, run), job_id(run)
+    silent, job = heard.silent_s(config, run), run.job()
     if silent is None:
         return None
     ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
@@ -247,7 +239,7 @@ def jobs_of(config: Config, run: RunDir) -> list[str] | None:
         done = subprocess.run(slurm.QUEUE, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    own = job_id(run)
+    own = run.job()
     groups = slurm.read_queue(done.stdout, run.mark(), config.cluster.pilots, run.pools() | ({own: 0} if own else {}))
     return [job.name for job in groups if job.state in LIVE_STATES]
 
@@ -273,7 +265,7 @@ def take_out_of_queue(job: str) -> bool:
 
 def in_queue(run: RunDir) -> str | None:
     """A line about a Slurm job whose controller has not begun: what it waits for, or how it ended; None: no job."""
-    job = job_id(run)
+    job = run.job()
     if job is None:
         return None
     state, _, reason = _ask_squeue(job, "%T %r").partition(" ")

@@ -15,7 +15,8 @@ from ftslurm.config import shipped
 from ftslurm.worker.unhealed import words
 
 # Each case runs in a fork of a process that has imported all: they are many, and importing takes longest. Prints for
-# each case how many steps had been taken when the warning came, and its words.
+# each case how many steps had been taken when the warning came, and its words. What holds a process group outlives its
+# case: torch 2.13 destroys Gloo's with the GIL held, which its last allreduce may need to be gone (56297 of PyTorch).
 CASES = """
 import json, os, sys, tempfile
 import torch, torch._dynamo
@@ -32,6 +33,7 @@ def model():
 
 def train(model, optimizer, steps):
     global taken
+    kept.extend([model, optimizer])
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
@@ -44,12 +46,13 @@ def inside_group():
 def manager():
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     lighthouse = LighthouseServer(bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100)
-    kept.extend([store, lighthouse])
-    return torchft.Manager(
+    manager = torchft.Manager(
         pg=torchft.ProcessGroupGloo(), min_replica_size=1, state_dict=dict, load_state_dict=dict.update,
         rank=0, world_size=1, store_addr="localhost", store_port=store.port, hostname="localhost",
         lighthouse_addr=lighthouse.address().replace(os.uname().nodename, "localhost"),
     )
+    kept.extend([store, lighthouse, manager])
+    return manager
 
 def plain_ddp():
     inside_group()
@@ -65,6 +68,7 @@ def short_ddp_that_tidies_up():
 def ddp_without_an_optimizer():
     inside_group()
     ddp = DistributedDataParallel(model())
+    kept.append(ddp)
     ddp(torch.ones(2, 4)).sum().backward()
 
 def no_distributed():

@@ -202,7 +202,6 @@ class Rank:
             pg=Sums(options.pop("patience_s", 5)),
             load_state_dict=lambda state: self.weights.copy_(state["weights"]),
             state_dict=lambda: {"weights": self.weights.clone()},
-            timeout=timedelta(seconds=5),
             quorum_timeout=timedelta(seconds=5),
             quorum_retries=50,
             rank=rank,
@@ -212,7 +211,12 @@ class Rank:
             lighthouse_addr=address,
             replica_id=name,
             hostname="127.0.0.1",
-            **{"min_replica_size": 1, "heartbeat_interval": timedelta(milliseconds=30), **options},
+            **{
+                "min_replica_size": 1,
+                "heartbeat_interval": timedelta(milliseconds=30),
+                "timeout": timedelta(seconds=5),
+                **options,
+            },
         )
 
     @property
@@ -441,7 +445,7 @@ def test_an_old_checkpoint_does_no_harm_when_somebody_lives(world, guarded):
 
 @BOTH
 def test_a_checkpoint_of_another_run_becomes_the_donor_of_all(world, guarded):
-    (a,) = world.group(A, patience_s=1, connect_timeout=timedelta(seconds=2))
+    (a,) = world.group(A, connect_timeout=timedelta(seconds=2))
     a.train(3)
     (b,) = world.group(B, guard=guard_if(guarded, 2))
     b.manager.load_state_dict({"step": 100, "batches_committed": 100})
@@ -486,9 +490,10 @@ def test_if_the_rank_that_could_not_heal_asks_last_the_whole_group_heals_again(w
 
 def half_healed(world: World, guarded: bool) -> tuple[list[Rank], list[Rank]]:
     """Two groups of two ranks; rank 0 of the second has healed from the first, rank 1 could not."""
-    donors = world.group(A, ranks=2)
+    patient = {"ranks": 2, "timeout": timedelta(seconds=15)}  # rank 1 of the first waits in vain, rank 0 for its vote
+    donors = world.group(A, **patient)
     world.train(*donors, steps=3)
-    good, bad = world.group(B, ranks=2, guard=guard_if(guarded, 2))
+    good, bad = world.group(B, guard=guard_if(guarded, 2), **patient)
 
     def fail(**_: object) -> None:
         raise ConnectionError("the donor's server hung up")

@@ -182,7 +182,7 @@ def test_while_nobody_is_there_connections_are_held_and_then_put_through(door: C
     with listen(port) as listener:
         began = time.monotonic()
         got = {taken(listener).recv(10) for _ in ends}
-        assert time.monotonic() - began < 1.0  # measured: 25 ms
+        assert time.monotonic() - began < 5.0  # measured: 25 ms
         assert got == {b"%d," % number for number in range(20)}
         listener.settimeout(0.2)
         with pytest.raises(TimeoutError):

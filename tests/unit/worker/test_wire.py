@@ -50,7 +50,7 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
             known |= {"store": ["127.0.0.1", 1], "floor": None, "step": 0}
             assert adopted(there) == known
             late = [there.until("progress") for _ in range(20)]
-            assert time.time() - late[-1]["sent"] < 0.5  # 0.2 ms on an idle machine
+            assert time.time() - late[-1]["sent"] < 3.0  # 0.2 ms on an idle machine
             assert all(json.loads(line) for line in there.lines)  # whole lines, each of them
             there.send("where")
             assert there.until("alive")["state"] in "SR"

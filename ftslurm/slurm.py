@@ -213,8 +213,10 @@ def is_batch(environ: Mapping[str, str]) -> bool:
 
 
 # All jobs of the user, because a request for one job, or for all, costs slurmctld more than one for a user's.
+FIELDS = "JobArrayID JobID State Reason NodeList StartTime EndTime PreemptTime ArrayJobID Comment"
 QUEUE = [
-    "squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", "--format=%i|%A|%T|%r|%N|%S|%e|%F|%k",
+    "squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}",
+    "--Format=" + ",".join(f"{field}:|" for field in FIELDS.split()),
 ]  # fmt: skip
 
 
@@ -222,6 +224,7 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
     """The jobs of one run that give groups their nodes, among all that QUEUE has printed.
 
     Other runs' jobs, and everybody's who calls a job as we do, are told apart by the comment, which has the run's id.
+    That a job is preempted shows in PreemptTime alone if it has no time limit: squeue then hides its new, near end.
 
     Args:
         run_mark: what the comment of its jobs begins with (RunDir.mark).
@@ -230,11 +233,11 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
     """
     out = []
     for line in text.splitlines():
-        fields = line.strip().split("|", 8)
-        if len(fields) != 9:
+        fields = line.strip().split("|", 9)
+        if len(fields) != 10:
             continue
-        name, job, state, reason, nodes, began, ends, base, comment = (field.strip() for field in fields)
-        mark, _, pool = comment.rpartition(":")
+        name, job, state, reason, nodes, began, ends, cut, base, comment = (field.strip() for field in fields)
+        mark, _, pool = comment.removesuffix("|").rpartition(":")
         if mark == run_mark and pool.isdigit():
             number = int(pool)
         elif name in known or (array is not None and base == array and name != base):
@@ -245,8 +248,11 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         runs = state == "RUNNING"
         hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
         waits = reason if state == "PENDING" else ""
-        start, end = (_unix(began), _unix(ends)) if runs else (None, None)
-        out.append(Job(name, number, state, job if runs else "", hosts, waits, began=start, ends=end))
+        start, end, preempted = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
+        if start is None or preempted is None or preempted < start:  # before it was requeued
+            preempted = None
+        job = job if runs else ""
+        out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
     return out
 
 

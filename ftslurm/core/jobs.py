@@ -119,8 +119,7 @@ def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, con
     if cause is Cause.TIME_LIMIT and known.ends is not None:
         return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
     state = update(state, name, leaving=cause)
-    fields: dict[str, object] = {"allocation": name, "cause": cause.value, "reason": why}
-    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [Record("allocation_leaving", fields)]
+    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [_leaves(known, cause, why)]
 
 
 def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
@@ -173,10 +172,6 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
     same = had and old.nodes == new.nodes and not again
     now_is = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends)
     now_is = replace(now_is, doubted=None)
-    if same and runs and old.leaving is None and _cut_short(old, new):
-        now_is = replace(now_is, leaving=Cause.PREEMPTED, ends=old.ends)
-        fields = {"allocation": old.name, "cause": Cause.PREEMPTED.value, "reason": "Slurm has cut its time short"}
-        actions.append(Record("allocation_leaving", fields))
     if old.state != new.state:
         now_is = replace(now_is, since=now, tried=-inf)
     if runs and not same:
@@ -186,10 +181,12 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
         if old.dismissed is None:
             actions.append(Record("allocation_granted", fields))
         if now_is.leaving is not None:
-            fields = {"allocation": old.name, "cause": now_is.leaving.value, "reason": "as the controller before knew"}
-            actions.append(Record("allocation_leaving", fields))
+            actions.append(_leaves(old, now_is.leaving, "as the controller before knew"))
     elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
         actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
+    if runs and now_is.leaving is None and new.preempted is not None:
+        now_is = replace(now_is, leaving=Cause.PREEMPTED)
+        actions.append(_leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
     if ran and new.state in BETWEEN:
         now_is = replace(now_is, doubted=now)
     elif had and not runs and new.state not in BETWEEN:
@@ -206,9 +203,8 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
     return replace(state, jobs=tuple(now_is if one.name == old.name else one for one in state.jobs)), actions
 
 
-def _cut_short(old: Job, new: Job) -> bool:
-    """Whether a running job has been given an earlier end, as preemption does (GraceTime)."""
-    return new.ends is not None and old.ends is not None and new.ends < old.ends - 5.0
+def _leaves(one: Job, cause: Cause, why: str) -> Record:
+    return Record("allocation_leaving", {"allocation": one.name, "cause": cause.value, "reason": why})
 
 
 def _how(new: Job) -> str:

@@ -132,7 +132,8 @@ PartitionName=cancelled Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=3
 PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF"""
     cluster = new_cluster(nodes=6, cpus=1, extra_conf=partitions)
     with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
-        ranges = "cluster.ranges=[{groups: 1, partition: requeued}, {groups: 2, partition: cancelled}]"
+        endless = "time: UNLIMITED"  # squeue then hides that its end is near
+        ranges = f"cluster.ranges=[{{groups: 1, partition: requeued, {endless}}}, {{groups: 2, partition: cancelled}}]"
         run = slurm.start(*ARRAY, ranges, "groups.count=3", args=ENDLESS)
         run.wait_for_steps(5, 3)
         nodes = [str(run.named("step_launched", group=g)[0]["nodes"][0]) for g in (1, 2)]  # type: ignore[index]

@@ -23,7 +23,7 @@ def new(folder: Path) -> RunDir:
 
 
 def line(name: str, comment: str) -> str:
-    return f"{name}|{name}|RUNNING|None|n1|N/A|N/A|{name}|{comment}\n"
+    return f"{name}|{name}|RUNNING|None|n1|N/A|N/A|N/A|{name}|{comment}|\n"
 
 
 def test_two_runs_whose_folders_have_the_same_name_do_not_take_each_others_jobs(tmp_path: Path) -> None:
@@ -40,6 +40,26 @@ def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comm
     jobs = Jobs(Config(), run, Children(run.root, local=False))
     seen = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), jobs.mark, None, jobs.pools)
     assert [(job.name, job.pool) for job in seen] == [("7_1", 0), ("9", 2)]
+
+
+@pytest.mark.parametrize(
+    ("state", "start", "told", "preempted"),
+    [
+        ("RUNNING", "2026-11-22T06:44:44", "2026-11-22T06:44:45", True),  # measured: without a limit its end is hidden
+        ("RUNNING", "2026-11-22T06:44:44", "N/A", False),
+        ("RUNNING", "2026-11-22T06:44:44", "2026-11-22T06:40:00", False),  # before it was requeued
+        ("COMPLETING", "2026-11-22T06:44:44", "2026-11-22T06:44:45", False),
+        ("PENDING", "N/A", "2026-11-22T06:44:45", False),
+    ],
+)
+def test_that_a_job_is_preempted_is_known_also_if_its_end_is_not(
+    state: str, start: str, told: str, preempted: bool, tmp_path: Path
+) -> None:
+    run = new(tmp_path)
+    text = f"7|7|{state}|None|n1|{start}|NONE|{told}|7|{run.mark()}:0|\n"
+    (job,) = read_queue(text, run.mark(), None, {})
+    assert job.ends is None
+    assert (job.preempted is not None) is preempted
 
 
 def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Path) -> None:

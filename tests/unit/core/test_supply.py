@@ -112,6 +112,25 @@ def test_the_end_of_a_job_is_told_when_it_becomes_known_and_when_it_is_moved() -
     assert story.records("allocation_ends") == [{"allocation": "90_0", "ends": ends} for ends in (900.0, 1800.0)]
 
 
+@pytest.mark.parametrize("ends", [None, 15.0])
+def test_a_job_that_slurm_preempts_is_left_also_if_it_was_not_seen_before_and_its_end_is_hidden(
+    ends: float | None,
+) -> None:
+    cut = replace(pilot("90_1", "n2", ends=ends), began=1.0, preempted=12.0)
+    story = play(*AT_WORK, (12.5, seen(12.4, pilot("90_0", "n1"), cut)), config=ARRAY)
+    assert [r["cause"] for r in story.records("allocation_leaving")] == ["preempted"]
+    assert story.ids(Stop) == [B0]
+    story.turn(13, [seen(12.9, pilot("90_0", "n1"), cut)])
+    assert len(story.records("allocation_leaving")) == 1
+    story.turn(14, [Ended(B0, code=143)])
+    assert story.records("step_exited")[-1]["cause"] == "preempted"
+    back = replace(pilot("90_1", "n3"), began=30.0)
+    story.turn(20, [seen(19.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
+    story.turn(30, [seen(29.9, pilot("90_0", "n1"), back)])
+    assert story.ids(Launch)[-1] == B1
+    assert requests(story) == [FIRST]
+
+
 # --- jobs that end ---------------------------------------------------------------------------------------------------
 
 

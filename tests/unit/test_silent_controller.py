@@ -22,7 +22,7 @@ FAKE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
 state=${STATE:-RUNNING}
 case "$(basename "$0") $*" in
-squeue*%i*) echo "77|77|$state|None|n1|N/A|N/A|77|ftslurm:ddp"; printf "%b" "$EXTRA" ;;
+squeue*JobArrayID*) echo "77|77|$state|None|n1|N/A|N/A|N/A|77|ftslurm:ddp|"; printf "%b" "$EXTRA" ;;
 squeue*) echo "$state" ;;
 esac
 exit 0
@@ -128,8 +128,8 @@ def test_stop_cancels_the_groups_jobs_too_and_nobody_elses(
     config = compose.load(run.config)
     config.cluster.mode = "array"
     run.config.write_text(compose.dump(config))
-    end = "RUNNING|None|n2|N/A|N/A|80|ftslurm"
-    monkeypatch.setenv("EXTRA", rf"80_1|81|{end}:ddp-0930-k3:0\n90|90|{end}:other:0\n91|91|{end}:ddp-0930-k3-2:0\n")
+    end = "RUNNING|None|n2|N/A|N/A|N/A|80|ftslurm"
+    monkeypatch.setenv("EXTRA", rf"80_1|81|{end}:ddp-0930-k3:0|\n90|90|{end}:other:0|\n91|91|{end}:ddp-0930-k3-2:0|\n")
     silent_for(run, 100)
     assert main(["stop", str(run.root)]) == 0
     assert "Slurm jobs 77, 80_1 are cancelled" in capsys.readouterr().out

@@ -144,10 +144,9 @@ class Jobs:
 
     def _other_controller(self) -> str | None:
         """The job of a controller that would only find that the run is over: our successor's, or our predecessor's."""
-        with suppress(OSError):
-            job = self.run.job_id.read_text().strip()
-            if array(self.config) and job.isdigit() and job != os.environ.get("SLURM_JOB_ID"):
-                return job
+        job = self.run.job()
+        if array(self.config) and job is not None and job.isdigit() and job != os.environ.get("SLURM_JOB_ID"):
+            return job
         return None
 
     def _cancel(self, names: tuple[str, ...]) -> list[str]:

@@ -212,11 +212,14 @@ def is_batch(environ: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
 
 
+_FIELDS = (
+    "JobArrayID", "JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "PreemptTime", "ArrayJobID",
+    "Comment",
+)  # fmt: skip
 # All jobs of the user, because a request for one job, or for all, costs slurmctld more than one for a user's.
-FIELDS = "JobArrayID JobID State Reason NodeList StartTime EndTime PreemptTime ArrayJobID Comment"
 QUEUE = [
     "squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}",
-    "--Format=" + ",".join(f"{field}:|" for field in FIELDS.split()),
+    "--Format=" + ",".join(f"{field}:|" for field in _FIELDS),
 ]  # fmt: skip
 
 
@@ -233,8 +236,8 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
     """
     out = []
     for line in text.splitlines():
-        fields = line.strip().split("|", 9)
-        if len(fields) != 10:
+        fields = line.strip().split("|", len(_FIELDS) - 1)
+        if len(fields) != len(_FIELDS):
             continue
         name, job, state, reason, nodes, began, ends, cut, base, comment = (field.strip() for field in fields)
         mark, _, pool = comment.removesuffix("|").rpartition(":")
@@ -248,9 +251,8 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         runs = state == "RUNNING"
         hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
         waits = reason if state == "PENDING" else ""
-        start, end, preempted = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
-        if start is None or preempted is None or preempted < start:  # before it was requeued
-            preempted = None
+        start, end, told = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
+        preempted = start is not None and told is not None and told >= start  # else: before it was requeued
         job = job if runs else ""
         out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
     return out

@@ -150,6 +150,13 @@ class Run:
         for group in groups:
             self.wait_for("group_joined", group=group, attempt=attempt)
 
+    def wait_until_back_at_last(self, *groups: int) -> None:
+        """These groups have committed a step in some later attempt: others may have failed, or moved, on the way."""
+        for group in groups:
+            self.until(
+                lambda g=group: any(e["attempt"] for e in self.named("group_joined", group=g)), f"group {group} is back"
+            )
+
     def wait_for_steps(self, steps: int, groups: int) -> None:
         """The first so many groups have committed so many steps each."""
         self.until(lambda: all(len(self.steps(g)) >= steps for g in range(groups)), f"{steps} steps of {groups} groups")

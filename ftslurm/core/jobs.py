@@ -73,6 +73,11 @@ def lost(state: RunState, name: str, reason: str, now_is: str | None = None) -> 
     return Record("allocation_lost", {"allocation": name, "nodes": nodes, "reason": reason, "state": now_is})
 
 
+def leaves(one: Job, cause: Cause, why: str) -> Record:
+    """The journal line of a job that is about to end."""
+    return Record("allocation_leaving", {"allocation": one.name, "cause": cause.value, "reason": why})
+
+
 def doubt(state: RunState, name: str | None, now: float) -> RunState:
     """A step in this job was ended by others: Slurm is asked at once whether the job still runs."""
     known = job(state, name)
@@ -119,7 +124,7 @@ def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, con
     if cause is Cause.TIME_LIMIT and known.ends is not None:
         return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
     state = update(state, name, leaving=cause)
-    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [_leaves(known, cause, why)]
+    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [leaves(known, cause, why)]
 
 
 def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
@@ -181,12 +186,12 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
         if old.dismissed is None:
             actions.append(Record("allocation_granted", fields))
         if now_is.leaving is not None:
-            actions.append(_leaves(old, now_is.leaving, "as the controller before knew"))
+            actions.append(leaves(old, now_is.leaving, "as the controller before knew"))
     elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
         actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
-    if runs and now_is.leaving is None and new.preempted is not None:
+    if runs and now_is.leaving is None and new.preempted:
         now_is = replace(now_is, leaving=Cause.PREEMPTED)
-        actions.append(_leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
+        actions.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
     if ran and new.state in BETWEEN:
         now_is = replace(now_is, doubted=now)
     elif had and not runs and new.state not in BETWEEN:
@@ -201,10 +206,6 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
         waits: dict[str, object] = {"allocation": new.name, "reason": new.reason, "pool": old.pool}
         actions.append(Record("allocation_pending", waits))
     return replace(state, jobs=tuple(now_is if one.name == old.name else one for one in state.jobs)), actions
-
-
-def _leaves(one: Job, cause: Cause, why: str) -> Record:
-    return Record("allocation_leaving", {"allocation": one.name, "cause": cause.value, "reason": why})
 
 
 def _how(new: Job) -> str:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from ftslurm.config import Config
 from ftslurm.core import placement, rollover
-from ftslurm.core.actions import Action, Record, Stop
-from ftslurm.core.jobs import TOLD_S, Outcome, living, update
+from ftslurm.core.actions import Action, Stop
+from ftslurm.core.jobs import TOLD_S, Outcome, leaves, living, update
 from ftslurm.core.model import LIVE, Cause, Job, Marks, Phase, RunState, Unit
 from ftslurm.core.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
 from ftslurm.core.units import places, pool_of, swap
@@ -24,8 +24,7 @@ def vacate(state: RunState, now: float, config: Config) -> Outcome:
         if one.usable and (must or _moves(state, one, now, config)):
             cause = Cause.TIME_LIMIT
             state = update(state, one.name, leaving=cause)
-            fields: dict[str, object] = {"allocation": one.name, "cause": cause.value}
-            actions.append(Record("allocation_leaving", fields | {"reason": "its time limit is near"}))
+            actions.append(leaves(one, cause, "its time limit is near"))
         for unit in living(state, one.name):
             told = unit.told is not None and now >= unit.told + TOLD_S
             if cause is not None or told:

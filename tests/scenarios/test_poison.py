@@ -83,7 +83,7 @@ def test_while_the_last_that_has_the_state_is_stopped_a_fresh_group_waits_and_th
     until_refused(run, lighthouse, 1)
     assert int(run.steps(1)[-1]["step"]) <= reached
     os.kill(run.pid(0), signal.SIGCONT)
-    run.until(lambda: any(e["attempt"] != 0 for e in run.named("group_joined", group=1)), "group 1 is back")
+    run.wait_until_back_at_last(1)
     steps = run.end_soon()
     run.finish()
     committed = [int(s["step"]) for s in run.steps(0)]  # torchft's may let the other begin alone

@@ -110,8 +110,7 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
     with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
         limits = ("cluster.sbatch.time=1", "cluster.signal_s=20", "groups.mem=1G")
         run = slurm.start(*ARRAY, *limits, "groups.count=2", args=ENDLESS)
-        for group in (0, 1):  # a start may take so long that the next job is there before it is over
-            run.until(lambda g=group: any(e["attempt"] for e in run.named("group_joined", group=g)), f"{group} is back")
+        run.wait_until_back_at_last(0, 1)  # a start may take so long that the next job is there before it is over
         run.until(lambda: len(run.named("run_started")) > 1, "the controller's successor leads")
         run.until(lambda: all(settled(run, group) for group in (0, 1)), "both groups have moved")
         last = run.end_soon()

@@ -194,7 +194,7 @@ def test_half_of_the_groups_at_once_of_different_causes(
     run.wait_for("step_ready", unit="group-0002", attempt=1)
     run.kill_lighthouse()  # while a group is joining
     back(run, 2, 1)
-    run.until(lambda: any(e["attempt"] for e in run.named("group_joined", group=3)), "group 3 is back")
+    run.wait_until_back_at_last(3)
     finish_soon(run)
     assert cause(run, 3, 0) == "node_lost"
     assert cause(run, 2, 0) == "killed"

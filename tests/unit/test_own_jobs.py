@@ -59,7 +59,7 @@ def test_that_a_job_is_preempted_is_known_also_if_its_end_is_not(
     text = f"7|7|{state}|None|n1|{start}|NONE|{told}|7|{run.mark()}:0|\n"
     (job,) = read_queue(text, run.mark(), None, {})
     assert job.ends is None
-    assert (job.preempted is not None) is preempted
+    assert job.preempted is preempted
 
 
 def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Path) -> None:

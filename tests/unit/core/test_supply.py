@@ -116,7 +116,7 @@ def test_the_end_of_a_job_is_told_when_it_becomes_known_and_when_it_is_moved() -
 def test_a_job_that_slurm_preempts_is_left_also_if_it_was_not_seen_before_and_its_end_is_hidden(
     ends: float | None,
 ) -> None:
-    cut = replace(pilot("90_1", "n2", ends=ends), began=1.0, preempted=12.0)
+    cut = replace(pilot("90_1", "n2", ends=ends), began=1.0, preempted=True)
     story = play(*AT_WORK, (12.5, seen(12.4, pilot("90_0", "n1"), cut)), config=ARRAY)
     assert [r["cause"] for r in story.records("allocation_leaving")] == ["preempted"]
     assert story.ids(Stop) == [B0]

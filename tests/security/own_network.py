@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
+ADDRESS = "198.51.100.1"  # for documentation only. Who has none but loopback's has no network, slurmctld thinks
 _CLONE_NEWNET = 0x40000000
 _SIOCSIFADDR, _SIOCSIFFLAGS, _IFF_UP = 0x8916, 0x8914, 1
 
@@ -22,7 +23,7 @@ def own_network() -> Iterator[None]:
         OSError: this process may not make one, or the kernel cannot.
     """
     outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    addresses = _own_addresses()
+    addresses = [ADDRESS, *_own_addresses()]
     try:
         _check(_libc().unshare(_CLONE_NEWNET))
         try:

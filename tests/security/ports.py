@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from own_network import ADDRESS
+
 _LISTEN = "0A"  # a state in /proc/net/tcp
 
 
@@ -28,8 +30,9 @@ class Listener:
         """Every kind of address under which a process of this machine reaches it."""
         address = ipaddress.ip_address(self.host)
         plain = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")  # the same, seen in tcp6
-        if address.version == 6 and address.is_unspecified:
-            return *plain, (socket.AF_INET6, "::1")
+        if address.is_unspecified:
+            own = (socket.AF_INET6, "::1") if address.version == 6 else plain[0]
+            return tuple(dict.fromkeys((*plain, own, (socket.AF_INET, ADDRESS))))
         if address.version == 6 and address.ipv4_mapped is None:
             return ((socket.AF_INET6, self.host),)
         return plain

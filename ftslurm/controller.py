@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ftslurm import channel, inbox, lead, slurm
+from ftslurm import channel, inbox, key, lead, slurm
 from ftslurm.about import about
 from ftslurm.config import Config
 from ftslurm.core import history
@@ -94,7 +94,8 @@ class Controller:
         self.state = begin(config)
         self.events: list[Event] = [Granted(allocation, newest_checkpoint(config, run), past, claim(config, run))]
         self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2))
-        self.children = Children(run.root, self.local, self._make_sure)
+        greeting = channel.encode("key", key=key.load_or_make(run.key).hex())
+        self.children = Children(run.root, self.local, self._make_sure, greeting)
         self.children.selector.register(self.wakeup.fd, 1)
         self.jobs = Jobs(config, run, self.children)
         self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision

@@ -39,6 +39,11 @@ class RunDir:
         return self.root / "events.jsonl"
 
     @property
+    def key(self) -> Path:
+        """What the run's processes prove to each other that they have (ftslurm.key); mode 0600."""
+        return self.root / "key"
+
+    @property
     def inbox(self) -> Path:
         return self.root / "inbox"
 

@@ -89,8 +89,16 @@ class _Step:
 class Children:
     """Every step that runs."""
 
-    def __init__(self, run_dir: Path, local: bool, make_sure: Callable[[], None] = lambda: None) -> None:
-        self.local, self.make_sure = local, make_sure  # raises if the steps are another controller's by now
+    def __init__(
+        self, run_dir: Path, local: bool, make_sure: Callable[[], None] = lambda: None, greeting: bytes = b""
+    ) -> None:
+        """None runs yet.
+
+        Args:
+            make_sure: raises if the steps are another controller's by now.
+            greeting: the first line to every process.
+        """
+        self.local, self.make_sure, self.greeting = local, make_sure, greeting
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
         self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
         self.selector = selectors.DefaultSelector()
@@ -140,6 +148,8 @@ class Children:
             self.selector.register(process.stderr, selectors.EVENT_READ, (child, "err"))
             entry.children.append(child)
             self.by_pid[process.pid] = child
+            child.unsent += self.greeting
+            self._write(child)
         return None
 
     def adopt(self, step: StepId, command: Command, cwd: str, log: Path, slurm_id: str | None) -> str | None:

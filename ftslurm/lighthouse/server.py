@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import select
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -20,15 +19,16 @@ import grpc
 import grpc.aio
 
 from ftslurm import channel
-from ftslurm.lighthouse import messages
+from ftslurm.lighthouse import messages, place
 from ftslurm.lighthouse.book import Book, Refused, Unknown
 from ftslurm.lighthouse.keep import BLOCK, Keep
 from ftslurm.lighthouse.orders import listen_to
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
+from ftslurm.worker import addresses
+from ftslurm.worker.gateway import Gateway
 from ftslurm.worker.guard import Task
 
-BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
 UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the manager's first request
 WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
 REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
@@ -75,11 +75,11 @@ class Server:
 
     # --- the service -----------------------------------------------------------------------------------------------
 
-    def listen(self, host: str, port: int) -> int:
-        """Make the server on a port (0: any); returns the port.
+    def listen(self, address: str) -> int:
+        """Make the server at HOST:PORT (0: any), or unix:PATH; returns the port.
 
         Raises:
-            RuntimeError: the port cannot be had.
+            RuntimeError: the address cannot be had.
         """
         self.server = grpc.aio.server(options=OPTIONS)
         methods = {
@@ -87,7 +87,7 @@ class Server:
             "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, methods),))
-        return int(self.server.add_insecure_port(f"{host}:{port}"))
+        return int(self.server.add_insecure_port(address))
 
     async def quorum(self, request: bytes, context: Any) -> bytes:
         """Wait until there is a quorum with this manager in it. Hanging up or the deadline withdraws the request."""
@@ -320,7 +320,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             os.write(reports, channel.encode_short(kind, task=task.index, **fields))
 
     try:
-        asyncio.run(serve(options, orders, report, Pulse(task)))
+        asyncio.run(serve(options, orders, report, Pulse(task), task.gateway))
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
         report("failed", error=str(error), step=None, started=False)
@@ -328,7 +328,13 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os._exit(1)
 
 
-async def serve(options: dict[str, Any], orders: int | None, report: Report, pulse: Pulse | None = None) -> NoReturn:
+async def serve(
+    options: dict[str, Any],
+    orders: int | None,
+    report: Report,
+    pulse: Pulse | None = None,
+    gateway: Gateway | None = None,
+) -> NoReturn:
     """Serve until cancelled.
 
     Args:
@@ -336,24 +342,31 @@ async def serve(options: dict[str, Any], orders: int | None, report: Report, pul
         orders: a pipe with the controller's orders.
         report: takes a kind of message and its fields.
         pulse: beats as long as the event loop turns.
+        gateway: the way to the guard that lets the run in; None: whoever can reach its port is let in.
     """
     _beats = asyncio.create_task(beat(pulse)) if pulse else None  # held here: the loop itself would let it go
-    server = await open_server(options, report)
+    server = await open_server(options, report, gateway)
     if orders is not None:
         listen_to(orders, server.order)
     await server.tick()
 
 
-async def open_server(options: dict[str, Any], report: Report) -> Server:
-    """A server that serves, and goes on where its predecessor was; `options` and `report` as for `serve`."""
+async def open_server(options: dict[str, Any], report: Report, gateway: Gateway | None = None) -> Server:
+    """A server that serves, and goes on where its predecessor was; the arguments are as for `serve`."""
     rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
     server.save()
-    port = await listen(server, local=options["local"], port=options["port"], may_move=options["may_move"])
-    await server.server.start()
-    url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
+    if gateway is None:
+        url = await place.take(server.listen, options["local"], options["port"], options["may_move"])
+        await server.server.start()
+    else:
+        url = place.reserve(gateway, options["port"], options["may_move"])
+        path = os.path.join(place.folder(), "socket")
+        server.listen(f"unix:{path}")
+        await server.server.start()
+        gateway.publish(addresses.LIGHTHOUSE, path=path)
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report("address", url=url)
@@ -365,33 +378,3 @@ async def beat(pulse: Pulse) -> NoReturn:
     while True:
         pulse.beat()
         await asyncio.sleep(BEAT_EVERY_S)
-
-
-async def listen(server: Server, *, local: bool, port: int, may_move: bool) -> int:
-    """Make the server, waiting for its port for a while if it is to have a particular one; returns the port.
-
-    Should somebody else have taken a predecessor's port, it moves to another: the groups' guards are told and forward.
-
-    On a local run only this machine can reach it. On a cluster the other nodes must, and with it whoever has a login
-    there: torchft's managers know no authentication, so members are told by what only the controller knows of them.
-
-    Raises:
-        RuntimeError: the port cannot be had.
-    """
-    hosts = ("127.0.0.1",) if local else ("[::]", "0.0.0.0")  # noqa: S104 the second where IPv6 is off
-    deadline = now() + (BIND_FOR_S if port else 0.0)
-    while True:
-        for host in hosts:
-            try:
-                got = server.listen(host, port)
-            except RuntimeError:
-                got = 0
-            if got:
-                return got
-        if now() < deadline:
-            await asyncio.sleep(0.05)
-        elif may_move and port:
-            log(f"port {port} is taken: moving to another")
-            port = 0
-        else:
-            raise RuntimeError(f"port {port} cannot be had on {' or '.join(hosts)}")

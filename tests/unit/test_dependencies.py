@@ -15,6 +15,7 @@ MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path f
 LAYERS = """
     __init__ core.__init__
     errors rundir saved core.saving
+    key
     config
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills

@@ -19,6 +19,7 @@ import pytest
 from ftslurm.lighthouse.orders import listen_to
 from ftslurm.lighthouse.output import Pulse, redirect
 from ftslurm.lighthouse.server import beat
+from ftslurm.worker.gateway import Gateway, pair
 from ftslurm.worker.guard import Task
 
 TALK = """
@@ -62,7 +63,7 @@ def test_lines_come_in_order_with_their_time(tmp_path: Path) -> None:
 
 
 def task(log_dir: str = "/nowhere") -> Task:
-    return Task(0, 0, "node", argparse.Namespace(log_dir=log_dir))
+    return Task(0, 0, "node", argparse.Namespace(log_dir=log_dir), Gateway(pair()[1]))
 
 
 def test_a_log_that_cannot_be_opened_leaves_the_output_where_it_is() -> None:

@@ -15,6 +15,7 @@ from guarded import PATIENCE_S, RANK0, step
 
 from ftslurm.channel import LONGEST, encode
 from ftslurm.worker import processes
+from ftslurm.worker.gateway import Gateway, pair
 from ftslurm.worker.guard import Guard, Task, options
 
 WAITING = """
@@ -254,8 +255,10 @@ def _listener() -> socket.socket:
 
 
 def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_becomes_a_group() -> None:
-    task = Task(0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]))
-    guard = Guard(task, worker=0, orders=-1)
+    task = Task(
+        0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]), Gateway(pair()[1])
+    )
+    guard = Guard(task, worker=0, requests=pair()[0], orders=-1)
     guard.orders = None
     guard.receive(encode("ping", reached=41))
     assert task.position.reached == 41

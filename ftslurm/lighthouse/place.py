@@ -17,7 +17,7 @@ from ftslurm.worker import addresses
 from ftslurm.worker.gateway import Gateway
 
 BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
-LONGEST = 80  # of the folder for a Unix socket, whose path may have 107 bytes
+LONGEST = 55  # of where the folder for a Unix socket is: the socket's whole path may have 107 bytes
 
 
 def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
@@ -77,8 +77,8 @@ def folder() -> str:
     """A new folder of mode 0700 for a Unix socket, on this machine. The guard removes it; what one that was killed has
     left of this run goes now."""
     base = tempfile.gettempdir()
-    base = base if len(base) <= LONGEST - 40 else "/tmp"  # noqa: S108 mkdtemp makes it ours alone
-    prefix = f"ftslurm-{os.environ.get('FTSLURM_RUN_ID', 'run')[:24]}-"
+    base = base if len(base) <= LONGEST else "/tmp"  # noqa: S108 mkdtemp makes it ours alone
+    prefix = f"ftslurm-{os.environ.get('FTSLURM_RUN_ID', 'run')[-24:]}-"
     for old in glob.glob(os.path.join(glob.escape(base), glob.escape(prefix) + "*")):
         with suppress(OSError):
             if os.lstat(old).st_uid == os.getuid() and not os.path.islink(old):

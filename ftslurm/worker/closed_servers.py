@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,12 +24,17 @@ from ftslurm.worker import addresses
 from ftslurm.worker.gateway import Gateway
 from ftslurm.worker.publishing import listener_at, publish
 
-_store = SimpleNamespace(public="")
+_store = SimpleNamespace(here="", public="")
 
 
-def begin(public: str) -> None:
-    """The group's store as other groups are told it, HOST:PORT/store; known once the script may start."""
-    _store.public = public
+def begin(here: str, public: str) -> None:
+    """The group's store is known once the script may start.
+
+    Args:
+        here: HOST:PORT for this worker.
+        public: HOST:PORT/store, as other groups are told it.
+    """
+    _store.here, _store.public = here, public
 
 
 def install(gateway: Gateway) -> None:
@@ -51,9 +55,8 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
     @functools.wraps(make_server, updated=())
     def server(*, bind: str, store_addr: str, **words: Any) -> _Server:
         place = gateway.reserve()
-        here = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         words["hostname"] = f"{place}/manager"  # torchft puts a colon and the port after it
-        public = _store.public if _store.public and store_addr == here else store_addr
+        public = _store.public if _store.public and store_addr == _store.here else store_addr
         made = make_server(bind=f"127.0.0.1:{bind.rpartition(':')[2]}", store_addr=public, **words)
         address = made.address()
         port = int(address.rpartition(":")[2].strip("/"))
@@ -164,8 +167,8 @@ class _GroupStore:
     def __init__(self, **_: Any) -> None:
         from torch.distributed import TCPStore
 
-        host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        self._client = TCPStore(host, port, is_master=False, wait_for_workers=False)
+        host, _, port = _store.here.rpartition(":")
+        self._client = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
         self.port = _store.public.rpartition(":")[2]  # PORT/store: torchft puts it after the machine's name
 
     def __getattr__(self, name: str) -> Any:

@@ -110,7 +110,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             observer.on_quorum = lambda fields: say("quorum", **fields)
         begin = receive("store")  # also the word that the script may start
         os.environ |= {"MASTER_ADDR": str(begin["addr"]), "MASTER_PORT": str(begin["port"])}
-        closed_servers.begin(str(begin.get("public") or ""))
+        closed_servers.begin(f"{begin['addr']}:{begin['port']}", str(begin.get("public") or ""))
         heals, past.floor = bool(begin.get("heals")), int(begin.get("floor") or 0)
         os.environ["FTSLURM_HEALS"] = str(int(heals))
         if me["rank"] != 0:

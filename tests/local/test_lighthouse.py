@@ -18,7 +18,7 @@ from lighthouse_process import LighthouseProcess
 from torch.distributed import TCPStore
 from torchft.coordination import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-from ftslurm.lighthouse import messages, stock
+from ftslurm.lighthouse import messages
 from ftslurm.lighthouse.quorum import Member
 
 PATIENCE = timedelta(seconds=20)
@@ -239,18 +239,6 @@ def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
         lighthouse.wait_for_line(f"port {port} is taken")
         client = LighthouseClient(f"http://127.0.0.1:{moved}", timedelta(seconds=10))
         assert client.quorum("a", PATIENCE, "", "", 1, 1, False).quorum_id == 1
-
-
-def test_torchfts_own_moves_too_unless_somebody_has_asked_for_that_port() -> None:
-    options = {"local": True, "min_replicas": 1, "join_timeout_ms": 10, "quorum_tick_ms": 10}
-    options |= {"heartbeat_timeout_ms": 1000}
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-        with pytest.raises(Exception, match="in use"):
-            stock.serve(options | {"port": port, "may_move": False})
-        server = stock.serve(options | {"port": port, "may_move": True})
-        assert int(server.address().rpartition(":")[2]) != port
-        server.shutdown()
 
 
 def test_a_request_that_comes_before_the_controllers_word_is_held(

@@ -76,11 +76,11 @@ class Server:
 
     # --- the service -----------------------------------------------------------------------------------------------
 
-    def listen(self, host: str, port: int) -> int:
-        """Make the server on a port (0: any); returns the port.
+    def listen(self, address: str) -> int:
+        """Make the server at HOST:PORT (0: any port) or unix:PATH; returns the port.
 
         Raises:
-            RuntimeError: the port cannot be had.
+            RuntimeError: the address cannot be had.
         """
         self.server = grpc.aio.server(options=OPTIONS)
         methods = {
@@ -88,7 +88,7 @@ class Server:
             "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, methods),))
-        return int(self.server.add_insecure_port(f"{host}:{port}"))
+        return int(self.server.add_insecure_port(address))
 
     async def quorum(self, request: bytes, context: Any) -> bytes:
         """Wait until there is a quorum with this manager in it. Hanging up or the deadline withdraws the request."""
@@ -135,11 +135,9 @@ class Server:
         self.strangers += 1
         try:
             while now() < until:
-                moment, wake = now(), until
-                if isinstance(answer, Taken):  # by one whose request is still there, if the time is over
-                    wake = answer.free_at if answer.free_at > moment else moment + 0.25
+                wake = until if isinstance(answer, Unknown) else max(answer.free_at, now() + 0.05)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.news.wait(), min(wake, until) - moment)
+                    await asyncio.wait_for(self.news.wait(), min(wake, until) - now())
                 result = self.book.ask(member, now())
                 if not isinstance(result, Waits):
                     return result
@@ -345,15 +343,18 @@ async def serve(options: dict[str, Any], orders: int | None, report: Report, pul
 
 
 async def open_server(options: dict[str, Any], report: Report) -> Server:
-    """A server that serves, and goes on where its predecessor was; `options` and `report` as for `serve`."""
+    """A server that goes on where its predecessor was; as `serve`, but at the option `address` (unix:PATH) if given."""
     rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
     server.save()
-    port = await listen(server, local=options["local"], port=options["port"], may_move=options["may_move"])
+    if url := str(options.get("address", "")):
+        server.listen(url)
+    else:
+        port = await listen(server, local=options["local"], port=options["port"], may_move=options["may_move"])
+        url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
     await server.server.start()
-    url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report("address", url=url)
@@ -383,7 +384,7 @@ async def listen(server: Server, *, local: bool, port: int, may_move: bool) -> i
     while True:
         for host in hosts:
             try:
-                got = server.listen(host, port)
+                got = server.listen(f"{host}:{port}")
             except RuntimeError:
                 got = 0
             if got:

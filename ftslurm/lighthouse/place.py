@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import glob
-import os
-import shutil
 import socket
 import tempfile
 import time
@@ -17,7 +14,7 @@ from ftslurm.worker import addresses
 from ftslurm.worker.gateway import Gateway
 
 BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
-LONGEST = 55  # of where the folder for a Unix socket is: the socket's whole path may have 107 bytes
+LONGEST = 80  # of where the folder for a Unix socket is: the socket's whole path may have 107 bytes
 
 
 def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
@@ -74,13 +71,6 @@ async def take(listen: Callable[[str], int], local: bool, port: int, may_move: b
 
 
 def folder() -> str:
-    """A new folder of mode 0700 for a Unix socket, on this machine. The guard removes it; what one that was killed has
-    left of this run goes now."""
+    """A new folder of mode 0700 for a Unix socket, on this machine."""
     base = tempfile.gettempdir()
-    base = base if len(base) <= LONGEST else "/tmp"  # noqa: S108 mkdtemp makes it ours alone
-    prefix = f"ftslurm-{os.environ.get('FTSLURM_RUN_ID', 'run')[-24:]}-"
-    for old in glob.glob(os.path.join(glob.escape(base), glob.escape(prefix) + "*")):
-        with suppress(OSError):
-            if os.lstat(old).st_uid == os.getuid() and not os.path.islink(old):
-                shutil.rmtree(old, ignore_errors=True)
-    return tempfile.mkdtemp(prefix=prefix, dir=base)
+    return tempfile.mkdtemp(prefix="ftslurm-", dir=base if len(base) <= LONGEST else "/tmp")  # noqa: S108

@@ -1,10 +1,10 @@
 """The one port of a guard that others can reach, and whom it lets in.
 
 Behind it are the servers that the guard's worker has: the Lighthouse, a group's store, a manager, a parameter server.
-They listen on loopback, where nobody but the guard can connect (inner.py), or on a Unix socket in a folder of mode
-0700. Whoever connects here is given a challenge, and one second; if it can answer it (handshake.py), it is connected
-to what it has asked for. At most MOST_STRANGERS may be at it at a time; for one more, the eldest of the address with
-the most of them has to go: who floods us stands in his own way, not in ours.
+They listen on loopback, where nobody but the guard can connect (inner.py), or on a Unix socket without a name. Whoever
+connects here is given a challenge, and one second; if it can answer it (handshake.py), it is connected to what it has
+asked for. At most MOST_STRANGERS may be at it at a time; for one more, the eldest of the address with the most of them
+has to go: who floods us stands in his own way, not in ours.
 
 It lives in the guard's own loop: no thread, nothing that blocks.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import selectors
 import socket
 import time
@@ -50,14 +51,14 @@ class Target(Protocol):
 
 
 class UnixTarget:
-    """A server on a Unix socket."""
+    """A server on a Unix socket, known by a descriptor of its inode: it needs no name, and nobody else finds it."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, inode: int) -> None:
+        self.inode = inode
 
     def dial(self) -> socket.socket:
         far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        code = far.connect_ex(self.path)
+        code = far.connect_ex(f"/proc/self/fd/{self.inode}")
         if code not in (0, errno.EINPROGRESS):
             far.close()
             raise OSError(code, "the server does not take connections")
@@ -65,7 +66,8 @@ class UnixTarget:
 
     def settled(self, far: socket.socket) -> None: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        os.close(self.inode)
 
 
 class Gate:

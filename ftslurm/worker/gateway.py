@@ -45,18 +45,18 @@ class Gateway:
         """
         return str(self._ask("reserve", port=port))
 
-    def publish(self, service: str, listener: int | None = None, path: str | None = None) -> None:
+    def publish(self, service: str, listener: int, unix: bool = False) -> None:
         """From now on the run can reach a server, and nobody else can.
 
         Args:
             listener: the descriptor of its TCP socket on loopback, which stays the caller's; who is connected to it by
                 now stays connected.
-            path: its Unix socket instead.
+            unix: it is that of a Unix socket's inode instead (O_PATH).
 
         Raises:
             OSError: the guard could not.
         """
-        self._ask("publish", listener, service=service, path=path)
+        self._ask("publish", listener, service=service, unix=unix)
 
     def withdraw(self, service: str) -> None:
         """A server has ended: who asks for it is turned away."""

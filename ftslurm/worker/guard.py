@@ -292,7 +292,6 @@ class Guard:
         words = script.last_words(self.log[0]) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
-        self.network.close()
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
         self.wire.finish(self.task.options.orphan_after_s)
         if not killed:
@@ -306,7 +305,6 @@ class Guard:
     def orphaned(self, why: str) -> NoReturn:
         with contextlib.suppress(OSError):
             os.write(2, f"ftslurm: {self.task.node} task {self.task.index}: {why}; ending the worker\n".encode())
-        self.network.close()
         self.kill_descendants()
         options = self.task.options
         if options.ends_job and self.task.index == 0:
@@ -327,7 +325,6 @@ class Guard:
         self.end_tree(KILLED_BY_ORDER)
 
     def end_tree(self, code: int) -> NoReturn:
-        self.network.close()
         self.kill_descendants()
         os._exit(code)
 

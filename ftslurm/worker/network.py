@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import resource
 import selectors
-import shutil
 import socket
+from typing import Any
 
 from ftslurm import channel
 from ftslurm.worker import addresses
@@ -41,7 +40,6 @@ class Network:
         self.servers: list[Forwarder | None] = []  # and to the parameter server of each serving group
         self.doors: dict[str, Forwarder] = {}  # and to stores and managers, by their address
         self.store = ""  # the address of the group's own
-        self.folders: list[str] = []  # of Unix sockets
         _raise_limit()
         selector.register(requests, selectors.EVENT_READ, self._asked)
 
@@ -57,11 +55,6 @@ class Network:
         """Do what is due; returns after how many seconds something else is."""
         doors = [door for door in (self.lighthouse, *self.servers, *self.doors.values()) if door is not None]
         return min([self.gate.tend(), *(door.tend() for door in doors)])
-
-    def close(self) -> None:
-        """Leave nothing behind in the file system."""
-        for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
     # --- what the controller says -----------------------------------------------------------------------------------
 
@@ -139,20 +132,19 @@ class Network:
             return
         try:
             answer: dict[str, object] = {"value": self._answer(json.loads(data), descriptors)}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
             answer = {"error": str(error)}
         with contextlib.suppress(OSError):
             self.requests.send(json.dumps(answer).encode())
 
-    def _answer(self, asked: dict[str, str], descriptors: list[int]) -> object:
+    def _answer(self, asked: dict[str, Any], descriptors: list[int]) -> object:
         match asked["question"]:
             case "reserve":
                 return self.gate.open(int(asked["port"]))
-            case "publish" if descriptors:
-                self._publish(asked["service"], Inner(socket.socket(fileno=descriptors[0])))
+            case "publish" if asked["unix"]:
+                self.gate.offer(asked["service"], UnixTarget(descriptors[0]))
             case "publish":
-                self.folders.append(os.path.dirname(asked["path"]))
-                self.gate.offer(asked["service"], UnixTarget(asked["path"]))
+                self._publish(asked["service"], Inner(socket.socket(fileno=descriptors[0])))
             case "withdraw":
                 self.gate.withdraw(asked["service"])
             case "door":

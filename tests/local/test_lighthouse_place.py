@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import selectors
 import socket
-import stat
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -52,15 +48,3 @@ def test_it_waits_for_a_predecessors_port(gateway: Gateway) -> None:
     port = int(taken.getsockname()[1])
     threading.Timer(0.3, taken.close).start()
     assert place.reserve(gateway, port, may_move=True) == f"http://127.0.0.1:{port}/lighthouse"
-
-
-def test_its_folder_is_ours_alone_and_an_earlier_ones_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory() as short:
-        monkeypatch.setattr("tempfile.tempdir", short)
-        monkeypatch.setenv("FTSLURM_RUN_ID", "ddp-1")
-        first = place.folder()
-        (Path(first) / "socket").touch()
-        (Path(short) / "ftslurm-ddp-2-other").mkdir()
-        second = place.folder()
-        assert stat.S_IMODE(os.stat(second).st_mode) == 0o700
-        assert {path.name for path in Path(short).iterdir()} == {"ftslurm-ddp-2-other", Path(second).name}

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -115,7 +116,8 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> int:
                     if not data:
                         return ORPHANED
                     heard = time.monotonic()
-                    guard.sendall(data)
+                    with suppress(OSError):  # it has ended: what it has said before is read below
+                        guard.sendall(data)
                     continue
                 data = guard.recv(65536)
             except OSError:

@@ -218,7 +218,7 @@ class Controller:
             case Said():
                 try:
                     event = translate(news.id, news.message, self.now())
-                except (KeyError, TypeError) as error:
+                except (KeyError, TypeError, ValueError) as error:
                     log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
                     return
                 if isinstance(event, Hello) and event.slurm_step is not None:

@@ -108,7 +108,9 @@ def _numbers(ranges: str, most: int) -> list[str]:
     return out
 
 
-_TASK_LINE = re.compile(rf"srun: error: (?P<node>{NODE}): tasks? (?P<task>[0-9]{{1,9}})[0-9,\-]*: (?P<what>.+)")
+_TASK_LINE = re.compile(
+    rf"srun: error: (?P<node>{NODE}): tasks? (?P<task>[0-9]{{1,9}})(?:[,\-][0-9,\-]*)?: (?P<what>.+)"
+)
 _NODE_LINE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
 _NO_LAUNCH = re.compile(rf"srun: error: Task launch for \S+ failed on node (?P<node>{NODE}): (?P<why>.+)")
 _SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")

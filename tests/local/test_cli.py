@@ -374,6 +374,8 @@ def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
     assert sorted(path.name for path in finished.iterdir()) == ["look.py", "runs"]
     assert [path.name for path in (finished / "runs").iterdir()] == [run.name]
     assert run.stat().st_mode & 0o777 == 0o700
+    assert (run / "config.yaml").stat().st_mode & 0o777 == 0o600
+    assert list(run.rglob("*.pkl")) == []  # nothing that would have to be unpickled
     assert re.fullmatch(r"odd-\d{8}-\d{6}-[0-9a-f]{4}", run.name)
 
 

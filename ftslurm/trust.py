@@ -125,9 +125,9 @@ def make_folders(path: Path) -> None:
     for folder in reversed([path, *path.parents]):
         try:
             folder.mkdir(mode=0o755)
-        except FileExistsError:
+        except FileExistsError as error:
             if not folder.is_dir():
-                raise
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
 
 
 def is_own(path: Path) -> bool:

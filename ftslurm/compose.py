@@ -55,9 +55,9 @@ def load(path: Path, *, own: bool = True) -> Config:
         text = trust.read_text(path, own=own)
         merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(StringIO(text)))
         config = OmegaConf.to_object(merged)
-    except PermissionError as error:
-        raise ConfigError(f"{path}: its settings are not used: {error.strerror}") from error
-    except (OSError, OmegaConfBaseException, ValueError, YAMLError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as a configuration of ftslurm: {error.strerror}") from error
+    except (OmegaConfBaseException, ValueError, YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {_first_lines(error)}") from error
     assert isinstance(config, Config)
     return config

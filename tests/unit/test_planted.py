@@ -156,7 +156,7 @@ def test_a_run_is_not_repeated_from_the_settings_of_another_user(tmp_path: Path)
     os.chown(run.config, STRANGE, STRANGE)
     done = ftslurm("run", "--config", str(run.config), cwd=tmp_path)
     assert done.returncode == 2
-    assert "its settings are not used: it belongs to another user" in done.stderr
+    assert "cannot be read as a configuration of ftslurm: it belongs to another user" in done.stderr
     assert "if you trust it, copy it" in done.stderr
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,6 +114,23 @@ def test_a_link_of_another_user_does_not_lead_to_a_run(tmp_path: Path) -> None:
     os.lchown(link, STRANGE, STRANGE)
     with pytest.raises(Distrusted, match=f"{link} belongs to {STRANGE}"):
         trust.check_way(link / "ddp", [])
+
+
+@needs_root
+def test_in_a_container_everybody_outside_looks_the_same_and_may_be_root(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    os.chown(tmp_path / "home", STRANGE, STRANGE)
+    code = (
+        f"from pathlib import Path; from ftslurm import trust; trust.check_way(Path({str(tmp_path)!r}, 'home/x'), [])"
+    )
+    inside = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespace can be made here")
+    assert b"Distrusted" in subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).stderr
+    subprocess.run([*inside, sys.executable, "-c", code], check=True)
+    (tmp_path / "home").chmod(0o777)
+    done = subprocess.run([*inside, sys.executable, "-c", code], capture_output=True, check=False)
+    assert b"may be written by everybody" in done.stderr
 
 
 def test_who_is_trusted_must_be_there() -> None:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ftslurm.errors import FtslurmError
 from ftslurm.rundir import RunDir
 from ftslurm.worker.processes import PR_SET_PDEATHSIG, prctl
 
@@ -34,7 +35,11 @@ def main(words: Sequence[str]) -> int:
         return 1  # the pilot died before the line above took effect
     if "alone" not in words[3:]:
         os.environ[PILOT] = words[2]
-    config, console = compose.load(run.config), view.console()
+    try:
+        config, console = compose.of_run(run), view.console()
+    except FtslurmError as error:
+        print(f"ftslurm: {error}", file=sys.stderr)
+        return 2
     lines = view.Lines(console)
     for event in JournalReader(run.events).iter_new():
         lines.status = fold(lines.status, event)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ftslurm import trust
 from ftslurm.config import MOST_GROUPS, Config, members, most_groups
 from ftslurm.errors import ConfigError
 
@@ -258,6 +259,8 @@ def _check_places(config: Config) -> None:
             raise ConfigError(
                 f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning"
             )
+    if (word := trust.unknown(config.run.trust)) is not None:
+        raise ConfigError(f"run.trust={word}: there is neither a user nor a group of that name on this machine")
     folder = config.checkpoint.dir
     if folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
         raise ConfigError(f"checkpoint.dir={folder}: must be a folder; leave it out for one in the run directory")

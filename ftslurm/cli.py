@@ -151,7 +151,7 @@ def here(config: Config) -> int:
     if before is not None and before[1] in ("succeeded", "failed"):
         print(f"run {before[0].root} has {before[1]} before this job was started again")
         return int(before[1] == "failed")
-    config = compose.load(before[0].config) if before is not None else config
+    config = compose.of_run(before[0]) if before is not None else config
     if steps:
         allocation = srun.allocation(config, os.environ)
         need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
@@ -277,7 +277,7 @@ def status_verb(words: list[str]) -> int:
     from ftslurm import compose, status, status_json, submit, summary, view
     from ftslurm.journal import JournalReader
 
-    config = compose.load(run.config)
+    config = compose.load(run.config, own=False)
     waiting = silent = None
     if config.cluster.kind == "slurm" and not run.events.exists():
         waiting = submit.in_queue(run)
@@ -328,6 +328,6 @@ def logs_verb(words: list[str]) -> int:
     from ftslurm import compose, logs, submit
 
     wanted = logs.Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
-    there = submit.still_there(compose.load(run.config), run)
+    there = submit.still_there(compose.load(run.config, own=False), run)
     logs.show(run, wanted, sys.stdout.buffer, follow=args.follow, until=lambda: not there())
     return 0

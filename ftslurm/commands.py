@@ -67,10 +67,10 @@ def stop_verb(words: list[str]) -> int:
 
     from ftslurm import again, compose, heard, inbox, submit, wording
 
+    config, job = compose.of_run(run), run.job()
     now, reader = RunStatus(), JournalReader(run.events)
     for event in reader.read_new():
         now = fold(now, event)
-    config, job = compose.load(run.config), run.job()
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
     # It was requeued, and nobody hears us; in array mode another one may lead meanwhile.
@@ -149,7 +149,7 @@ def inject_verb(words: list[str]) -> int:
 
     from ftslurm import compose, inbox
 
-    config, reader = compose.load(run.config), JournalReader(run.events)
+    config, reader = compose.of_run(run), JournalReader(run.events)
     _check_target(config, fault, args.group, args.rank)
     now = _running(config, run, reader, "there is nothing to harm")
     inbox.put(run.inbox, "inject", fault=fault, group=args.group, rank=args.rank or 0)
@@ -177,7 +177,7 @@ def scale_verb(words: list[str]) -> int:
     from ftslurm import compose, inbox
     from ftslurm.core.scale import refused
 
-    config, reader = compose.load(run.config), JournalReader(run.events)
+    config, reader = compose.of_run(run), JournalReader(run.events)
     why_not = refused(args.groups, config)
     if why_not is not None:
         raise EnvironmentProblem(f"{run.root.name} cannot have {args.groups} groups: {why_not}")

@@ -23,6 +23,9 @@ class RunConfig:
     name: str = "${job.name}"  # part of the run id, of the run directory's name and of the Slurm job's name
     root: str = "runs"  # where run directories lie; on Slurm a folder that all nodes share
     dir: str | None = None  # this run's directory; default: root/name-time-random
+    # Users and groups, by name or number, who may own or write the folders above the run directory: [lab, prof]. They
+    # could put a run directory of their own in its place. Root and you are trusted, everybody is never.
+    trust: list[str] = field(default_factory=list)
 
 
 @dataclass

@@ -219,11 +219,13 @@ class Controller:
             case Said():
                 try:
                     event = translate(news.id, news.message, self.now())
-                except (KeyError, TypeError) as error:
+                except (KeyError, TypeError, ValueError) as error:
                     log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
                     return
-                if isinstance(event, Hello) and isinstance(news.message.get("slurm_step"), str):
-                    self.children.identify(news.id, news.message["slurm_step"])
+                if isinstance(event, Hello) and event.slurm_step is not None:
+                    self.children.identify(news.id, event.slurm_step)
+                elif isinstance(event, Hello) and (named := news.message.get("slurm_step")) is not None:
+                    log.warning("%s attempt %d: ignored, because no Slurm step is: %.80r", *_name(news.id), named)
                 if isinstance(event, Alive):
                     self.alive[event.id, event.task] = event
                 elif event is not None:

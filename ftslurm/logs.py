@@ -213,7 +213,7 @@ class _Files:
     def _fd(self, path: Path) -> int:
         fd = self._fds.get(path)
         if fd is None:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
             if len(self._fds) >= _OPEN_FILES:
                 os.close(self._fds.popitem(last=False)[1])
             self._fds[path] = fd

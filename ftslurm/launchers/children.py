@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ftslurm import channel
+from ftslurm import channel, trust
 from ftslurm.core.model import StepId
 from ftslurm.launchers.aside import Answered, Asides
 from ftslurm.slurm import SRUN_FAILED
@@ -115,7 +115,7 @@ class Children:
     def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
         """Start a step's processes, each in a session of its own. Returns what went wrong, or None."""
         try:
-            sink = log.open("ab", buffering=0)
+            sink = os.fdopen(trust.open_fd(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
         except OSError:  # a full disk, a log folder that somebody deleted: no reason not to train
             sink = open(os.devnull, "ab", buffering=0)  # noqa: SIM115, PTH123
         self.steps[step] = entry = _Step([], sink)

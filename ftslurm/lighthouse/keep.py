@@ -23,6 +23,7 @@ from ftslurm.lighthouse.book import MOST_STEPS, Memory
 from ftslurm.lighthouse.messages import Malformed, read_quorum
 from ftslurm.lighthouse.quorum import Quorum
 
+_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
 BLOCK = 1000  # quorum ids that are reserved at a time
 _HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
 
@@ -42,7 +43,7 @@ class Keep:
 
     def _open_quorum(self) -> None:
         if self._quorum is None:
-            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
 
     def load(self) -> Memory:
         """What a predecessor has left; a new memory if there was none.
@@ -54,7 +55,7 @@ class Keep:
         """
         memory = Memory()
         try:
-            with open(self._state) as file:
+            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY)) as file:
                 text = file.read()
         except FileNotFoundError:
             return memory
@@ -147,7 +148,7 @@ class Keep:
 
     def _replace(self, text: str) -> None:
         part = self._state + ".part"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _CAREFULLY, 0o600)
         try:
             data = text.encode()
             while data:

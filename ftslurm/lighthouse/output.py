@@ -25,7 +25,7 @@ def redirect(task: Task) -> None:
     """Send all output to lighthouse.log; if that cannot be opened (a full disk) it stays in the step's own log."""
     with contextlib.suppress(OSError):
         path = os.path.join(task.options.log_dir, "lighthouse.log")
-        log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         os.dup2(log_file, 1)
         os.dup2(log_file, 2)
         os.close(log_file)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm import channel
+from ftslurm import channel, trust
 from ftslurm.worker.guard import ORPHANED
 from ftslurm.worker.wire import address, last_words, peer_uid
 
@@ -80,9 +80,11 @@ def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket 
 def _say_for(left_behind: str) -> int | None:
     """Say what a guard that has ended would have said; how to end then. None: it has left nothing behind."""
     try:
-        return _pass_on(Path(left_behind).read_bytes().splitlines())
+        with trust.open_own(Path(left_behind)) as file:
+            lines = file.read().splitlines()
     except OSError:
         return None
+    return _pass_on(lines)
 
 
 def _pass_on(lines: list[bytes]) -> int | None:

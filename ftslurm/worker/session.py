@@ -313,7 +313,7 @@ def open_log(path: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

@@ -318,7 +318,7 @@ def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
     [
         "from ftslurm import cli; cli.main(['plan', 'cluster=local', 'job.script=train.py'])",
         "from ftslurm import cli; cli.main(['status', 'gone'])",
-        "import ftslurm.controller, ftslurm.submit, submitit.core._submit",
+        "import ftslurm.controller, ftslurm.entry",
     ],
 )
 def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, home: Path) -> None:
@@ -374,13 +374,15 @@ def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
     assert sorted(path.name for path in finished.iterdir()) == ["look.py", "runs"]
     assert [path.name for path in (finished / "runs").iterdir()] == [run.name]
     assert run.stat().st_mode & 0o777 == 0o700
+    assert (run / "config.yaml").stat().st_mode & 0o777 == 0o600
+    assert list(run.rglob("*.pkl")) == []  # nothing that would have to be unpickled
     assert re.fullmatch(r"odd-\d{8}-\d{6}-[0-9a-f]{4}", run.name)
 
 
 def test_the_processes_above_a_script_are_small_and_have_no_torch(finished: Path) -> None:
     (run,) = run_dirs(finished)
     above = looked(run)[1]
-    (controller,) = [process for process in above if "submitit.core._submit" in process[0]]
+    (controller,) = [process for process in above if "ftslurm.entry controller" in process[0]]
     (command,) = [process for process in above if "-m ftslurm cluster=local" in process[0]]
     for _, torch, mb in (controller, command):
         assert not torch
@@ -396,7 +398,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     assert not re.search(r"\$\{", text)
     assert config["job"]["script"] == str(finished / "look.py")
     assert config["job"]["args"] == ODD
-    assert config["run"] == {"name": "odd", "root": str(finished / "runs"), "dir": str(run)}
+    assert config["run"] == {"name": "odd", "root": str(finished / "runs"), "dir": str(run), "trust": []}
     assert config["cluster"]["kind"] == "local"
     assert config["groups"]["gpus"] is not None
     defaults = Config()  # what was not set is there with its default

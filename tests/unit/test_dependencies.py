@@ -14,7 +14,9 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors rundir saved core.saving
+    errors names
+    trust
+    rundir saved core.saving
     key
     config
     checks core.model core.past core.adoption
@@ -48,7 +50,7 @@ LAYERS = """
     summary pilots
     plan
     view arraytask
-    commands beside
+    commands beside entry
     cli
     __main__
 """.splitlines()

@@ -7,11 +7,12 @@ the standard input of its srun. Nowhere else: no command line, no environment, n
 from __future__ import annotations
 
 import os
+import secrets
 import stat
-from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.errors import ConfigError
+from ftslurm import trust
+from ftslurm.errors import Distrusted
 
 SIZE = 32  # bytes
 
@@ -20,35 +21,21 @@ def load_or_make(path: Path) -> bytes:
     """The key of a run, made if it has none yet.
 
     Raises:
-        ConfigError: the file is not ours alone, or is damaged.
+        Distrusted: the file is not ours alone, or is damaged.
         OSError: it can neither be read nor made.
     """
     if not os.path.lexists(path):
-        _make(path)
-    return _read(path)
-
-
-def _make(path: Path) -> None:
-    """Whole or not at all; there is one controller at a time."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    with suppress(FileNotFoundError):
-        part.unlink()  # of a process that was killed
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(os.urandom(SIZE))
-        file.flush()
-        os.fsync(fd)
-    part.rename(path)
-
-
-def _read(path: Path) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(fd, "rb") as file:
-        found = os.fstat(fd)
-        ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not stat.S_IMODE(found.st_mode) & 0o077
-        data = file.read(SIZE + 1) if ours else b""
-    if not ours:
-        raise ConfigError(f"{path} is not a file of yours that only you can read and write: this run cannot be trusted")
-    if len(data) != SIZE:
-        raise ConfigError(f"{path} is damaged: the run's processes cannot prove to each other who they are")
-    return data
+        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+        trust.write_file(part, secrets.token_bytes(SIZE))
+        part.rename(path)  # whole or not at all; there is one controller at a time
+    try:
+        with trust.open_own(path) as file:
+            others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
+            key = file.read(SIZE + 1)
+    except OSError as error:
+        raise Distrusted(f"{path}, by which this run's processes know each other: {error.strerror}") from error
+    if others:
+        raise Distrusted(f"{path}, by which this run's processes know each other, can be read by other users")
+    if len(key) != SIZE:
+        raise Distrusted(f"{path}, by which this run's processes know each other, is damaged")
+    return key

@@ -151,7 +151,7 @@ class RunDir:
     def acted_on(self) -> list[Path]:
         """The folder and all in it that makes somebody do something, not only show it."""
         folders = [self.root, self.submitit, self.inbox, self.leaders, self.submitted, self.released]
-        return [*folders, self.config, self.events, self.id, self.job_id]
+        return [*folders, self.config, self.events, self.id, self.key, self.job_id]
 
     def create(self) -> None:
         """Make the folders, private to this user.

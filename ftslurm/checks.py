@@ -57,6 +57,7 @@ _AT_LEAST: Mapping[str, float] = {
     "job.total_steps": 1,
     "checkpoint.every": 0,
     "checkpoint.keep": 0,
+    "logs.max_mb": 0,
     "stop.grace_s": 0,
 }
 _AT_MOST: Mapping[str, float] = {

@@ -17,6 +17,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, last_event
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus, fold
+from ftslurm.terminal import readable
 
 ANSWER_S = 10.0  # the controller looks into its inbox four times a second
 HARM = {
@@ -68,7 +69,7 @@ def stop_verb(words: list[str]) -> int:
     from ftslurm import again, compose, heard, inbox, submit, wording
 
     now, reader = RunStatus(), JournalReader(run.events)
-    for event in reader.read_new():
+    for event in map(readable, reader.read_new()):
         now = fold(now, event)
     config, job = compose.load(run.config), run.job()
     on_slurm = job is not None and config.cluster.kind == "slurm"
@@ -200,7 +201,7 @@ def _running(config: Config, run: RunDir, reader: JournalReader, else_: str) -> 
     from ftslurm import submit, wording
 
     now = RunStatus()
-    for event in reader.iter_new():
+    for event in map(readable, reader.iter_new()):
         now = fold(now, event)
     if now.outcome != "running":
         raise EnvironmentProblem(f"{run.root.name} is over: {wording.ended(now.outcome)}; {else_}")
@@ -218,7 +219,7 @@ def _tell_answer(
 
     deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:
-        for event in reader.iter_new():
+        for event in map(readable, reader.iter_new()):
             now = fold(now, event)
             if answers(event):
                 print(wording.describe(event, now))

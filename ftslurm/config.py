@@ -198,6 +198,13 @@ class CheckpointConfig:
 
 
 @dataclass
+class LogsConfig:
+    # No log of the run (rank-N.log, step.log, lighthouse.log, controller.log) grows beyond so many MiB: beginning and
+    # end are kept, and a line says how much was dropped between them. 0: no cap. It is looked at once a second.
+    max_mb: int = 1024
+
+
+@dataclass
 class StopConfig:
     grace_s: float = 10.0  # between SIGTERM to the scripts and SIGKILL
 
@@ -238,6 +245,7 @@ class Config:
     standby: StandbyConfig = field(default_factory=StandbyConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     follow: bool | None = None  # stay and show the run; default: yes on a terminal, and always for a local run
 

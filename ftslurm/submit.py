@@ -18,7 +18,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm import again, compose, heard, lead, slurm
+from ftslurm import again, capped, compose, heard, lead, slurm
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
 from ftslurm.core.past import Past
@@ -344,7 +344,7 @@ def control(
     """
     from ftslurm.controller import Controller
 
-    handler = logging.FileHandler(run.controller_log)
+    handler = capped.Handler(run.controller_log, config.logs.max_mb)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("ftslurm")
     logger.addHandler(handler)

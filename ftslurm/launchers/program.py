@@ -41,6 +41,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     health = config.health
     shared = [
         f"--log-dir={log_dir}",
+        f"--log-max-mb={config.logs.max_mb}",
         f"--heartbeat-s={health.heartbeat_s}",
         f"--orphan-after-s={health.orphan_after_s}",
         *(["--eof-ends"] if local else []),

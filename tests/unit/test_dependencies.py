@@ -14,7 +14,7 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors rundir saved core.saving
+    errors rundir saved core.saving capped terminal
     key
     config
     checks core.model core.past core.adoption

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm import __version__, commands
+from ftslurm import __version__, commands, confidential
 from ftslurm.commands import find, parser_for
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
@@ -96,8 +96,14 @@ def run_verb(words: list[str]) -> int:
 
     if "--config" in words:  # repeat a run from its config.yaml
         return _repeat(words)
+    _warn_of_exposed(words)
     sweep = any(word in ("-m", "--multirun") for word in words)
     return run_hydra(words, lambda config: start(config, sweep))
+
+
+def _warn_of_exposed(words: list[str]) -> None:
+    if names := confidential.exposed(words):
+        print(f"ftslurm: {confidential.warning(names)}", file=sys.stderr)
 
 
 def _repeat(words: list[str]) -> int:
@@ -123,6 +129,7 @@ def start(config: Config, sweep: bool) -> int:
     note = cluster.resolve(config)
     if note:
         print(f"ftslurm: {note}", file=sys.stderr)
+    confidential.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if arraytask.array_of(config, os.environ):
         return arraytask.take_part(config)
     if config.cluster.controller == "here":
@@ -192,6 +199,7 @@ def plan_verb(words: list[str]) -> int:
             print(line)
         return 0
 
+    _warn_of_exposed(words)
     return run_hydra(words, show)
 
 

@@ -36,6 +36,9 @@ class JobConfig:
     # quotes: 'job.args.replica_id="{REPLICA_GROUP_ID}"'.
     args: Any = None
     env: dict[str, str] = field(default_factory=dict)  # set in every worker before torch is imported
+    # Names of variables that the workers are given from the environment in which the run is started, as WANDB_API_KEY:
+    # their values are written down nowhere, and nothing but the workers gets them.
+    secrets: list[str] = field(default_factory=list)
     # The interpreter; a list if it has a prefix, as [apptainer, exec, img.sif, python]. Default: this one.
     python: Any = None
     # Steps the script will take, if known: for the progress bar, and for drills at a fraction of the run.

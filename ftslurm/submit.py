@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache
 from io import StringIO
@@ -151,6 +151,15 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "stderr_to_stdout": True,
         "additional_parameters": options,
     }
+
+
+def exported(config: Config, environ: Mapping[str, str]) -> str | None:
+    """What sbatch will be told to pass on of the environment; None: all, or no job is submitted."""
+    if config.cluster.kind == "local" or config.cluster.controller == "here":
+        return None
+    options = config.cluster.sbatch | (config.cluster.controller_sbatch if config.cluster.mode == "array" else {})
+    told = environ.get("SBATCH_EXPORT") or options.get("export")  # sbatch heeds the first before lines of a script
+    return None if told is None else str(told)
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:

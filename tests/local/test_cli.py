@@ -327,6 +327,17 @@ def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, ho
     assert done.stderr.splitlines()[-1] == "set()", done.stderr
 
 
+def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refused(home: Path) -> None:
+    words = ("job.env.WANDB_API_KEY=s3cr3t", "job.secrets=[HF_TOKEN]", *LOCAL)
+    done = ftslurm("run", *words, cwd=home, HF_TOKEN="")
+    assert (done.returncode, done.stdout) == (2, "")
+    warned, refused = done.stderr.splitlines()
+    assert warned.startswith("ftslurm: warning: job.env.WANDB_API_KEY on a command line can be read by other users")
+    assert refused.startswith("ftslurm: job.secrets: HF_TOKEN is not set in this environment, or empty")
+    assert "s3cr3t" not in done.stderr
+    assert run_dirs(home) == []
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 ODD = ["two words", """it's "quoted" $HOME \\ ;""", "two\nlines", "--flag=x,y", "é", "", "[1]"]

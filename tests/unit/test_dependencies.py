@@ -16,7 +16,7 @@ LAYERS = """
     __init__ core.__init__
     errors rundir saved core.saving capped terminal
     key
-    config
+    config confidential
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
     core.restart core.causes

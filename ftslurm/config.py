@@ -202,8 +202,9 @@ class CheckpointConfig:
 
 @dataclass
 class LogsConfig:
-    # No log of the run (rank-N.log, step.log, lighthouse.log, controller.log) grows beyond so many MiB: beginning and
-    # end are kept, and a line says how much was dropped between them. 0: no cap. It is looked at once a second.
+    # No log of the run (rank-N.log, step.log, lighthouse.log, controller.log) grows beyond so many MiB: the first 256
+    # KiB and the last 8 MiB (a quarter of the cap, if that is less) stay, and a line says how much was dropped between
+    # them. 0: no cap. It is looked at once a second: what is written in between may exceed it.
     max_mb: int = 1024
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -95,6 +98,31 @@ def test_another_users_run_can_be_looked_at(tmp_path: Path) -> None:
     assert "[link=http://x]" in status.stdout.decode()
     logs = ftslurm("logs", run.root)
     assert (logs.returncode, logs.stdout.decode()) == (0, HARMLESS % (r"\x1b[1;31m", r"\x1b[0m"))
+
+
+def on_a_terminal(*words: str | Path) -> str:
+    """What ftslurm sends to a terminal."""
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "ftslurm", *map(str, words)]
+    sent = bytearray()
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm"}):
+        os.close(theirs)
+        with contextlib.suppress(OSError):  # the terminal has no writer any more
+            while data := os.read(ours, 65536):
+                sent += data
+    os.close(ours)
+    return sent.decode()
+
+
+def test_on_a_terminal_only_ours_and_the_colours_of_a_log_are_sent(tmp_path: Path) -> None:
+    run = hostile(tmp_path)
+    shown = on_a_terminal("status", run.root)
+    assert "\x1b[" in shown  # the live table's own
+    assert r"\x1b]0;owned\x07" in shown
+    assert_harmless(re.sub("\x1b\\[[0-9;?]*[A-Za-z]|\r", "", shown))
+    assert "\x1b[2J" not in shown
+    logs = on_a_terminal("logs", run.root).replace("\r\n", "\n")
+    assert logs == HARMLESS % ("\x1b[1;31m", "\x1b[0m")
 
 
 def test_json_has_what_was_written_in_escapes_of_its_own(tmp_path: Path) -> None:

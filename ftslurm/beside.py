@@ -28,7 +28,6 @@ def main(words: Sequence[str]) -> int:
     from ftslurm import compose, submit, summary, view
     from ftslurm.jobs import PILOT
     from ftslurm.journal import JournalReader, last_event
-    from ftslurm.status import fold
 
     run = RunDir(Path(words[0]))
     if os.getppid() != int(words[2]):
@@ -42,7 +41,7 @@ def main(words: Sequence[str]) -> int:
         return 2
     lines = view.Lines(console)
     for event in JournalReader(run.events).iter_new():
-        lines.status = fold(lines.status, event)
+        lines.know(event)
     code = submit.control(config, run, lines.tell, number=int(words[1]))
     if last_event(run.events) == "run_finished":
         console.print(summary.summary(lines.status, run))

@@ -17,6 +17,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, last_event
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus, fold
+from ftslurm.terminal import readable
 
 ANSWER_S = 10.0  # the controller looks into its inbox four times a second
 HARM = {
@@ -69,7 +70,7 @@ def stop_verb(words: list[str]) -> int:
 
     config, job = compose.of_run(run), run.job()
     now, reader = RunStatus(), JournalReader(run.events)
-    for event in reader.read_new():
+    for event in map(readable, reader.read_new()):
         now = fold(now, event)
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
@@ -200,7 +201,7 @@ def _running(config: Config, run: RunDir, reader: JournalReader, else_: str) -> 
     from ftslurm import submit, wording
 
     now = RunStatus()
-    for event in reader.iter_new():
+    for event in map(readable, reader.iter_new()):
         now = fold(now, event)
     if now.outcome != "running":
         raise EnvironmentProblem(f"{run.root.name} is over: {wording.ended(now.outcome)}; {else_}")
@@ -218,7 +219,7 @@ def _tell_answer(
 
     deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:
-        for event in reader.iter_new():
+        for event in map(readable, reader.iter_new()):
             now = fold(now, event)
             if answers(event):
                 print(wording.describe(event, now))

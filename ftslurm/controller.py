@@ -95,7 +95,7 @@ class Controller:
         self.events: list[Event] = [Granted(allocation, newest_checkpoint(config, run), past, claim(config, run))]
         self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2))
         greeting = channel.encode("key", key=key.load_or_make(run.key).hex())
-        self.children = Children(run.root, self.local, self._make_sure, greeting)
+        self.children = Children(run.root, self.local, self._make_sure, greeting, config.logs.max_mb)
         self.children.selector.register(self.wakeup.fd, 1)
         self.jobs = Jobs(config, run, self.children)
         self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm import again, compose, heard, lead, slurm, trust
+from ftslurm import again, capped, compose, heard, lead, slurm, trust
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
 from ftslurm.core.past import Past
@@ -156,6 +156,15 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "stderr_to_stdout": True,
         "additional_parameters": options,
     }
+
+
+def exported(config: Config, environ: Mapping[str, str]) -> str | None:
+    """What sbatch will be told to pass on of the environment; None: all, or no job is submitted."""
+    if config.cluster.kind == "local" or config.cluster.controller == "here":
+        return None
+    options = config.cluster.sbatch | (config.cluster.controller_sbatch if config.cluster.mode == "array" else {})
+    told = environ.get("SBATCH_EXPORT") or options.get("export")  # sbatch heeds the first before lines of a script
+    return None if told is None else str(told)
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:
@@ -362,7 +371,7 @@ def control(
     """
     from ftslurm.controller import Controller
 
-    handler = logging.FileHandler(run.controller_log)
+    handler = capped.Handler(run.controller_log, config.logs.max_mb)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("ftslurm")
     logger.addHandler(handler)

@@ -42,6 +42,7 @@ from ftslurm.worker.gateway import Gateway, pair
 from ftslurm.worker.network import Network
 from ftslurm.worker.position import Position
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from ftslurm.worker.ranklog import RankLog
 from ftslurm.worker.wire import Wire, address, last_words, slurm_step
 
 KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
@@ -65,6 +66,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     """The command line that the launchers write; users never do."""
     parser = argparse.ArgumentParser(prog="python -m ftslurm.worker", description="One task of a step of ftslurm.")
     parser.add_argument("--log-dir", required=True, help="where rank-N.log goes")
+    parser.add_argument("--log-max-mb", type=int, default=0, help="no log grows beyond this (0: no cap)")
     parser.add_argument("--heartbeat-s", type=float, required=True)
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
@@ -154,8 +156,7 @@ class Guard:
         self.orders: int | None = orders
         self.reports = reports  # what the worker says, if that goes through us
         self.lines = channel.Lines()
-        self.log: tuple[str, str] | None = None  # the rank's log and the file of its time marks
-        self.log_size = 0
+        self.log: RankLog | None = None
         self.over = False  # the worker has ended, and all that is left is to tell it
         self.rank: int | None = None
         self.oom_kills = processes.oom_kills()  # earlier ones, of whoever was in this cgroup before
@@ -193,7 +194,8 @@ class Guard:
                 self.say_alive()
             if now >= next_mark:
                 next_mark = now + 1.0
-                self.mark_log()
+                if self.log is not None:
+                    self.log.tend()
             for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
                 key.data(events)
 
@@ -220,7 +222,7 @@ class Guard:
                 case "dump":
                     who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                     by = str(message.get("by", "the controller"))
-                    stacks.dump(self.worker, self.task.position, self.log and self.log[0], who, by)
+                    stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
                     self.say("dumped")
                 case "inject" if message.get("task") == self.task.index:
                     self.inject(str(message.get("fault")))
@@ -245,7 +247,7 @@ class Guard:
             self.task.position.wanted = 0
             self.rank = message["ranks"][self.task.index]["rank"]
             log = os.path.join(message.get("log_dir") or self.task.options.log_dir, f"rank-{self.rank}.log")
-            self.log = (log, log.removesuffix(".log") + ".times")
+            self.log = RankLog(log, self.task.options.log_max_mb)
             line = json.dumps(message | self.network.assigned(message)).encode()
         elif message["type"] == "store":
             line = json.dumps(message | self.network.begun(message)).encode()
@@ -287,9 +289,10 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         self.over = True
         self.wire.pass_reports()
-        self.mark_log()
+        if self.log is not None:
+            self.log.tend()
         killed = code < 0
-        words = script.last_words(self.log[0]) if code > 0 and self.log else ""
+        words = script.last_words(self.log.path) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
@@ -341,17 +344,6 @@ class Guard:
                         os.kill(pid, signal.SIGKILL)
             self.reap()
             time.sleep(0.005)
-
-    def mark_log(self) -> None:
-        """Note when the log had which size, so that `ftslurm logs` can merge ranks in time order."""
-        if self.log is None:
-            return
-        with contextlib.suppress(OSError):
-            size = os.stat(self.log[0]).st_size
-            if size != self.log_size:
-                self.log_size = size
-                with open(self.log[1], "a") as marks:
-                    marks.write(f"{time.time():.3f} {size}\n")
 
     def say_alive(self) -> None:
         """That we are here, and how far the worker is."""

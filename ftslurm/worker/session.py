@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from ftslurm import channel
+from ftslurm import channel, confidential
 from ftslurm.worker import addresses, closed_servers, closed_transport, faults, script, serve, stacks, tell
 from ftslurm.worker.arguments import fill
 from ftslurm.worker.gateway import Gateway
@@ -78,6 +78,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 "the environment of the step has not reached the worker: what stands before the interpreter in "
                 "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
             )
+        confidential.check_worker(os.environ)
         choose_gpus(task.options.gpus)
         gpus_are_open = task.options.standby and _CAREFUL not in os.environ
         if gpus_are_open:

@@ -327,6 +327,17 @@ def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, ho
     assert done.stderr.splitlines()[-1] == "set()", done.stderr
 
 
+def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refused(home: Path) -> None:
+    words = ("job.env.WANDB_API_KEY=s3cr3t", "job.secrets=[HF_TOKEN]", *LOCAL)
+    done = ftslurm("run", *words, cwd=home, HF_TOKEN="")
+    assert (done.returncode, done.stdout) == (2, "")
+    warned, refused = done.stderr.splitlines()
+    assert warned.startswith("ftslurm: warning: job.env.WANDB_API_KEY on a command line can be read by other users")
+    assert refused.startswith("ftslurm: job.secrets: HF_TOKEN is not set in this environment, or empty")
+    assert "s3cr3t" not in done.stderr
+    assert run_dirs(home) == []
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 ODD = ["two words", """it's "quoted" $HOME \\ ;""", "two\nlines", "--flag=x,y", "é", "", "[1]"]
@@ -481,3 +492,21 @@ def test_ctrl_c_ends_a_sweep_not_just_the_run_it_is_at(
     assert len(run_dirs(home)) == 1
     assert "Traceback" not in (home / "out").read_text()
     wait_until(lambda: not left_behind(home), lambda: f"left behind: {left_behind(home)}")
+
+
+def test_a_script_that_floods_its_log_leaves_its_beginning_its_end_and_what_is_missing(home: Path) -> None:
+    (home / "flood.py").write_text(
+        "import subprocess\nprint('first', flush=True)\nsubprocess.run('yes flood | head -c 6000000', shell=True)\n"
+        "print('last')\n"
+    )
+    words = ("cluster=local", "job.script=flood.py", "groups.count=1", "logs.max_mb=1")
+    assert ftslurm("run", *words, cwd=home).returncode == 0
+    (run,) = run_dirs(home)
+    log = run / "logs/group-0000/attempt-000/rank-0.log"
+    assert log.stat().st_size < 1 << 20
+    lines = ftslurm("logs", run.name, cwd=home).stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("first", "last")
+    (said,) = [line for line in lines if line not in ("first", "flood", "last")]
+    assert re.fullmatch(r"ftslurm: \d+ bytes of this log were dropped here \(logs\.max_mb=1\)", said)
+    dropped, kept = int(said.split()[1]), log.stat().st_size - len(said) - 1
+    assert dropped + kept == len("first\nlast\n") + 6_000_000

@@ -456,3 +456,17 @@ def test_the_same_history_gives_the_same_quorums_as_with_torchfts_own(
             assert replay(ours.url, seed, fewest) == theirs.result()
     finally:
         stock.shutdown()
+
+
+def test_what_a_peer_sends_does_not_fill_the_log(start: Callable[..., LighthouseProcess]) -> None:
+    lighthouse = start()
+    size = lighthouse.log.stat().st_size
+    text = (0).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"\x1b]0;owned\x07" + b"x" * 16_000
+    goaway = len(text).to_bytes(3, "big") + b"\x07" + bytes(5) + text
+    with socket.create_connection(("127.0.0.1", lighthouse.options["port"])) as peer:
+        peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        for _ in range(1000):
+            peer.sendall(goaway)
+    client = LighthouseClient(lighthouse.url, PATIENCE)
+    client.heartbeat("a")
+    assert lighthouse.log.stat().st_size == size

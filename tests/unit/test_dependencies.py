@@ -16,9 +16,9 @@ LAYERS = """
     __init__ core.__init__
     errors names
     trust
-    rundir saved core.saving
+    rundir saved core.saving capped terminal
     key
-    config
+    config confidential
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
     core.restart core.causes

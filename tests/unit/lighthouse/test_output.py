@@ -64,11 +64,36 @@ def test_lines_come_in_order_with_their_time(tmp_path: Path) -> None:
 
 
 def task(log_dir: str = "/nowhere") -> Task:
-    return Task(0, 0, "node", argparse.Namespace(log_dir=log_dir), Gateway(pair()[1]))
+    return Task(0, 0, "node", argparse.Namespace(log_dir=log_dir, log_max_mb=0), Gateway(pair()[1]))
 
 
 def test_a_log_that_cannot_be_opened_leaves_the_output_where_it_is() -> None:
     redirect(task())
+
+
+CAPPED = """
+import argparse, os, sys, time
+from ftslurm.lighthouse import output
+from ftslurm.worker.gateway import Gateway, pair
+from ftslurm.worker.guard import Task
+output.redirect(Task(0, 0, "node", argparse.Namespace(log_dir=sys.argv[1], log_max_mb=1), Gateway(pair()[1])))
+output.log("serving")
+output.flush()
+for _ in range(3000):
+    os.write(2, b"x" * 1000 + b"\\n")  # as a library would
+time.sleep(2 * output.LOOK_EVERY_S)
+assert os.stat(sys.argv[1] + "/lighthouse.log").st_size < 1 << 20
+output.log("still here")
+output.flush()
+"""
+
+
+def test_lighthouse_log_is_kept_below_its_cap_whoever_writes_there(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", CAPPED, str(tmp_path)], timeout=20, check=True)
+    lines = (tmp_path / "lighthouse.log").read_text().splitlines()
+    assert lines[0].endswith("serving")
+    assert lines[-1].endswith("still here")
+    assert [line for line in lines if line.endswith("bytes of this log were dropped here (logs.max_mb=1)")]
 
 
 def since(task: Task) -> float:

@@ -15,8 +15,11 @@ from harness import Backend
 
 NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
 
-LONG = ("tests/slurm/", "tests/scenarios/")
-TOGETHER = ("test_time_limits.py", "test_bad_input.py")  # their tests share a fixture
+LONG = ("tests/security/", "tests/slurm/", "tests/scenarios/")
+TOGETHER = (  # their tests share a fixture
+    *("test_time_limits.py", "test_bad_input.py"),
+    *("test_strangers.py", "test_strangers_and_servers.py", "test_strangers_on_slurm.py", "test_squatters.py"),
+)
 
 NUMBERS = itertools.count(1)
 

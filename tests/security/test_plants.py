@@ -1,0 +1,87 @@
+"""Another user of the machine puts a run directory of his in the place of ours: nothing is done, nothing waits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from victim import Stranger
+
+PATIENCE_S = 60.0  # for a verb that has nothing to wait for
+STARTED = '{"seq": 1, "time": 1.0, "event": "run_started", "run_id": "run-1", "groups": 2, "mode": "steps"}\n'
+
+
+@pytest.fixture
+def open_folder(tmp_path: Path) -> Path:
+    """A folder that everybody may write, and that everybody can get to."""
+    for path in (tmp_path, *tmp_path.parents):
+        if path.stat().st_uid == 0 and path.stat().st_mode & 0o005 != 0o005:
+            path.chmod(path.stat().st_mode | 0o005)
+    path = tmp_path / "open"
+    path.mkdir()
+    path.chmod(0o777)
+    return path
+
+
+@pytest.fixture
+def loot(tmp_path: Path) -> Path:
+    """A folder that only its owner can write: what lies there was done as the owner."""
+    path = tmp_path / "loot"
+    path.mkdir(mode=0o755)
+    return path
+
+
+def ftslurm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a verb in a folder, to its end, which must come."""
+    command = [sys.executable, "-m", "ftslurm", *words]
+    return subprocess.run(
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+
+
+def refused(done: subprocess.CompletedProcess[str]) -> None:
+    """With a word for people."""
+    assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    assert done.stderr.strip()
+    assert "Traceback" not in done.stderr
+
+
+def test_no_run_begins_where_a_stranger_could_swap_its_directory(open_folder: Path) -> None:
+    script = open_folder.parent / "script.py"
+    script.write_text("print('trained')")
+    done = ftslurm(
+        open_folder.parent, "run", "cluster=local", f"run.root={open_folder}", f"job.script={script}", "follow=true"
+    )
+    refused(done)
+    assert not list(open_folder.iterdir()), "a run was made"
+
+
+@pytest.mark.parametrize("verb", [["stop"], ["scale", "2"], ["inject", "kill"]], ids=lambda words: words[0])
+def test_a_planted_run_is_not_acted_on(verb: list[str], open_folder: Path, loot: Path, stranger: Stranger) -> None:
+    run = open_folder / "run-1"
+    run.mkdir(mode=0o700)
+    (run / "config.yaml").write_text("job: {script: ours.py}\n")
+    evil = open_folder.parent / "evil.py"
+    evil.write_text(f"import tempfile; tempfile.mkdtemp(prefix='ran-', dir={str(loot)!r})")
+    files = {
+        "config.yaml": ftslurm(
+            loot, "run", "cluster=local", f"job.script={evil}", f"run.dir={run}", "--cfg", "job"
+        ).stdout,
+        "events.jsonl": STARTED,
+        "submitit/job_id": "1",  # a process that lives
+        "submitit/1_submitted.pkl": "PAYLOAD",
+    }
+    assert "config.yaml" in stranger.attack("plant", run=str(run), files=files, folder=str(loot), pipes=["inbox/order"])
+    refused(ftslurm(loot, verb[0], str(run), *verb[1:]))
+    assert not list(loot.iterdir()), "something of the stranger's was done"
+    assert len(list((run / "inbox").iterdir())) == 1, "an order was left in a run of the stranger's"
+
+
+@pytest.mark.parametrize("verb", [["status", "--once"], ["logs"], ["stop"]], ids=lambda words: words[0])
+def test_no_verb_waits_for_a_planted_pipe(verb: list[str], open_folder: Path, stranger: Stranger) -> None:
+    run = open_folder / "run-1"
+    pipes = ["config.yaml", "events.jsonl", "alive", "id", "submitit/job_id", "logs/controller.log"]
+    stranger.attack("plant", run=str(run), files={}, folder="/", pipes=pipes)
+    refused(ftslurm(open_folder, verb[0], str(run), *verb[1:]))

@@ -1,0 +1,235 @@
+"""The training that is attacked, the one who attacks it, and what must hold while he does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import Backend, Run
+from ports import Answer, knock_everywhere, of_processes
+from stranger import OPENINGS
+
+STEP_S = 0.1  # so long a step sleeps: the pace is the sleep's, and a busy machine changes it little
+MOST_LOGS = 1_000_000  # bytes that an attack may add to a run's logs
+SQUAT_S = 7.0  # so long a squatter sits where a part of the run was
+LONGEST_ANSWER = 200  # bytes: to a greeting; whoever says more has said something of the run
+GREETING = 48  # bytes: what a gate says before it knows who has called
+TRAINING = {"open-end": True, "step-time": STEP_S}
+OPTIONS = ("groups.count=2", "restart.backoff_s=0.1")
+
+# What a journal says of a training that has noticed something.
+NOTICED = {
+    *("step_exited", "restart_scheduled", "group_given_up", "node_excluded", "allocation_lost", "run_finished"),
+    *("quorum_refused", "warning", "group_hung", "lighthouse_moved"),
+}
+
+
+@dataclass
+class Attack:
+    """One attack under way: a process of the stranger's."""
+
+    process: subprocess.Popen[str]
+    errors: Path  # what it says on stderr: about all that it fails at
+
+    def wait_until_ready(self) -> None:
+        """It has begun; for attacks that say so."""
+        assert self.process.stdout
+        assert self.process.stdout.readline() == "ready\n", self.errors.read_text()
+
+    def result(self, patience_s: float = 90.0) -> Any:
+        """What came of it, once it is over."""
+        out, _ = self.process.communicate(timeout=patience_s)
+        assert self.process.returncode == 0, f"the stranger himself failed: {self.errors.read_text()[-4000:]}"
+        return json.loads(out.splitlines()[-1])
+
+    @property
+    def goes_on(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        if self.goes_on:
+            self.process.kill()
+        self.process.communicate()
+
+
+@dataclass
+class Stranger:
+    """Another user of this machine. None of his processes outlives the test."""
+
+    uid: int
+    folder: Path
+    attacks: list[Attack] = field(default_factory=list)
+
+    def begin(self, attack: str, **arguments: object) -> Attack:
+        """Start an attack; see tests/security/stranger.py."""
+        command = [sys.executable, str(Path(__file__).with_name("stranger.py")), str(self.uid), attack]
+        errors = self.folder / f"stranger-{len(self.attacks)}.txt"
+        with errors.open("w") as sink:
+            process = subprocess.Popen(
+                [*command, json.dumps(arguments)],
+                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stderr=sink,
+                text=True,
+            )
+        self.attacks.append(Attack(process, errors))
+        return self.attacks[-1]
+
+    def attack(self, name: str, **arguments: object) -> Any:
+        """Make an attack, and wait for what comes of it."""
+        return self.begin(name, **arguments).result()
+
+    def stop(self) -> None:
+        for attack in self.attacks:
+            attack.stop()
+
+
+@dataclass
+class Field:
+    """One training after another: the next test gets the same run, unless an attack has done it harm."""
+
+    backend: Backend
+    begin: Callable[[Backend], Run]
+    run: Run | None = None
+
+    def a_run(self) -> Run:
+        if self.run is None or self.run.process.poll() is not None:
+            self.run = self.begin(self.backend)
+        return self.run
+
+    def spoilt(self) -> None:
+        if self.run is not None:
+            self.run.abandon()
+        self.run = None
+
+
+def begin_training(backend: Backend) -> Run:
+    """Two groups of one rank, which train until they are told to end."""
+    run = backend.start(*OPTIONS, args=TRAINING)
+    run.wait_for_steps(5, groups=2)
+    return run
+
+
+# --- what must hold ------------------------------------------------------------------------------------------------
+
+
+def own_ports(run: Run) -> dict[int, int]:
+    """port -> pid, of all that the processes of this run listen on; of srun it is Slurm's own affair."""
+    return of_processes(pid for pid, name in run.processes().items() if name not in ("srun", "slurmstepd"))
+
+
+def ranks(run: Run) -> set[int]:
+    """The processes that run the script: children of guards."""
+    own = {pid for pid, name in run.processes().items() if name != "srun"}
+    return {pid for pid in own if "group-" in pid_name(pid) and _parent(pid) in own}
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    return 0
+
+
+def latest(run: Run) -> dict[int, int]:
+    """group -> its present attempt."""
+    launched = [e for e in run.named("step_launched") if e["group"] is not None]
+    return {int(str(e["group"])): int(str(e["attempt"])) for e in launched}
+
+
+def gloo_ports(run: Run) -> list[int]:
+    """Where ranks wait for each other's Gloo connections: they say nothing to anybody, not even to their owner.
+
+    torch opens them itself, on a port of its choice; docs/security.md tells what can be done there.
+    """
+    of_ranks = {port for port, pid in own_ports(run).items() if pid in ranks(run)}
+    answers = knock_everywhere({name: OPENINGS[name] for name in ("HTTP/2", "model", "store")}, 1.0, of_ranks)
+    speak = {answer.port for answer in answers if answer.said or answer.closed_s is not None or not answer.connected}
+    return sorted(of_ranks - speak)
+
+
+def logs_size(run: Run) -> int:
+    return sum(path.stat().st_size for path in (run.dir / "logs").rglob("*") if path.is_file())
+
+
+@contextlib.contextmanager
+def unnoticed(run: Run, groups: int = 2) -> Iterator[None]:
+    """Meanwhile the training goes on, with the same members in the same quorum, and afterwards too."""
+    before = len(run.events)
+    steps = [len(run.steps(group)) for group in range(groups)]
+    quorum, size = run.steps(0)[-1]["quorum"], logs_size(run)
+    yield
+    now = [len(run.steps(group)) for group in range(groups)]
+    run.until(lambda: all(len(run.steps(g)) >= n + 5 for g, n in enumerate(now)), "the training goes on", 20.0)
+    noticed = [event for event in run.events[before:] if event["event"] in NOTICED]
+    assert not noticed, noticed
+    for group in range(groups):
+        new = run.steps(group)[steps[group] :]
+        assert {(s["quorum"], s["participants"], s["attempt"]) for s in new} == {(quorum, groups, latest(run)[group])}
+        numbers = [s["step"] for s in new]
+        assert numbers == list(range(int(numbers[0]), int(numbers[0]) + len(numbers))), numbers
+    assert logs_size(run) - size < MOST_LOGS, f"{logs_size(run) - size} bytes of logs"
+
+
+def nothing_said(run: Run, answers: list[Answer], gloo: list[int]) -> None:
+    """No port has told a stranger anything: it was not reached, hung up at once, or asked for a password and then did.
+
+    Args:
+        gloo: ports that may stay open, as long as they are silent.
+    """
+    whose = {port: pid_name(pid) for port, pid in own_ports(run).items()}
+    wrong: dict[str, list[str]] = {}
+    for answer in answers:
+        greeted = len(answer.said) == GREETING and answer.said.startswith(b"ftslurm")
+        shut = not answer.connected or answer.closed_s is not None
+        if (answer.said and not greeted) or not (shut or (answer.port in gloo and not answer.said)):
+            place = f"{whose.get(answer.port, 'somebody')} at {answer.way} port {answer.port}"
+            fate = "kept open" if answer.closed_s is None else f"closed after {answer.closed_s} s"
+            wrong.setdefault(place, []).append(f"{answer.opening}: {answer.said[:32]!r}, {fate}")
+    assert not wrong, "\n" + "\n  ".join(f"{place}: {'; '.join(said)}" for place, said in wrong.items())
+
+
+def pid_name(pid: int) -> str:
+    """Which process of a run that is, for people."""
+    with contextlib.suppress(OSError):
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        module, folder = re.search(r"-m (\S+)", line), re.search(r"group-\d+/attempt-\d+", line)
+        return f"{module[1] if module else line[:40]} {folder[0] if folder else ''} ({pid})"
+    return str(pid)
+
+
+def told_once(run: Run) -> None:
+    """The log of some step says that somebody was refused, and none says so of one kind more than once."""
+    found = 0
+    for path in (run.dir / "logs").rglob("*step.log"):
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.startswith("ftslurm: ")]
+        refusals = Counter(re.sub(r"\d+", "N", line) for line in lines if "refused" in line)
+        found += len(refusals)
+        assert not refusals or max(refusals.values()) == 1, f"{path}: {refusals}"
+    assert found, "no step's log says that anybody was refused"
+
+
+def squat(stranger: Stranger, folder: Path, wanted: Iterable[int]) -> Attack:
+    """The stranger waits for these ports to be free, and takes them; see `Squatter` in stranger.py."""
+    folder.mkdir(mode=0o755)
+    attack = stranger.begin("squat", wanted=sorted(wanted), folder=str(folder), seconds=SQUAT_S)
+    attack.wait_until_ready()
+    return attack
+
+
+def learnt_nothing(found: dict[str, object], folder: Path) -> None:
+    """Nobody has told a squatter more than an answer to a greeting, nor believed what he said."""
+    assert found["taken"], "he got none of the ports: this tests nothing"
+    for call in found["calls"]:  # type: ignore[attr-defined]
+        said = bytes.fromhex(call["said"])
+        assert len(said) <= LONGEST_ANSWER, f"port {call['port']}: {said!r}"
+        assert not said.startswith((b"PRI", b"GET")), f"port {call['port']}: {said!r}"
+        assert not call["let_in"], f"passing on a greeting let him in: {call}"
+    assert not list(folder.iterdir()), "what he sent was unpickled"

@@ -76,7 +76,9 @@ def main() -> None:
             arms: tuple[list[float], list[float]] = ([], [])
             way = here.recv()
             for turn in range(8):  # in turn
-                arms[turn % 2].extend(round_trips((url, way)[turn % 2], args.n // 4, turn * args.n))
+                arms[turn % 2].extend(
+                    round_trips((url, way)[turn % 2], args.n // 4, turn * (args.n // 4))
+                )  # no step is left out: it would be refused
             cells = [f"{1e3 * statistics.median(a):.3f} ({1e3 * statistics.quantiles(a, n=100)[98]:.3f})" for a in arms]
             print(f"{name:<16}" + "".join(f"{cell:>20}" for cell in cells))
             if name == "ftslurm":

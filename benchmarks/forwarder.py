@@ -145,7 +145,7 @@ def main() -> None:
             process.start()
             ways = (url, str(here.recv()))
             for what, measure in (
-                ("quorum", lambda way, turn: round_trips(way, args.n // 4, turn * args.n)),
+                ("quorum", lambda way, turn: round_trips(way, args.n // 4, turn * (args.n // 4))),
                 ("first answer", lambda way, _: first_answers(way, args.n // 16)),
             ):
                 arms: tuple[list[float], list[float]] = ([], [])

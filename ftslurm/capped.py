@@ -1,8 +1,9 @@
 """No log grows beyond logs.max_mb: its beginning and its end are kept, and a line says what was dropped between them.
 
 The file is cut in place, because those who write it hold it open for appending (a script with all its C code, its
-children, srun, grpc): if it were renamed they would go on in the renamed file. They lose nothing but what they write
-in the few microseconds between the last look at the file's size and its truncation.
+children, srun, grpc): if it were renamed they would go on in the renamed file. What they write meanwhile is kept. Lost
+without a word is only what they write between the last look at the file's size and the system call that truncates it:
+in microseconds, or in what a busy machine makes of them.
 
 The cap is looked at now and then (once a second for a rank's log), so a log may exceed it by what is written between
 two looks. No process is ever held up for the sake of a log.

@@ -25,7 +25,7 @@ demo: $(STAMP)  ## train three groups on this machine, kill one, watch it come b
 	$(BIN)/python -m ftslurm job=ddp groups.count=3 faults=kill_one cluster=local
 
 test: $(STAMP) slurm lint  ## lint, then all tests, on a throwaway Slurm (installs slurm-wlm and munge if it may)
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)  # the long ones first, see tests/conftest.py
+	$(BIN)/python tests/suite.py -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)  # the long ones first, see tests/conftest.py
 	echo "==> tests: passed ($${SECONDS} s)"
 
 lint: $(STAMP)  ## ruff and mypy

@@ -1,18 +1,23 @@
-"""What does a quorum cost more because it goes through the guard's forwarder (ftslurm/worker/forward.py)?
+"""What does a quorum cost more because the Lighthouse is closed to strangers (docs/security.md)?
 
     python benchmarks/forwarder.py
 
-One group asks for a quorum again and again with torchft's own client, straight and through a forwarder in a process of
-its own, of our Lighthouse and of torchft's; then what the forwarder costs while a manager only sends its heartbeats.
+One group asks for a quorum again and again with torchft's own client: straight, of a Lighthouse that anybody can reach,
+and as ftslurm runs it, through the door of the group's guard (ftslurm/worker/forward.py) and the gate of the
+Lighthouse's (ftslurm/worker/gate.py), each a process of its own; both in turn, of our Lighthouse and of torchft's. Then
+what a new connection costs until its first answer, handshake included, and what the door costs while a manager only
+sends its heartbeats.
 """
 
 from __future__ import annotations
 
 import argparse
 import atexit
+import json
 import os
 import selectors
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,28 +30,75 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from lighthouse_process import LighthouseProcess
 
+from ftslurm import channel
 from ftslurm.worker.forward import Forwarder
+
+KEY = os.urandom(32)
+RULES = {"min_replicas": 1, "join_timeout_ms": 100, "quorum_tick_ms": 20, "heartbeat_timeout_ms": 5000}
+STORE = "s"  # the group's, as our Lighthouse is told it
 
 
 def forward(url: str, pipe: Connection) -> None:
+    """The group's guard."""
     selector = selectors.PollSelector()
-    forwarder = Forwarder(selector, url)
+    forwarder = Forwarder(selector, url, key=lambda: KEY)
     pipe.send(forwarder.url)
     while True:
         for key, events in selector.select(min(1.0, forwarder.tend())):
             key.data(events)
 
 
+def step(folder: Path, kind: str) -> str:
+    """A Lighthouse in its step, as the controller starts it; returns its address."""
+    settings = {"kind": kind, "local": True, "port": 0, "may_move": False, **RULES}
+    if kind == "torchft":
+        settings["quorum_tick_ms"] = 1
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "ftslurm.lighthouse", f"--log-dir={folder}", "--heartbeat-s=1"),
+            *("--orphan-after-s=3600", "--eof-ends", f"--lighthouse={json.dumps(settings)}"),
+        ],
+        env=os.environ | {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_STEP": "lighthouse/0", "FTSLURM_CLUSTER": "local"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdin
+    assert process.stdout
+    atexit.register(process.kill)
+    process.stdin.write(
+        channel.encode("key", key=KEY.hex()) + channel.encode("member", group=0, attempt=0, store=STORE)
+    )
+    process.stdin.flush()
+    for line in process.stdout:
+        message = json.loads(line)
+        if message["type"] == "address":
+            return str(message["url"])
+    raise RuntimeError(f"the Lighthouse has not started, see {folder}")
+
+
 def round_trips(url: str, count: int, first: int) -> list[float]:
+    """Seconds from question to answer, the first tenth left out."""
     from torchft.coordination import LighthouseClient
 
     client = LighthouseClient(url, timedelta(seconds=10))
     times = []
-    for step in range(first, first + count):
+    for number in range(first, first + count):
         began = time.perf_counter()
-        client.quorum("a", timedelta(seconds=10), "a", "s", step, 1, False)
+        client.quorum("a", timedelta(seconds=10), "a", STORE, number, 1, False)
         times.append(time.perf_counter() - began)
     return times[count // 10 :]
+
+
+def first_answers(url: str, count: int) -> list[float]:
+    """Seconds from dialling to the answer to a first heartbeat."""
+    from torchft.coordination import LighthouseClient
+
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        LighthouseClient(url, timedelta(seconds=10)).heartbeat("a")
+        times.append(time.perf_counter() - began)
+    return times
 
 
 def cpu_seconds(pid: int) -> float:
@@ -54,39 +106,56 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def cell(times: list[float]) -> str:
+    return f"{1e3 * statistics.median(times):.3f} ({1e3 * statistics.quantiles(times, n=100)[98]:.3f})"
+
+
+def heartbeats(way: str, pid: int) -> float:
+    """The share of a core that a guard takes for ten heartbeats a second."""
+    from torchft.coordination import LighthouseClient
+
+    client = LighthouseClient(way, timedelta(seconds=10))
+    cpu, began = cpu_seconds(pid), time.monotonic()
+    while time.monotonic() < began + 10:
+        client.heartbeat("a")
+        time.sleep(0.1)
+    return (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("-n", type=int, default=1000)
     args = parser.parse_args()
-    from torchft.coordination import LighthouseClient, LighthouseServer
+    os.environ.setdefault("RUST_LOG", "warn")
+    from torchft.coordination import LighthouseServer
 
-    context = get_context("spawn")
+    context = get_context("fork" if sys.platform == "linux" else "spawn")
     with tempfile.TemporaryDirectory() as folder:
-        ours = LighthouseProcess(Path(folder))
+        (Path(folder) / "open").mkdir()
+        ours = LighthouseProcess(Path(folder) / "open", **RULES)
         atexit.register(ours.kill)
-        stock = LighthouseServer(
-            bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=100, quorum_tick_ms=1, heartbeat_timeout_ms=5000
-        )
+        stock = LighthouseServer(bind="127.0.0.1:0", **RULES | {"quorum_tick_ms": 1})
         stock_url = f"http://127.0.0.1:{stock.address().rpartition(':')[2]}"
-        print(f"{'ms a quorum':<16}{'straight':>20}{'forwarded':>20}   median (p99) of {args.n}")
+        print(f"{'ms, median (p99)':<16}{'straight':>20}{'closed':>20}{'more':>10}   of {args.n}")
         for name, url in (("ftslurm", ours.url), ("torchft", stock_url)):
+            (Path(folder) / name).mkdir()
+            closed = step(Path(folder) / name, name)
             here, there = context.Pipe()
-            process = context.Process(target=forward, args=(url, there), daemon=True)
+            process = context.Process(target=forward, args=(closed, there), daemon=True)
             process.start()
-            arms: tuple[list[float], list[float]] = ([], [])
-            way = here.recv()
-            for turn in range(8):  # in turn
-                arms[turn % 2].extend(round_trips((url, way)[turn % 2], args.n // 4, turn * args.n))
-            cells = [f"{1e3 * statistics.median(a):.3f} ({1e3 * statistics.quantiles(a, n=100)[98]:.3f})" for a in arms]
-            print(f"{name:<16}" + "".join(f"{cell:>20}" for cell in cells))
+            ways = (url, str(here.recv()))
+            for what, measure in (
+                ("quorum", lambda way, turn: round_trips(way, args.n // 4, turn * (args.n // 4))),
+                ("first answer", lambda way, _: first_answers(way, args.n // 16)),
+            ):
+                arms: tuple[list[float], list[float]] = ([], [])
+                for turn in range(8):  # in turn
+                    arms[turn % 2].extend(measure(ways[turn % 2], turn // 2))
+                more = 1e3 * (statistics.median(arms[1]) - statistics.median(arms[0]))
+                print(f"{name + ' ' + what:<20}{cell(arms[0]):>16}{cell(arms[1]):>20}{more:>10.3f}", flush=True)
             if name == "ftslurm":
-                client = LighthouseClient(way, timedelta(seconds=10))
-                cpu, began = cpu_seconds(process.pid or 0), time.monotonic()
-                while time.monotonic() < began + 10:
-                    client.heartbeat("a")
-                    time.sleep(0.1)
-                share = (cpu_seconds(process.pid or 0) - cpu) / (time.monotonic() - began)
-                print(f"CPU of the forwarder with ten heartbeats a second: {100 * share:.2f} %")
+                share = heartbeats(ways[1], process.pid or 0)
+                print(f"CPU of the door with ten heartbeats a second: {100 * share:.2f} %", flush=True)
             process.terminate()
         stock.shutdown()
 

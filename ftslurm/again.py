@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from ftslurm import compose, slurm
+from ftslurm import compose, slurm, trust
 from ftslurm.config import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, Journal, JournalReader
@@ -103,7 +103,8 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
     if not slurm.is_batch(environ) or not int(environ.get("SLURM_RESTART_COUNT") or 0):
         return None
     root = Path(config.run.dir).parent if config.run.dir else Path(config.run.root)
-    ours = [run for run in map(RunDir, root.glob("*")) if run.job() == environ["SLURM_JOB_ID"] and run.config.exists()]
+    found = [run for run in map(RunDir, root.glob("*")) if run.job() == environ["SLURM_JOB_ID"]]
+    ours = [run for run in found if trust.is_own(run.root) and trust.is_own(run.config)]
     ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
     same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
     ends = {run.root: read_past(run)[1] for run in ours}

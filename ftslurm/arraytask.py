@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftslurm import compose, pilots
+from ftslurm import compose, pilots, trust
 from ftslurm.candidate import Candidate
 from ftslurm.config import Config
 from ftslurm.errors import EnvironmentProblem
@@ -34,7 +34,7 @@ def take_part(config: Config) -> int:
     """
     check(config, os.environ)
     run = join(config)
-    config = compose.load(run.config)
+    config = compose.of_run(run)
     print(f"run {run.root}, task {pilots.name()}", flush=True)
     if read_past(run)[1] is None:
         pilots.stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]))
@@ -72,10 +72,12 @@ def join(config: Config) -> RunDir:
 
     Raises:
         EnvironmentProblem: the place cannot be written, or another run has it.
+        Distrusted: others could put another run directory in its place, or have.
     """
     array = config.cluster.pilots
     root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")
     run = RunDir(root)
+    trust.check_way(root, config.run.trust)
     try:
         if not run.config.exists():
             made = RunDir(root.with_name(f".{root.name}.{secrets.token_hex(4)}.part"))
@@ -93,6 +95,6 @@ def join(config: Config) -> RunDir:
             f"the run directory {root} cannot be made: {error.strerror}; choose a place you may write, and that all "
             f"nodes see, with run.root=DIR"
         ) from error
-    if compose.load(run.config).cluster.pilots != array:
+    if compose.of_run(run).cluster.pilots != array:
         raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own")
     return run

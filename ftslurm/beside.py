@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ftslurm.errors import FtslurmError
 from ftslurm.rundir import RunDir
 from ftslurm.worker.processes import PR_SET_PDEATHSIG, prctl
 
@@ -27,17 +28,20 @@ def main(words: Sequence[str]) -> int:
     from ftslurm import compose, submit, summary, view
     from ftslurm.jobs import PILOT
     from ftslurm.journal import JournalReader, last_event
-    from ftslurm.status import fold
 
     run = RunDir(Path(words[0]))
     if os.getppid() != int(words[2]):
         return 1  # the pilot died before the line above took effect
     if "alone" not in words[3:]:
         os.environ[PILOT] = words[2]
-    config, console = compose.load(run.config), view.console()
+    try:
+        config, console = compose.of_run(run), view.console()
+    except FtslurmError as error:
+        print(f"ftslurm: {error}", file=sys.stderr)
+        return 2
     lines = view.Lines(console)
     for event in JournalReader(run.events).iter_new():
-        lines.status = fold(lines.status, event)
+        lines.know(event)
     code = submit.control(config, run, lines.tell, number=int(words[1]))
     if last_event(run.events) == "run_finished":
         console.print(summary.summary(lines.status, run))

@@ -8,7 +8,7 @@ Worker to controller, lines of at most LONGEST bytes:
 
 hello {task, host, pid, slurm_step}       G  the worker has been forked
 ready {task}                              all is imported; a standby has warmed up
-store {task, addr, port}                  rank 0: the group's store is up
+store {task, addr, port}                  rank 0: the group's store is up, at this port of its guard's (worker/gate.py)
 alive {task, state, step, stage, since_s} G  local rank 0 of each node, every heartbeat; state is the worker's letter in
                                           /proc; the position (see worker/position.py) is null before the script runs
 quorum {task, step, quorum_id, participants}   rank 0: the first quorum of this attempt
@@ -31,6 +31,7 @@ injected {task, fault, error}             G  the answer to `inject`; error says 
 
 Controller to worker:
 
+key {key}                                 G  the first line: the run's key, 64 hexadecimal digits; see key.py
 ping                                      G  every heartbeat: silence ends a worker
 where                                     G  every task answers `alive` at once
 assign {group, attempt, lighthouse, script, module, args, ranks, run_id, groups, max_restarts, log_dir, gpus, step,
@@ -39,6 +40,7 @@ assign {group, attempt, lighthouse, script, module, args, ranks, run_id, groups,
                                           as which it goes on; fence, a list of steps to be ended on its nodes. role
                                           {name, index, count} or null; servers as in `servers`
 store {addr, port}                        begin: the script starts
+                                          The worker gets a door of its guard's, and as `public` HOST:PORT/store
 lighthouse {url}                          G  it has moved there; see worker/forward.py
 servers {urls}                            G  the serving groups' parameter servers are there; "": nowhere for now
 dump {by}                                 G  the worker's stacks into its log; `by` is named there

@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ftslurm import saved
+from ftslurm import saved, trust
 from ftslurm.agreement import Failed, Ranks, Together, describe
 from ftslurm.errors import FtslurmError
 from ftslurm.positions import Positions, say
@@ -243,8 +243,8 @@ class Checkpointer:
             return part.name
 
         def finish() -> None:
-            saved.write_file(part / saved.MANIFEST, saved.manifest(step, self._me, ranks.count, *files))
-            if why := saved.distrust(part.stat()):  # a file system without owners: nothing of it could ever be loaded
+            trust.write_file(part / saved.MANIFEST, saved.manifest(step, self._me, ranks.count, *files))
+            if why := trust.distrust(part.stat()):  # a file system without owners: nothing of it could ever be loaded
                 raise Failed(f"{folder} is no place for checkpoints: what we write there does not stay ours: {why}")
             saved.sync(part)
             if os.path.lexists(path):
@@ -345,7 +345,7 @@ class Checkpointer:
         for found in saved.survey(self._folder):
             if isinstance(found, Ignored):
                 ignored.append(found)
-            elif why := saved.distrust(found.path.stat()):
+            elif why := trust.distrust(found.path.stat()):
                 raise Failed(f"{found.path} is not loaded: {why}")
             else:
                 complete.append(found)

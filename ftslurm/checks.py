@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ftslurm import trust
 from ftslurm.config import MOST_GROUPS, Config, members, most_groups
 from ftslurm.errors import ConfigError
 
@@ -57,6 +58,7 @@ _AT_LEAST: Mapping[str, float] = {
     "job.total_steps": 1,
     "checkpoint.every": 0,
     "checkpoint.keep": 0,
+    "logs.max_mb": 0,
     "stop.grace_s": 0,
 }
 _AT_MOST: Mapping[str, float] = {
@@ -75,6 +77,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_PASSED_ON = ("FTSLURM_", "SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 
 
 def get(config: Config, key: str) -> Any:
@@ -230,6 +233,14 @@ def _check_job(config: Config) -> None:
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
             raise ConfigError(f"job.env.{name}: not a name for an environment variable")
+    for name in job.secrets:
+        if not _VARIABLE.fullmatch(name):
+            name = name.partition("=")[0]  # what follows may be the secret itself
+            raise ConfigError(f"job.secrets: {name!r} with a value, or no name for a variable; give names alone")
+        if name in job.env:
+            raise ConfigError(f"job.secrets={name} with job.env.{name}: it comes from one of them; leave the other out")
+        if name.startswith(_NOT_PASSED_ON):
+            raise ConfigError(f"job.secrets={name}: ftslurm does not pass on variables that begin so; rename it")
 
 
 def _check_notation(config: Config) -> None:
@@ -258,6 +269,8 @@ def _check_places(config: Config) -> None:
             raise ConfigError(
                 f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning"
             )
+    if (word := trust.unknown(config.run.trust)) is not None:
+        raise ConfigError(f"run.trust={word}: there is neither a user nor a group of that name on this machine")
     folder = config.checkpoint.dir
     if folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
         raise ConfigError(f"checkpoint.dir={folder}: must be a folder; leave it out for one in the run directory")

@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm import __version__, commands
+from ftslurm import __version__, commands, confidential
 from ftslurm.commands import find, parser_for
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.rundir import RunDir
+from ftslurm.terminal import guarded_output, readable
 
 OVERVIEW = """\
 ftslurm trains with torchft replica groups and restarts only the group that failed.
@@ -48,6 +49,11 @@ class Terminated(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
+    with guarded_output():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     verbs: dict[str, Callable[[list[str]], int]] = {
         "run": run_verb,
@@ -90,8 +96,14 @@ def run_verb(words: list[str]) -> int:
 
     if "--config" in words:  # repeat a run from its config.yaml
         return _repeat(words)
+    _warn_of_exposed(words)
     sweep = any(word in ("-m", "--multirun") for word in words)
     return run_hydra(words, lambda config: start(config, sweep))
+
+
+def _warn_of_exposed(words: list[str]) -> None:
+    if names := confidential.exposed(words):
+        print(f"ftslurm: {confidential.warning(names)}", file=sys.stderr)
 
 
 def _repeat(words: list[str]) -> int:
@@ -117,6 +129,7 @@ def start(config: Config, sweep: bool) -> int:
     note = cluster.resolve(config)
     if note:
         print(f"ftslurm: {note}", file=sys.stderr)
+    confidential.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if arraytask.array_of(config, os.environ):
         return arraytask.take_part(config)
     if config.cluster.controller == "here":
@@ -142,7 +155,6 @@ def here(config: Config) -> int:
     from ftslurm.journal import JournalReader
     from ftslurm.launchers import srun
     from ftslurm.rundir import replace_text
-    from ftslurm.status import fold
 
     steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
     for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
@@ -151,7 +163,7 @@ def here(config: Config) -> int:
     if before is not None and before[1] in ("succeeded", "failed"):
         print(f"run {before[0].root} has {before[1]} before this job was started again")
         return int(before[1] == "failed")
-    config = compose.load(before[0].config) if before is not None else config
+    config = compose.of_run(before[0]) if before is not None else config
     if steps:
         allocation = srun.allocation(config, os.environ)
         need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
@@ -168,7 +180,7 @@ def here(config: Config) -> int:
     console.print(f"run {run.root}" + (" goes on" if before is not None else ""))
     lines = view.Lines(console)
     for event in JournalReader(run.events).iter_new():
-        lines.status = fold(lines.status, event)
+        lines.know(event)
     code = submit.control(config, run, lines.tell, past.read_past(run)[0])
     console.print(summary.summary(lines.status, run))
     return code
@@ -187,6 +199,7 @@ def plan_verb(words: list[str]) -> int:
             print(line)
         return 0
 
+    _warn_of_exposed(words)
     return run_hydra(words, show)
 
 
@@ -277,14 +290,14 @@ def status_verb(words: list[str]) -> int:
     from ftslurm import compose, status, status_json, submit, summary, view
     from ftslurm.journal import JournalReader
 
-    config = compose.load(run.config)
+    config = compose.load(run.config, own=False)
     waiting = silent = None
     if config.cluster.kind == "slurm" and not run.events.exists():
         waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
         now = status.RunStatus(run_id=run.root.name)
-        for event in JournalReader(run.events).read_new():
-            now = status.fold(now, event)
+        for event in JournalReader(run.events).iter_new():
+            now = status.fold(now, event if args.json else readable(event))  # JSON has escapes of its own
         if now.outcome == "running" and now.started is not None:
             gone, silent = submit.abandoned(config, run), submit.silence(config, run)
             waiting = gone or silent
@@ -328,6 +341,7 @@ def logs_verb(words: list[str]) -> int:
     from ftslurm import compose, logs, submit
 
     wanted = logs.Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
-    there = submit.still_there(compose.load(run.config), run)
-    logs.show(run, wanted, sys.stdout.buffer, follow=args.follow, until=lambda: not there())
+    there = submit.still_there(compose.load(run.config, own=False), run)
+    colours = sys.stdout.isatty()
+    logs.show(run, wanted, sys.stdout.buffer, follow=args.follow, until=lambda: not there(), colours=colours)
     return 0

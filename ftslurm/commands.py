@@ -17,6 +17,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, last_event
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus, fold
+from ftslurm.terminal import readable
 
 ANSWER_S = 10.0  # the controller looks into its inbox four times a second
 HARM = {
@@ -67,10 +68,10 @@ def stop_verb(words: list[str]) -> int:
 
     from ftslurm import again, compose, heard, inbox, submit, wording
 
+    config, job = compose.of_run(run), run.job()
     now, reader = RunStatus(), JournalReader(run.events)
-    for event in reader.read_new():
+    for event in map(readable, reader.read_new()):
         now = fold(now, event)
-    config, job = compose.load(run.config), run.job()
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
     # It was requeued, and nobody hears us; in array mode another one may lead meanwhile.
@@ -149,7 +150,7 @@ def inject_verb(words: list[str]) -> int:
 
     from ftslurm import compose, inbox
 
-    config, reader = compose.load(run.config), JournalReader(run.events)
+    config, reader = compose.of_run(run), JournalReader(run.events)
     _check_target(config, fault, args.group, args.rank)
     now = _running(config, run, reader, "there is nothing to harm")
     inbox.put(run.inbox, "inject", fault=fault, group=args.group, rank=args.rank or 0)
@@ -177,7 +178,7 @@ def scale_verb(words: list[str]) -> int:
     from ftslurm import compose, inbox
     from ftslurm.core.scale import refused
 
-    config, reader = compose.load(run.config), JournalReader(run.events)
+    config, reader = compose.of_run(run), JournalReader(run.events)
     why_not = refused(args.groups, config)
     if why_not is not None:
         raise EnvironmentProblem(f"{run.root.name} cannot have {args.groups} groups: {why_not}")
@@ -200,7 +201,7 @@ def _running(config: Config, run: RunDir, reader: JournalReader, else_: str) -> 
     from ftslurm import submit, wording
 
     now = RunStatus()
-    for event in reader.iter_new():
+    for event in map(readable, reader.iter_new()):
         now = fold(now, event)
     if now.outcome != "running":
         raise EnvironmentProblem(f"{run.root.name} is over: {wording.ended(now.outcome)}; {else_}")
@@ -218,7 +219,7 @@ def _tell_answer(
 
     deadline = time.monotonic() + ANSWER_S
     while time.monotonic() < deadline:
-        for event in reader.iter_new():
+        for event in map(readable, reader.iter_new()):
             now = fold(now, event)
             if answers(event):
                 print(wording.describe(event, now))

@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from ftslurm import trust
 from ftslurm.checks import check
 from ftslurm.config import Config, absolute, shipped
 from ftslurm.errors import ConfigError
+from ftslurm.rundir import RunDir
 
 # Mappings whose keys are the user's own, one by one or all at once.
 FREE = tuple(
@@ -22,20 +25,39 @@ FREE = tuple(
 )
 
 
-def load(path: Path) -> Config:
-    """Read a run's config.yaml back.
+def of_run(run: RunDir) -> Config:
+    """A run's configuration, for who acts on the run: starts, leads, changes or ends it, or goes on with it.
 
     Raises:
-        ConfigError: the file is not there or is no configuration.
+        Distrusted: the run directory may be somebody else's work.
+        ConfigError: its config.yaml is not there or is no configuration.
+    """
+    trust.check_own(run.acted_on())
+    config = load(run.config)
+    trust.check_way(run.root, config.run.trust, made=True)
+    return config
+
+
+def load(path: Path, *, own: bool = True) -> Config:
+    """Read a config.yaml back.
+
+    Args:
+        own: it is acted on, so nobody but us can have written it; else it may be anybody's.
+
+    Raises:
+        ConfigError: the file is not there, is no configuration, or may be somebody else's work.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path))
+        text = trust.read_text(path, own=own)
+        merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(StringIO(text)))
         config = OmegaConf.to_object(merged)
-    except (OSError, OmegaConfBaseException, ValueError, YAMLError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read as a configuration of ftslurm: {error.strerror}") from error
+    except (OmegaConfBaseException, ValueError, YAMLError) as error:
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {_first_lines(error)}") from error
     assert isinstance(config, Config)
     return config

@@ -23,6 +23,9 @@ class RunConfig:
     name: str = "${job.name}"  # part of the run id, of the run directory's name and of the Slurm job's name
     root: str = "runs"  # where run directories lie; on Slurm a folder that all nodes share
     dir: str | None = None  # this run's directory; default: root/name-time-random
+    # Users and groups, by name or number, who may own or write the folders above the run directory: [lab, prof]. They
+    # could put a run directory of their own in its place. Root and you are trusted, everybody is never.
+    trust: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -36,6 +39,9 @@ class JobConfig:
     # quotes: 'job.args.replica_id="{REPLICA_GROUP_ID}"'.
     args: Any = None
     env: dict[str, str] = field(default_factory=dict)  # set in every worker before torch is imported
+    # Names of variables that the workers are given from the environment in which the run is started, as WANDB_API_KEY:
+    # their values are written down nowhere, and nothing but the workers gets them.
+    secrets: list[str] = field(default_factory=list)
     # The interpreter; a list if it has a prefix, as [apptainer, exec, img.sif, python]. Default: this one.
     python: Any = None
     # Steps the script will take, if known: for the progress bar, and for drills at a fraction of the run.
@@ -198,6 +204,14 @@ class CheckpointConfig:
 
 
 @dataclass
+class LogsConfig:
+    # No log of the run (rank-N.log, step.log, lighthouse.log, controller.log) grows beyond so many MiB: the first 256
+    # KiB and the last 8 MiB (a quarter of the cap, if that is less) stay, and a line says how much was dropped between
+    # them. 0: no cap. It is looked at once a second: what is written in between may exceed it.
+    max_mb: int = 1024
+
+
+@dataclass
 class StopConfig:
     grace_s: float = 10.0  # between SIGTERM to the scripts and SIGKILL
 
@@ -238,6 +252,7 @@ class Config:
     standby: StandbyConfig = field(default_factory=StandbyConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
+    logs: LogsConfig = field(default_factory=LogsConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     follow: bool | None = None  # stay and show the run; default: yes on a terminal, and always for a local run
 

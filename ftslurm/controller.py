@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ftslurm import channel, inbox, lead, slurm
+from ftslurm import channel, inbox, key, lead, slurm
 from ftslurm.about import about
 from ftslurm.config import Config
 from ftslurm.core import history
@@ -94,7 +94,8 @@ class Controller:
         self.state = begin(config)
         self.events: list[Event] = [Granted(allocation, newest_checkpoint(config, run), past, claim(config, run))]
         self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2))
-        self.children = Children(run.root, self.local, self._make_sure)
+        greeting = channel.encode("key", key=key.load_or_make(run.key).hex())
+        self.children = Children(run.root, self.local, self._make_sure, greeting, config.logs.max_mb)
         self.children.selector.register(self.wakeup.fd, 1)
         self.jobs = Jobs(config, run, self.children)
         self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision
@@ -218,11 +219,13 @@ class Controller:
             case Said():
                 try:
                     event = translate(news.id, news.message, self.now())
-                except (KeyError, TypeError) as error:
+                except (KeyError, TypeError, ValueError) as error:
                     log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
                     return
-                if isinstance(event, Hello) and isinstance(news.message.get("slurm_step"), str):
-                    self.children.identify(news.id, news.message["slurm_step"])
+                if isinstance(event, Hello) and event.slurm_step is not None:
+                    self.children.identify(news.id, event.slurm_step)
+                elif isinstance(event, Hello) and (named := news.message.get("slurm_step")) is not None:
+                    log.warning("%s attempt %d: ignored, because no Slurm step is: %.80r", *_name(news.id), named)
                 if isinstance(event, Alive):
                     self.alive[event.id, event.task] = event
                 elif event is not None:

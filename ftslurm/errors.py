@@ -19,3 +19,7 @@ class EnvironmentProblem(FtslurmError):
 
 class RunNotFound(FtslurmError):
     """The run named on the command line is not there."""
+
+
+class Distrusted(FtslurmError):
+    """A file or folder that was to be acted on may be somebody else's work."""

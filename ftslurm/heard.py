@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from ftslurm import trust
 from ftslurm.config import Config
 from ftslurm.rundir import RunDir
 
@@ -18,7 +19,7 @@ def age_s(path: Path) -> float | None:
     Opened first, because a network file system then asks its server instead of its cache.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = trust.open_fd(path)
     except OSError:
         return None
     try:

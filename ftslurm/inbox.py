@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+from ftslurm import trust
 from ftslurm.config import user_name
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.rundir import replace_text
@@ -47,9 +47,7 @@ def take(inbox: Path) -> list[dict[str, Any]]:
     for name in names:
         path = inbox / name
         try:
-            what = path.stat(follow_symlinks=False)
-            sound = stat.S_ISREG(what.st_mode) and what.st_uid == os.getuid() and what.st_size < LONGEST
-            data = path.read_bytes() if sound else b""
+            data = _own(path)
             path.unlink()
             command = json.loads(data)
         except (OSError, ValueError, RecursionError):
@@ -57,3 +55,19 @@ def take(inbox: Path) -> list[dict[str, Any]]:
         if isinstance(command, dict) and isinstance(command.get("what"), str):
             commands.append(command)
     return commands
+
+
+def _own(path: Path) -> bytes:
+    """What is in a file of our own; empty for anything else.
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    try:
+        with trust.open_own(path) as file:
+            text = file.read(LONGEST + 1)
+    except OSError as error:
+        if error.errno not in trust.REFUSED:
+            raise
+        return b""
+    return text if len(text) <= LONGEST else b""

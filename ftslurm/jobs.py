@@ -28,6 +28,7 @@ from ftslurm.core.model import Cause, Job, RunState
 from ftslurm.core.supply import array
 from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.children import Children
+from ftslurm.names import is_job
 from ftslurm.rundir import RunDir
 from ftslurm.slurm import BUSY, QUEUE, expand_hosts, read_queue, scrubbed
 
@@ -105,7 +106,7 @@ class Jobs:
 
     def told(self, command: Mapping[str, Any], now: float) -> list[Event]:
         """A command from the inbox: a pilot's word, or `ftslurm scale`."""
-        name = command.get("name")
+        name = command.get("name") if is_job(command.get("name")) else None
         if command["what"] == "scale" and isinstance(command.get("groups"), int):
             return [ScaleAsked(command["groups"], command.get("by", "?"))]
         if command["what"] == "leaving" and isinstance(name, str):
@@ -120,7 +121,7 @@ class Jobs:
                 nodes, ends = tuple(expand_hosts(command["nodes"])), command.get("ends")
                 ends = float(ends) if isinstance(ends, (int, float)) else None
                 job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=ends)
-                known = name in self.pools or name.startswith(f"{self.config.cluster.pilots}_")
+                known = is_job(job.id) and (name in self.pools or name.startswith(f"{self.config.cluster.pilots}_"))
                 return [JobsSeen((job,), now, whole=False)] if known else []  # else the next look at the queue tells
         return []
 

@@ -16,6 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from ftslurm import trust
+from ftslurm.errors import EnvironmentProblem
+
 Event = Mapping[str, Any]
 
 _BLOCK = 1 << 20
@@ -29,11 +32,11 @@ class Journal:
         """Open the journal, or begin it.
 
         Raises:
-            OSError: the file cannot be opened or written.
+            OSError: the file cannot be opened or written, or is none.
         """
         self._clock = clock
         self._pending = bytearray()
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._fd = trust.open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._seq = _seal(self._fd)
 
     def append(self, event: str, /, **fields: object) -> dict[str, object]:
@@ -83,12 +86,18 @@ class JournalReader:
         return list(self.iter_new())
 
     def iter_new(self) -> Iterator[dict[str, Any]]:
-        """The same, one at a time: a journal of many days need not fit into memory."""
+        """The same, one at a time: a journal of many days need not fit into memory.
+
+        Raises:
+            EnvironmentProblem: there is one, and it cannot be read.
+        """
         # Opened anew each time: on NFS that is what asks the server for the file's present size.
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = trust.open_fd(self._path)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise EnvironmentProblem(f"the journal {self._path} cannot be read: {error.strerror}") from error
         try:
             want = _BLOCK
             while os.fstat(fd).st_size > self._offset:
@@ -118,8 +127,8 @@ def last_event(path: Path) -> str | None:
 def last_line(path: Path) -> Event | None:
     """The last line, without reading the rest; None: nothing is there, or half a line."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
+        with trust.open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
             return _parse(file.read().splitlines()[-1])
     except (OSError, IndexError):
         return None

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 
-from ftslurm import heard, inbox
+from ftslurm import heard, inbox, trust
 from ftslurm.config import Config
 from ftslurm.journal import Event, integer, last_line, text
 from ftslurm.rundir import RunDir
@@ -46,7 +46,7 @@ def newest(run: RunDir) -> int:
         OSError: the run directory cannot be read.
     """
     try:
-        return max((int(path.name) for path in run.leaders.iterdir() if path.name.isdigit()), default=0)
+        return max((int(path.name) for path in run.leaders.iterdir() if path.name.isdecimal()), default=0)
     except FileNotFoundError:
         return 0
 
@@ -55,7 +55,8 @@ def leader(run: RunDir) -> Leader | None:
     """Who has taken the lead last, as far as it has said so."""
     number = newest(run)
     with suppress(OSError, ValueError, TypeError):
-        return Leader(number, **json.loads((run.leaders / _name(number)).read_text()))
+        said = Leader(number, **json.loads(trust.read_text(run.leaders / _name(number))))
+        return said if isinstance(said.pid, int) and said.pid > 0 else None
     return None
 
 

@@ -1,5 +1,7 @@
 """What did the workers print? Picks the log files of a run and prints them in time order, whole lines only.
 
+What would steer a terminal is shown and not sent (ftslurm.terminal).
+
 A log holds what the script wrote, without times. Beside each `rank-0.log` lies `rank-0.times` with lines
 `<unix seconds> <size of the log then>`, at most one a second: what lies between two marks was written in the second of
 the later one. Logs are read in pieces, however large they are.
@@ -18,9 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from ftslurm.capped import HEAD, Gap, read_gap
 from ftslurm.errors import RunNotFound
 from ftslurm.journal import Event, JournalReader, integer
 from ftslurm.rundir import RunDir
+from ftslurm.terminal import LogText
 
 _BLOCK = 1 << 18
 _SCAN = 1 << 14  # a line is usually shorter
@@ -66,6 +70,13 @@ class LogFile:
     rank: int = -1
 
 
+class _Page(NamedTuple):
+    """Where the logs are printed."""
+
+    out: BinaryIO
+    text: LogText
+
+
 class _Range(NamedTuple):
     """Whole lines of one log, and when they were written."""
 
@@ -83,6 +94,7 @@ def show(
     follow: bool = False,
     until: Callable[[], bool] = lambda: False,
     poll_s: float = 0.5,
+    colours: bool = False,
 ) -> None:
     """Print the wanted logs, and with `follow` whatever is added to them until the run has finished.
 
@@ -91,17 +103,20 @@ def show(
 
     Args:
         until: asked once a round; say true when nobody writes any more.
+        colours: pass the colours on that the script has chosen; nothing else of what it tells a terminal is.
 
     Raises:
         RunNotFound: no such group, attempt or rank; the message says what there is.
     """
     try:
+        page = _Page(out, LogText(colours))
         with _Files() as files:
             if follow:
-                _follow(run, wanted, out, files, until, poll_s)
+                _follow(run, wanted, page, files, until, poll_s)
             else:
                 logs = select(run, wanted)
-                _merge(logs, out, files, labels=len(logs) > 1)
+                _merge(logs, page, files, labels=len(logs) > 1)
+        out.write(page.text.feed(b"", final=True))
         out.flush()
     except BrokenPipeError:
         # `| head` has had enough. The interpreter flushes stdout once more when it ends: give that somewhere to go.
@@ -185,6 +200,7 @@ class _Files:
 
     def __init__(self) -> None:
         self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._starts: dict[Path, int] = {}  # of gaps
 
     def read(self, path: Path, size: int, offset: int) -> bytes:
         return os.pread(self._fd(path), size, offset)
@@ -195,6 +211,17 @@ class _Files:
             return os.fstat(self._fd(path)).st_size
         except FileNotFoundError:
             return 0
+
+    def gap(self, path: Path) -> Gap:
+        """What the file lacks because it had grown too large. Where it is or would be is looked for only once."""
+        try:
+            if path not in self._starts:
+                if self.size(path) <= HEAD:
+                    return Gap(0)
+                self._starts[path] = read_gap(self._fd(path)).start
+            return read_gap(self._fd(path), self._starts[path])
+        except FileNotFoundError:
+            return Gap(0)
 
     def changed(self, path: Path) -> float:
         return os.fstat(self._fd(path)).st_mtime
@@ -213,7 +240,7 @@ class _Files:
     def _fd(self, path: Path) -> int:
         fd = self._fds.get(path)
         if fd is None:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
             if len(self._fds) >= _OPEN_FILES:
                 os.close(self._fds.popitem(last=False)[1])
             self._fds[path] = fd
@@ -232,7 +259,7 @@ class _Files:
 
 
 def _merge(
-    logs: Iterable[LogFile], out: BinaryIO, files: _Files, *, labels: bool, whole: bool = False
+    logs: Iterable[LogFile], page: _Page, files: _Files, *, labels: bool, whole: bool = False
 ) -> dict[Path, int]:
     """Print what there is in time order, and return up to where each file was printed.
 
@@ -241,7 +268,7 @@ def _merge(
     """
     printed: dict[Path, int] = {}
     for piece in heapq.merge(*(_ranges(log, files, whole) for log in logs), key=lambda piece: piece.time):
-        _copy(piece.log, piece.start, piece.end, out, files, labels)
+        _copy(piece.log, piece.start, piece.end, page, files, labels)
         printed[piece.log.path] = piece.end
     return printed
 
@@ -278,7 +305,7 @@ def _marks(path: Path, files: _Files) -> Iterator[tuple[float, int]]:
                 yield float(when), int(mark)
 
 
-def _copy(log: LogFile, start: int, end: int, out: BinaryIO, files: _Files, labels: bool) -> None:
+def _copy(log: LogFile, start: int, end: int, page: _Page, files: _Files, labels: bool) -> None:
     """Print a piece of a log; with labels one before each line, and an end to the last line if it has none."""
     label = f"[{log.label}] ".encode()
     fresh = True  # at the start of a line
@@ -287,25 +314,24 @@ def _copy(log: LogFile, start: int, end: int, out: BinaryIO, files: _Files, labe
         if not block:
             break  # somebody cut the file
         start += len(block)
-        if labels:
+        block = page.text.feed(block, final=labels and start >= end)
+        if labels and block:
             ends = block.endswith(b"\n")
             body = block[:-1] if ends else block
-            out.write((label if fresh else b"") + body.replace(b"\n", b"\n" + label) + (b"\n" if ends else b""))
+            block = (label if fresh else b"") + body.replace(b"\n", b"\n" + label) + (b"\n" if ends else b"")
             fresh = ends
-        else:
-            out.write(block)
+        page.out.write(block)
     if labels and not fresh:
-        out.write(b"\n")
+        page.out.write(b"\n")
 
 
-def _follow(
-    run: RunDir, wanted: Wanted, out: BinaryIO, files: _Files, until: Callable[[], bool], poll_s: float
-) -> None:
+def _follow(run: RunDir, wanted: Wanted, page: _Page, files: _Files, until: Callable[[], bool], poll_s: float) -> None:
     journal = JournalReader(run.events)
     logs = _present(run, wanted)
     # One file alone is passed on as it grows; among others a line waits for its end.
-    printed = _merge(logs, out, files, labels=not wanted.one, whole=not wanted.one)
+    printed = _merge(logs, page, files, labels=not wanted.one, whole=not wanted.one)
     scanned = dict(printed)  # there is no end of a line between printed and scanned
+    gaps = {path: files.gap(path) for path in printed}
     finished, rounds = False, 0
     while True:
         last, news = until(), False
@@ -318,14 +344,17 @@ def _follow(
             logs = _present(run, wanted)  # a new attempt has a new file
         rounds += 1
         for log in logs:
+            if (gap := files.gap(log.path)) != gaps.setdefault(log.path, gap):  # it has grown too large, and was cut
+                printed[log.path] = gap.offset(gaps[log.path].stream(printed.get(log.path, 0)))
+                scanned[log.path], gaps[log.path] = printed[log.path], gap
             start, size = printed.get(log.path, 0), files.size(log.path)
             whole = not (wanted.one or last)
             end = files.last_line_end(log.path, scanned.get(log.path, 0), size) if whole else size
             scanned[log.path] = size
             if end is not None and end > start:
-                _copy(log, start, end, out, files, labels=not wanted.one)
+                _copy(log, start, end, page, files, labels=not wanted.one)
                 printed[log.path] = end
-        out.flush()
+        page.out.flush()
         if last:
             return
         files.close()  # opened anew each round: on NFS that is what asks the server for the present size

@@ -6,13 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ftslurm import heard, saved
+from ftslurm import heard, saved, trust
 from ftslurm.config import Config
 from ftslurm.core.ended import MOST_EXITS
 from ftslurm.core.model import Cause, Exit, Job, Phase, Place, Saved, StepId
 from ftslurm.core.past import LeftOut, Live, Past, Scheduled
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, integer, names, text
 from ftslurm.journal import number as decimal
+from ftslurm.names import is_step
 from ftslurm.rundir import GROUP, LIGHTHOUSE, RunDir, group_unit, replace_text
 
 OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
@@ -35,8 +37,8 @@ def claim(config: Config, run: RunDir) -> str | None:
     if config.checkpoint.dir is None:
         return None
     folder = Path(config.checkpoint.dir)
-    with suppress(OSError):
-        other = RunDir(Path((folder / OWNER).read_text()))
+    with suppress(OSError, EnvironmentProblem):
+        other = RunDir(Path(trust.read_text(folder / OWNER, own=True)))
         age = heard.age_s(other.alive) if other.root != run.root else None
         if age is not None and age < heard.SILENT_S and read_past(other)[1] is None:
             return (
@@ -177,7 +179,8 @@ class _Reading:
         self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed)
 
     def _is_up(self, event: Event, step: Live) -> None:
-        hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step") or step.slurm_step
+        hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step")
+        slurm_step = slurm_step if is_step(slurm_step) else step.slurm_step
         self.live[step.unit] = replace(step, hosts=hosts, slurm_step=slurm_step)
 
 

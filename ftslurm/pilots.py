@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -24,10 +23,10 @@ from typing import Any
 from ftslurm import compose, heard, inbox, lead
 from ftslurm.candidate import Candidate
 from ftslurm.config import Config
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.journal import last_event
 from ftslurm.rundir import RunDir
-from ftslurm.submit import refusal, sbatch_parameters
+from ftslurm.submit import PILOT, batch_command, refusal, sbatch_parameters
 from ftslurm.submit import submit as submit_controller
 from ftslurm.worker import processes
 
@@ -69,11 +68,13 @@ def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    executor: Any = submitit.SlurmExecutor(run.submitit, python=f"exec {shlex.quote(sys.executable)}")
+    executor: Any = submitit.SlurmExecutor(run.submitit)
     executor.update_parameters(**parameters(config, run, pool, exclude), array_parallelism=count)
+    if count > 1:
+        executor.parameters["map_count"] = count  # as its map_array does, which would pickle a function for each
     try:
         with redirect_stderr(StringIO()):
-            jobs = executor.map_array(hold, [str(run.root)] * count)
+            job = str(executor._submit_command(batch_command(run, PILOT)).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         if TOO_MANY not in str(getattr(error, "stderr", None) or error) or count == 1:
             raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {refusal(error)}") from error
@@ -81,16 +82,15 @@ def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence
         with suppress(EnvironmentProblem):  # some are better than none; the rest is asked for again
             names += submit(config, run, pool, count - count // 2, exclude)
         return names
-    return [str(job.job_id) for job in jobs]
+    return [f"{job}_{task}" for task in range(count)] if count > 1 else [job]
 
 
 def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
     """The sbatch script that would be submitted for so many jobs of a pool, for `ftslurm plan`."""
     from submitit.slurm.slurm import _make_sbatch_string
 
-    command = f"exec {shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
     several = {"map_count": count, "array_parallelism": count} if count > 1 else {}
-    return str(_make_sbatch_string(command, run.submitit, **parameters(config, run, pool), **several))
+    return str(_make_sbatch_string(batch_command(run, PILOT), run.submitit, **parameters(config, run, pool), **several))
 
 
 def try_out(config: Config, run: RunDir) -> None:
@@ -144,12 +144,16 @@ def announce(run: RunDir) -> None:
         inbox.put(run.inbox, "pilot", **told)
 
 
-def hold(run_dir: str) -> None:
-    """What a pilot runs. It may carry the controller, too, if that has a job of its own and has lost it."""
-    run = RunDir(Path(run_dir))
-    config = compose.load(run.config)
+def hold(run: RunDir) -> int:
+    """What a pilot runs; returns its exit code. It may carry the controller, too, if that has lost its own job.
+
+    Raises:
+        FtslurmError: the run directory cannot be read, or may be somebody else's work.
+    """
+    config = compose.of_run(run)
     may_lead = config.cluster.mode == "array" and config.cluster.controller == "job"
     stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]) if may_lead else None)
+    return 0
 
 
 def stay(config: Config, run: RunDir, candidate: Candidate | None) -> None:
@@ -236,12 +240,12 @@ def main(words: Sequence[str]) -> int:
     run = RunDir(Path(words[0]))
     try:
         if len(words) == 1:
-            submit_controller(compose.load(run.config), run, hand_over=True)
+            submit_controller(compose.of_run(run), run, hand_over=True)
             return 0
         bad = [node for node in words[3].split(",") if node]
-        names = submit(compose.load(run.config), run, int(words[1]), int(words[2]), bad)
+        names = submit(compose.of_run(run), run, int(words[1]), int(words[2]), bad)
         run.remember(names, int(words[1]))
-    except EnvironmentProblem as error:
+    except FtslurmError as error:
         print(error)
         return 2
     print(json.dumps(names))
@@ -249,6 +253,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    from ftslurm import pilots  # not __main__: what is submitted is found by its module's name
-
-    sys.exit(pilots.main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ftslurm import saved
+from ftslurm import saved, trust
 
 HEAD = struct.Struct("<qII")  # step, length and checksum of what follows
 
@@ -78,8 +78,8 @@ class Positions:
         """
         self.records.clear()
         try:
-            with saved.open_file(self.path) as file:
-                if why := saved.distrust(os.fstat(file.fileno())):
+            with trust.open_file(self.path) as file:
+                if why := trust.distrust(os.fstat(file.fileno())):
                     return why
                 text = file.read()
         except FileNotFoundError:
@@ -127,7 +127,7 @@ class Positions:
         part = self.path.with_name(f".{self.path.name}.part")
         part.unlink(missing_ok=True)
         try:
-            saved.write_file(part, b"".join(_record(step, content) for step, content in self.records.items()))
+            trust.write_file(part, b"".join(_record(step, content) for step, content in self.records.items()))
             part.replace(self.path)
         except OSError:
             part.unlink(missing_ok=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from ftslurm import trust
+from ftslurm.names import is_job
 
 LIGHTHOUSE = "lighthouse"
 STANDBY = "standby"
@@ -35,8 +39,18 @@ class RunDir:
         return self.root / "config.yaml"
 
     @property
+    def id(self) -> Path:
+        """A few random signs: another folder may have the same name, somewhere else."""
+        return self.root / "id"
+
+    @property
     def events(self) -> Path:
         return self.root / "events.jsonl"
+
+    @property
+    def key(self) -> Path:
+        """What the run's processes prove to each other that they have (ftslurm.key); mode 0600."""
+        return self.root / "key"
 
     @property
     def inbox(self) -> Path:
@@ -63,19 +77,19 @@ class RunDir:
         return self.root / "submitted"
 
     def mark(self) -> str:
-        """What tells this run's jobs from all others: another folder may have the same name, somewhere else."""
+        """What tells this run's jobs from all others."""
         try:
-            return f"ftslurm:{self.root.name}-{(self.root / 'id').read_text().strip()}"
+            return f"ftslurm:{self.root.name}-{trust.read_text(self.id).strip()}"
         except OSError:
             return f"ftslurm:{self.root.name}"
 
     def pools(self) -> dict[str, int]:
         """The jobs that were submitted to give groups their nodes, and their pools."""
-        found = {}
+        found = dict[str, int]()
         with suppress(OSError):
             for path in self.submitted.iterdir():
                 with suppress(OSError, ValueError):
-                    found[path.name] = int(path.read_text())
+                    found |= {path.name: int(trust.read_text(path))} if is_job(path.name) else {}
         return found
 
     def remember(self, names: Iterable[str], pool: int) -> None:
@@ -97,9 +111,10 @@ class RunDir:
     def job(self) -> str | None:
         """What is in that file; None: its controller's is no batch job, or was not submitted yet."""
         try:
-            return self.job_id.read_text().strip()
+            job = trust.read_text(self.job_id).strip()
         except OSError:
             return None
+        return job if is_job(job) else None
 
     @property
     def checkpoints(self) -> Path:
@@ -133,21 +148,36 @@ class RunDir:
             return self.logs / "lighthouse-step.log"
         return self.attempt(unit, attempt) / "step.log"
 
+    def acted_on(self) -> list[Path]:
+        """The folder and all in it that makes somebody do something, not only show it."""
+        folders = [self.root, self.submitit, self.inbox, self.leaders, self.submitted, self.released]
+        return [*folders, self.config, self.events, self.id, self.key, self.job_id]
+
     def create(self) -> None:
         """Make the folders, private to this user.
 
         Raises:
             OSError: the root cannot be written, or the run directory exists already.
         """
-        self.root.parent.mkdir(parents=True, exist_ok=True)
+        trust.make_folders(self.root.parent)
         self.root.mkdir(mode=0o700)
         for folder in (self.logs, self.inbox, self.submitit, self.checkpoints):
             folder.mkdir(mode=0o700)
-        (self.root / "id").write_text(os.urandom(4).hex())
+        trust.write_file(self.id, os.urandom(4).hex().encode())
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a whole file so that a reader, also one on another node, sees the old text or the new one, never half."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
+    """Write a whole file so that a reader, also one on another node, sees the old text or the new one, never half.
+
+    Nobody else may read it. It is written under a name that nobody can guess, so that nothing can wait there for us.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        trust.write_file(part, text.encode(errors="surrogateescape"), durable=False)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

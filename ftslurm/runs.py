@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from ftslurm import trust
 from ftslurm.errors import RunNotFound
 from ftslurm.rundir import RunDir
 
@@ -42,11 +43,11 @@ def find(run: str | None, root: Path) -> RunDir:
 
 
 def newest(root: Path) -> list[RunDir]:
-    """Every run under `root`, the newest first."""
-    return [RunDir(path) for _, path in sorted(_dated(root), reverse=True)]
+    """Every run under `root`, the newest first, and our own before those that others have put there."""
+    return [RunDir(path) for *_, path in sorted(_dated(root), reverse=True)]
 
 
-def _dated(root: Path) -> Iterator[tuple[float, Path]]:
+def _dated(root: Path) -> Iterator[tuple[bool, float, Path]]:
     try:
         children = list(root.absolute().iterdir())
     except OSError:
@@ -54,7 +55,7 @@ def _dated(root: Path) -> Iterator[tuple[float, Path]]:
     for path in children:
         try:
             # The config is written once, when the run is created; the folder's own time moves with every new file.
-            yield RunDir(path).config.stat().st_mtime, path
+            yield trust.is_own(path), RunDir(path).config.stat().st_mtime, path
         except OSError:
             continue
 

@@ -13,7 +13,6 @@ or has another size than the manifest says. Neither counts as a checkpoint. Chec
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -22,7 +21,9 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
+
+from ftslurm import trust
 
 FORMAT = "ftslurm-checkpoint-1"
 MANIFEST = "manifest.json"
@@ -183,7 +184,7 @@ def checksum(path: Path) -> int:
         OSError: it cannot be read.
     """
     value = 0
-    with open_file(path) as file:
+    with trust.open_file(path) as file:
         while block := file.read(_BLOCK):
             value = zlib.crc32(block, value)
     return value
@@ -254,32 +255,6 @@ def to_prune(complete: Iterable[Saved], step: int, keep: int) -> list[Saved]:
     return older[keep:]
 
 
-def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading.
-
-    Raises:
-        OSError: it cannot be opened, is a symbolic link, or is no file; a named pipe, say, would block for ever.
-    """
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
-        raise OSError(errno.EINVAL, "it is no file", str(path))
-    return os.fdopen(number, "rb")
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Write a new file of our own that nobody else may read; it is on disk when this returns.
-
-    Raises:
-        OSError: it cannot be written, or exists.
-    """
-    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(number, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(number)
-
-
 def sync(folder: Path) -> None:
     """Bring a folder's names to disk."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -289,18 +264,8 @@ def sync(folder: Path) -> None:
         os.close(number)
 
 
-def distrust(found: os.stat_result) -> str | None:
-    """Why nothing may be loaded from this file or folder, None if all is well: reading can run code in it."""
-    if found.st_uid != os.geteuid():
-        return f"it belongs to another user (uid {found.st_uid}); if you trust it, copy it: cp -r"
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = stat.S_IMODE(found.st_mode)
-        return f"others can write into it (mode {mode:04o}); if nobody did: chmod -R go-w"
-    return None
-
-
 def _read_manifest(path: Path) -> Any:
-    with open_file(path / MANIFEST) as file:
+    with trust.open_file(path / MANIFEST) as file:
         return json.loads(file.read(MAX_MANIFEST))
 
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 
 from ftslurm.core.events import Looked
 from ftslurm.core.model import Cause, Evidence, Job
+from ftslurm.names import NODE, is_node
 
 BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")  # slurmctld, for a moment
 SRUN_FAILED = 78  # what srun itself exits with when it, not a task, fails (SLURM_EXIT_ERROR)
 
 # Left in the environment, these change what a nested srun does: SLURM_MEM_PER_NODE blocks the second step,
 # SLURM_NTASKS doubles the tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11. So srun starts from a clean slate.
+_MOST_HOSTS = 1 << 20  # a list of more is nobody's cluster
 _SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 _SCRUBBED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
@@ -74,7 +76,7 @@ def expand_hosts(text: str) -> list[str]:
     """Slurm's host list, written out: "n[01-03,7],m1" -> n01 n02 n03 n7 m1.
 
     Raises:
-        ValueError: brackets that do not close, or a range that is none.
+        ValueError: brackets that do not close, a range that is none, or more names than any cluster has.
     """
     out: list[str] = []
     for part in _split_outside_brackets(text):
@@ -83,7 +85,8 @@ def expand_hosts(text: str) -> list[str]:
             if literal:
                 names = [n + literal for n in names]
             if ranges:
-                names = [n + number for n in names for number in _numbers(ranges)]
+                numbers = _numbers(ranges, _MOST_HOSTS // max(1, len(names)))
+                names = [n + number for n in names for number in numbers]
         out += names
     return out
 
@@ -94,20 +97,25 @@ def _split_outside_brackets(text: str) -> list[str]:
     return [part for part in re.split(r",(?![^\[]*\])", text.strip()) if part]
 
 
-def _numbers(ranges: str) -> list[str]:
-    out = []
+def _numbers(ranges: str, most: int) -> list[str]:
+    out = list[str]()
     for part in ranges.split(","):
         low, _, high = part.partition("-")
-        out += [str(n).zfill(len(low)) for n in range(int(low), int(high or low) + 1)]
+        span = range(int(low), int(high or low) + 1)
+        if len(out) + len(span) > most:
+            raise ValueError(f"too many hosts: {ranges!r:.60}")
+        out += [str(n).zfill(len(low)) for n in span]
     return out
 
 
-_TASK_LINE = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<what>.+)")
+_TASK_LINE = re.compile(
+    rf"srun: error: (?P<node>{NODE}): tasks? (?P<task>[0-9]{{1,9}})(?:[,\-][0-9,\-]*)?: (?P<what>.+)"
+)
 _NODE_LINE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
-_NO_LAUNCH = re.compile(r"srun: error: Task launch for \S+ failed on node (?P<node>\S+): (?P<why>.+)")
+_NO_LAUNCH = re.compile(rf"srun: error: Task launch for \S+ failed on node (?P<node>{NODE}): (?P<why>.+)")
 _SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")
 _CANCELLED = re.compile(
-    r"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>\S+) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
+    rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
 )
 _DUE_TO = {"TIME LIMIT": Cause.TIME_LIMIT, "PREEMPTION": Cause.PREEMPTED, "NODE FAILURE": Cause.NODE_LOST}
 _WORDS = {
@@ -138,11 +146,15 @@ def read_srun(line: str) -> Evidence | None:
         lost = any(words in match["why"] for words in _SILENT)
         return Evidence(None, match["node"], node_lost=lost, error=error, started=False)
     if match := _NODE_LINE.search(line):
-        return Evidence(None, expand_hosts(match["nodes"])[0], node_lost=True, error=line.strip())
+        try:
+            first = next(iter(expand_hosts(match["nodes"])), None)
+        except ValueError:
+            first = None
+        return Evidence(None, first, node_lost=True, error=line.strip()) if is_node(first) else None
     match = _TASK_LINE.search(line)
     if match is None:
         return None
-    task, what = int(re.split(r"[,\-]", match["tasks"])[0]), match["what"].strip()
+    task, what = int(match["task"]), match["what"].strip()
     if code := re.match(r"Exited with exit code (\d+)", what):
         return Evidence(task, match["node"], code=int(code[1]))
     if what.startswith("Out Of Memory"):

@@ -35,7 +35,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.tensor import DTensor, zeros
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from ftslurm import saved
+from ftslurm import saved, trust
 from ftslurm.agreement import Failed, Ranks
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def write(snapshot: Snapshot, folder: Path, ranks: Ranks) -> tuple[dict[str, int
 
     def put() -> Any:
         if own_tree or ranks.rank == 0:
-            saved.write_file(folder / name, _pickle({"slots": slots, "tree": snapshot.tree, "ranks": ranks.count}))
+            trust.write_file(folder / name, _pickle({"slots": slots, "tree": snapshot.tree, "ranks": ranks.count}))
         return writer.write_data(
             planner.finish_plan(writer.prepare_global_plan(global_plans)[ranks.rank]), planner
         ).wait()
@@ -305,8 +305,8 @@ class _OwnFiles(FileSystem):  # type: ignore[misc]
 
 
 def _open(path: Path) -> IO[bytes]:
-    file = saved.open_file(path)
-    if why := saved.distrust(os.fstat(file.fileno())):
+    file = trust.open_file(path)
+    if why := trust.distrust(os.fstat(file.fileno())):
         file.close()
         raise Failed(f"{path.name}: {why}")
     return file

@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm import again, compose, heard, lead, slurm
+from ftslurm import again, capped, compose, heard, lead, slurm, trust
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
 from ftslurm.core.past import Past
@@ -32,6 +32,7 @@ from ftslurm.wording import seconds
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
 }  # fmt: skip
+CONTROLLER, SUCCESSOR, PILOT = "controller", "successor", "pilot"  # what a job may run (ftslurm.entry)
 QUEUE_S = 15.0  # how often Slurm is asked what a job waits for
 YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 
@@ -41,10 +42,12 @@ def create(config: Config) -> RunDir:
 
     Raises:
         EnvironmentProblem: the place cannot be written, or is taken.
+        Distrusted: others could put another run directory in its place.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
     run = RunDir(Path(config.run.dir) if config.run.dir else default)
+    trust.check_way(run.root, config.run.trust)
     try:
         run.create()
         config.run.dir = str(run.root)
@@ -64,6 +67,8 @@ def create(config: Config) -> RunDir:
 def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> Any:
     """Submit the controller with submitit and remember the job's id; returns submitit's job.
 
+    The job gets a command, and no pickled function: who could change that file could run what he likes in it.
+
     Args:
         after: a job of this run that must have ended before: two controllers never overlap.
         hand_over: the controller that leads now makes way for it as soon as it is up (array mode).
@@ -78,20 +83,20 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     token.touch()
     try:
         if config.cluster.kind == "local":
-            executor: Any = submitit.LocalExecutor(run.submitit, python=shlex.quote(sys.executable))
+            executor: Any = submitit.LocalExecutor(run.submitit)
             executor.update_parameters(timeout_min=YEARS, setup=config.cluster.setup, stderr_to_stdout=True)
             os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
             with _ignoring(signal.SIGINT, signal.SIGHUP):  # a Ctrl-C is for us alone; we tell the controller
-                job = executor.submit(main, str(run.root))
+                job = executor._submit_command(command(run, CONTROLLER))
         else:
-            # exec: the batch process must be Python itself, or Slurm's warning signal only kills the shell before it.
-            executor = submitit.SlurmExecutor(run.submitit, python=f"exec {shlex.quote(sys.executable)}")
+            executor = submitit.SlurmExecutor(run.submitit)
             parameters = sbatch_parameters(config, run)
             if after is not None:
                 parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
             executor.update_parameters(**parameters)
             with redirect_stderr(StringIO()):  # submitit prints what sbatch says when it refuses; so do we, once
-                job = executor.submit(main, str(run.root), hand_over)
+                what = SUCCESSOR if hand_over else CONTROLLER
+                job = executor._submit_command(batch_command(run, what))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         if after is None and not hand_over:  # nothing was submitted: nothing that looks like a run stays behind
             shutil.rmtree(run.root, ignore_errors=True)
@@ -153,12 +158,30 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     }
 
 
+def exported(config: Config, environ: Mapping[str, str]) -> str | None:
+    """What sbatch will be told to pass on of the environment; None: all, or no job is submitted."""
+    if config.cluster.kind == "local" or config.cluster.controller == "here":
+        return None
+    options = config.cluster.sbatch | (config.cluster.controller_sbatch if config.cluster.mode == "array" else {})
+    told = environ.get("SBATCH_EXPORT") or options.get("export")  # sbatch heeds the first before lines of a script
+    return None if told is None else str(told)
+
+
 def sbatch_script(config: Config, run: RunDir) -> str:
     """The sbatch script that would be submitted, for `ftslurm plan`."""
     from submitit.slurm.slurm import _make_sbatch_string
 
-    command = f"exec {shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(run.submitit))}"
-    return str(_make_sbatch_string(command, run.submitit, **sbatch_parameters(config, run)))
+    return str(_make_sbatch_string(batch_command(run, CONTROLLER), run.submitit, **sbatch_parameters(config, run)))
+
+
+def command(run: RunDir, what: str) -> str:
+    """The shell command that a job runs; see ftslurm.entry."""
+    return shlex.join([sys.executable, "-u", "-m", "ftslurm.entry", what, str(run.root)])
+
+
+def batch_command(run: RunDir, what: str) -> str:
+    """The same for a batch script, whose process must be Python itself: Slurm's warning would only kill a shell."""
+    return f"exec {command(run, what)}"
 
 
 def refusal(error: Exception) -> str:
@@ -307,21 +330,25 @@ def _process_lives(pid: int) -> bool:
     return True
 
 
-def main(run_dir: str, hand_over: bool = False) -> None:
-    """What submitit runs: the controller, to its end. If the run does not succeed, neither does the Slurm job.
+def main(run: RunDir, hand_over: bool = False) -> int:
+    """What the controller's job runs: the controller, to its end. If the run does not succeed, neither does the job.
 
     When Slurm has requeued the job this is the run's second controller, or a later one.
 
     Args:
         hand_over: there is an earlier one (array mode), which is to make way.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        FtslurmError: the run directory cannot be read, or may be somebody else's work.
     """
-    run = RunDir(Path(run_dir))
+    config = compose.of_run(run)
     before, outcome = read_past(run)
     if outcome in ("succeeded", "failed"):
-        sys.exit(outcome == "failed")
-    code = control(compose.load(run.config), run, past=before, hand_over=hand_over)
-    if code:
-        sys.exit(code)
+        return int(outcome == "failed")
+    return control(config, run, past=before, hand_over=hand_over)
 
 
 def control(
@@ -344,7 +371,7 @@ def control(
     """
     from ftslurm.controller import Controller
 
-    handler = logging.FileHandler(run.controller_log)
+    handler = capped.Handler(run.controller_log, config.logs.max_mb)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("ftslurm")
     logger.addHandler(handler)

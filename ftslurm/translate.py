@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from ftslurm import channel
 from ftslurm.checks import FAULTS
@@ -57,6 +58,7 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.model import Announce, Cause, Evict, Evidence, Saved, StepId
 from ftslurm.core.saving import GOES_ON
+from ftslurm.names import is_node, is_step
 from ftslurm.rundir import LIGHTHOUSE
 from ftslurm.slurm import SRUN_FAILED
 
@@ -97,11 +99,11 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
     Raises:
         KeyError, TypeError: a field is missing or is not what it should be.
     """
-    task = _whole(message["task"])
+    task = _task(message["task"])
     match message["type"]:
         case "hello":
             name = message.get("slurm_step")
-            return Hello(step, task, str(message["host"]), name if isinstance(name, str) else None)
+            return Hello(step, task, _node(message["host"]), name if is_step(name) else None)
         case "adopted":
             return Adopted(step, _word(task, message))
         case "ready":
@@ -134,7 +136,7 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
         case "store":
             return StoreUp(step, str(message["addr"]), _whole(message["port"]))
         case "address" if step.unit == LIGHTHOUSE:
-            return LighthouseUp(step, str(message["url"]))
+            return LighthouseUp(step, _url(message["url"]))
         case "refused" if step.unit == LIGHTHOUSE:
             return QuorumRefused(step, str(message["reason"]))
         case "broken" if step.unit == LIGHTHOUSE:
@@ -219,6 +221,29 @@ def _whole(value: object) -> int:
     if not isinstance(value, int):
         raise TypeError(f"not a whole number: {value!r}")
     return value
+
+
+def _task(value: object) -> int:
+    if _whole(value) < 0:
+        raise TypeError(f"not the number of a task: {value!r}")
+    return _whole(value)
+
+
+def _node(value: object) -> str:
+    if not is_node(value):
+        raise TypeError(f"not the name of a node: {value!r:.80}")
+    return str(value)
+
+
+def _url(value: object) -> str:
+    try:
+        parts = urlsplit(str(value))
+        known = parts.hostname is not None and parts.port is not None
+    except ValueError:
+        known = False
+    if not known:
+        raise TypeError(f"not an address: {value!r:.80}")
+    return str(value)
 
 
 def inject_asked(command: Mapping[str, Any]) -> InjectAsked | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import abstractmethod
 from collections import Counter, deque
@@ -11,9 +12,10 @@ from textwrap import wrap
 from types import TracebackType
 
 from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -25,6 +27,7 @@ from ftslurm.status import RunStatus, fold
 from ftslurm.status_groups import GroupStatus, LighthouseStatus
 from ftslurm.still import aged
 from ftslurm.summary import outcome_style
+from ftslurm.terminal import beneath, readable, visible
 
 _STYLES = {
     Phase.PENDING: "yellow",
@@ -63,11 +66,17 @@ _FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line the c
 
 def console() -> Console:
     """stdout. What is no terminal is as wide as its longest line: one line of ours stays one line there."""
-    here = _Console()
-    return here if here.is_terminal else _Console(width=1000)
+    out = beneath(sys.stdout)
+    here = _Console(file=out, markup=False, emoji=False)
+    return here if here.is_terminal else _Console(file=out, markup=False, emoji=False, width=1000)
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """All that is drawn, with what would steer the terminal written out, unless it is rich's own."""
+        for piece in super().render(renderable, options):
+            yield piece if piece.control else piece._replace(text=visible(piece.text, lines=True))
+
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would end the program with 1 and no word
 
@@ -79,8 +88,13 @@ class Lines:
         self.status = RunStatus()
         self._screen = _Lines(out, every_s=60.0)
 
+    def know(self, event: Event) -> None:
+        """Take account of an event without showing it: another controller has."""
+        self.status = fold(self.status, readable(event))
+
     def tell(self, event: Event) -> None:
         """Show one event."""
+        event = readable(event)
         self.status = fold(self.status, event)
         line = self._screen.line(event, self.status)
         if line is not None:
@@ -113,14 +127,14 @@ def follow(
         KeyboardInterrupt: passed on; the terminal is as it was.
     """
     reader = JournalReader(run.events)
-    status = RunStatus(run_id=run.root.name)
+    status = RunStatus(run_id=visible(run.root.name))
     look, told = 0.0, None  # at the note
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
         while True:
             last = until()  # asked before reading: what was written until then is still shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
-            for event in reader.iter_new():
+            for event in map(readable, reader.iter_new()):
                 status = fold(status, event)
                 line = screen.line(event, status)
                 if line is not None:

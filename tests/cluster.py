@@ -99,6 +99,13 @@ class Cluster:
         """What runs in this cluster beside its daemons, pid -> name: slurmstepd, tasks and their children, srun."""
         return {pid: name for pid, name in processes_in(self.folder).items() if name not in DAEMONS}
 
+    def limit(self, job: str, left_s: int) -> None:
+        """Change a job's time limit so that it has this time left, and up to a minute more."""
+        shown = self.run(["squeue", "--noheader", f"--jobs={job}", "--Format=TimeUsed:20"]).strip()
+        *hours, minutes, seconds = (int(part) for part in shown.split(":"))
+        used_s = sum(hours) * 3600 + minutes * 60 + seconds
+        self.run(["scontrol", "update", f"jobid={job}", f"timelimit={(used_s + left_s) // 60 + 1}"])
+
     def kill_node(self, node: str) -> None:
         """The node's slurmd, slurmstepds and tasks are gone at once, as if the power had failed."""
         self._daemons[node].kill()

@@ -27,6 +27,11 @@ NUMBERS = itertools.count(1)
 def pytest_sessionstart() -> None:
     # `timeout` and CI runners end a run with SIGTERM; fixtures must still tear down.
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM))
+    # In the background of a shell script, under nohup or cron some signals are ignored, and children inherit that. A
+    # handler is not inherited: with one that does nothing they start as from a terminal, and pytest still ignores them.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,6 +30,7 @@ class Run:
     out: Path
     root: Path
     steps_file: Path
+    environ: dict[str, str]  # what it was started with
     _reader: JournalReader | None = None
     _events: list[dict[str, object]] = field(default_factory=list)
     _steps: dict[Path, tuple[int, list[dict[str, float]]]] = field(default_factory=dict)  # how much of a file was read
@@ -229,9 +230,11 @@ class Run:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        if not list(self.root.glob("*/config.yaml")):
+        if not list(self.root.glob("*/config.yaml")) or not self.processes():
             return
-        subprocess.run([sys.executable, "-m", "ftslurm", "stop", str(self.dir)], capture_output=True, timeout=60)
+        stop = [sys.executable, "-m", "ftslurm", "stop", str(self.dir)]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(stop, env=self.environ, capture_output=True, timeout=60)
         deadline = time.monotonic() + 15
         while self.processes() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -276,18 +279,20 @@ class Backend:
         """Start ftslurm with any arguments. run.root must be runsN in the test's folder, N the number of the run."""
         number = len(self.runs)
         out = self.tmp_path / f"out{number}.txt"
+        environ = {"TOY_DDP": "0"} | os.environ | self.environ
         with out.open("w") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", "ftslurm", *words],
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={"TOY_DDP": "0"} | os.environ | self.environ,
+                env=environ,
                 cwd=self.tmp_path,
                 text=True,
                 start_new_session=True,
             )
-        run = Run(process, out, self.tmp_path / f"runs{number}", steps_file or self.tmp_path / f"steps{number}")
+        steps_file = steps_file or self.tmp_path / f"steps{number}"
+        run = Run(process, out, self.tmp_path / f"runs{number}", steps_file, environ)
         self.runs.append(run)
         return run
 

@@ -17,10 +17,10 @@ from typing import Any
 class LighthouseProcess:
     """Start, order about, kill and restart one Lighthouse."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, log: Path | None = None, **options: Any) -> None:
         self.options = {"local": True, "port": 0, "may_move": True, "folder": str(folder), "min_replicas": 1}
         self.options |= {"quorum_tick_ms": 20, "join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
-        self.log = folder / "log"
+        self.log = log or folder / "log"
         self.reports: list[dict[str, Any]] = []
         self.start()
 
@@ -55,9 +55,13 @@ class LighthouseProcess:
 
     def wait_for_line(self, text: str, patience_s: float = 20.0) -> None:
         """Until the log has this text; a thread of the Lighthouse's writes it, after the reports that go with it."""
+        self.wait_for_text(self.log, text, patience_s)
+
+    def wait_for_text(self, path: Path, text: str, patience_s: float = 20.0) -> None:
+        """Until a file is there and has this text."""
         deadline = time.monotonic() + patience_s
-        while text not in self.log.read_text():
-            assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{self.log.read_text()}"
+        while not path.exists() or text not in path.read_text():
+            assert time.monotonic() < deadline, f"{text!r} is not in {path}; the log:\n{self.log.read_text()}"
             time.sleep(0.01)
 
     def order(self, kind: str, **fields: Any) -> None:

@@ -49,7 +49,7 @@ def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
     When the whole run is being brought to its end, however, its groups may take their last steps together.
     """
     assert unit.group is not None
-    store = None if unit.store is None else f"{unit.store[0]}:{unit.store[1]}"
+    store = None if unit.store is None else f"{unit.store[0]}:{unit.store[1]}/store"  # worker/addresses.py
     left = bool(unit.hosts) and len(unit.done) == len(unit.hosts)  # it has finished; Slurm may take a while to say so
     over = left or unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
     if not over and store is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from ftslurm import channel
+from ftslurm import capped, channel, trust
 from ftslurm.core.model import StepId
 from ftslurm.launchers.aside import Answered, Asides
 from ftslurm.slurm import SRUN_FAILED
@@ -77,6 +77,8 @@ class _Child:
 class _Step:
     children: list[_Child]
     log: IO[bytes]
+    log_path: Path
+    log_max_mb: int  # logs.max_mb
     kills: int = 0
     slurm_id: str | None = None  # JOB.STEP, once a task has said it
     heard: bool = False
@@ -89,8 +91,22 @@ class _Step:
 class Children:
     """Every step that runs."""
 
-    def __init__(self, run_dir: Path, local: bool, make_sure: Callable[[], None] = lambda: None) -> None:
-        self.local, self.make_sure = local, make_sure  # raises if the steps are another controller's by now
+    def __init__(
+        self,
+        run_dir: Path,
+        local: bool,
+        make_sure: Callable[[], None] = lambda: None,
+        greeting: bytes = b"",
+        log_max_mb: int = 0,
+    ) -> None:
+        """None runs yet.
+
+        Args:
+            make_sure: raises if the steps are another controller's by now.
+            greeting: the first line to every process.
+            log_max_mb: the cap of each step.log in MiB; 0: none.
+        """
+        self.local, self.make_sure, self.greeting, self.log_max_mb = local, make_sure, greeting, log_max_mb
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
         self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
         self.selector = selectors.DefaultSelector()
@@ -107,10 +123,10 @@ class Children:
     def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
         """Start a step's processes, each in a session of its own. Returns what went wrong, or None."""
         try:
-            sink = log.open("ab", buffering=0)
+            sink = os.fdopen(trust.open_fd(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
         except OSError:  # a full disk, a log folder that somebody deleted: no reason not to train
             sink = open(os.devnull, "ab", buffering=0)  # noqa: SIM115, PTH123
-        self.steps[step] = entry = _Step([], sink)
+        self.steps[step] = entry = _Step([], sink, log, self.log_max_mb)
         for command in commands:
             try:
                 process = subprocess.Popen(
@@ -140,6 +156,8 @@ class Children:
             self.selector.register(process.stderr, selectors.EVENT_READ, (child, "err"))
             entry.children.append(child)
             self.by_pid[process.pid] = child
+            child.unsent += self.greeting
+            self._write(child)
         return None
 
     def adopt(self, step: StepId, command: Command, cwd: str, log: Path, slurm_id: str | None) -> str | None:
@@ -348,3 +366,4 @@ def _group_lives(leader: int) -> bool:
 def _log(step: _Step, data: bytes) -> None:
     with contextlib.suppress(OSError):  # a full disk is no reason to stop training
         step.log.write(data)
+    capped.cut(step.log_path, step.log_max_mb)

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftslurm import confidential
 from ftslurm.config import Config, nodes_needed
 from ftslurm.core.actions import Launch
 from ftslurm.core.model import Allocation
@@ -42,7 +43,8 @@ class LocalLauncher:
 
     def look(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one
         """A look at our processes under this virtual node's name (ftslurm.worker.look)."""
-        env = {**os.environ, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
+        known = confidential.without(self.config.job.secrets, os.environ)
+        env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
         return Command([sys.executable, "-m", "ftslurm.worker.look"], env)
 
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 nodes are virtual here

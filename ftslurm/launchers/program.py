@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from ftslurm import confidential
 from ftslurm.config import Config, interpreter
 from ftslurm.core.actions import Launch
 from ftslurm.core.model import StepId
@@ -41,6 +42,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     health = config.health
     shared = [
         f"--log-dir={log_dir}",
+        f"--log-max-mb={config.logs.max_mb}",
         f"--heartbeat-s={health.heartbeat_s}",
         f"--orphan-after-s={health.orphan_after_s}",
         *(["--eof-ends"] if local else []),
@@ -88,7 +90,9 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
 
     What torch reads while it is imported has to be here, the user's variables among it.
     """
-    torchft = config.torchft
+    torchft, secrets = config.torchft, config.job.secrets
+    if launch.id.unit == LIGHTHOUSE:
+        base, secrets = confidential.without(secrets, base), []
     env = {
         **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
         "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
@@ -101,6 +105,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_DIR": str(run.root),
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
+        **({confidential.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),
         "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),
         "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftslurm import slurm
+from ftslurm import confidential, slurm
 from ftslurm.config import Config
 from ftslurm.core.actions import Launch
 from ftslurm.core.model import Allocation, Place, StepId
@@ -59,9 +59,12 @@ class SrunLauncher:
         log_dir, patience_s = self.run.attempt(step.unit, step.attempt), PRESENT_S if known else ON_ITS_WAY_S
         argv = [*argv, *program.attach(self.config, step, log_dir, patience_s)]
         argv[0] = shutil.which(argv[0]) or argv[0]
-        env = slurm.scrubbed(os.environ) | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
         return Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})
+
+    def _without_secrets(self) -> dict[str, str]:
+        return confidential.without(self.config.job.secrets, slurm.scrubbed(os.environ))
 
     def _job(self, allocation: str | None) -> str:
         return os.environ.get("SLURM_JOB_ID", "0") if allocation is None else self.jobs.get(allocation, allocation)
@@ -78,7 +81,7 @@ class SrunLauncher:
         argv = slurm.srun_command(
             job=job, name="look", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
         )
-        env = slurm.scrubbed(os.environ) | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         argv = [*argv, sys.executable, "-m", "ftslurm.worker.look"]
         argv[0] = shutil.which(argv[0]) or argv[0]
         return Command(argv, env)

@@ -1,6 +1,6 @@
 """The Lighthouse's step: `python -m ftslurm.lighthouse --...`, under the same guard as a worker.
 
-Told KEY=VALUE instead, or nothing, it stands alone (alone.py).
+Told KEY=VALUE instead, --help or nothing, it stands alone (alone.py).
 """
 
 import sys
@@ -13,7 +13,7 @@ import json
 from ftslurm.worker import guard
 
 if __name__ == "__main__":
-    if not any(word.startswith("--") for word in sys.argv[1:]):
+    if "--help" in sys.argv[1:] or not any(word.startswith("--") for word in sys.argv[1:]):
         from ftslurm.lighthouse import alone
 
         sys.exit(alone.main(sys.argv[1:]))

@@ -3,8 +3,9 @@
 `python -m ftslurm.lighthouse [min_replicas=2] [port=29510] [name=lighthouse] ...`: its address is in NAME.url while it
 serves; what it has to remember is in the folder NAME, and one that is started again with the same name goes on there.
 
-Any manager is let in, as by torchft's own. What remains is the memory: quorum ids never go back, and as long as
-anybody is there who may have it, a training is not begun anew by a group that has not healed.
+Any manager is let in that has the token, which is part of the address; with open=true any at all, as by torchft's own.
+What remains is the memory: quorum ids never go back, and as long as anybody is there who may have it, a training is not
+begun anew by a group that has not healed.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ftslurm.config import LighthouseConfig
 from ftslurm.errors import ConfigError
+from ftslurm.lighthouse.door import Door
 from ftslurm.lighthouse.output import flush, log
-from ftslurm.lighthouse.server import Server, now, open_server
-from ftslurm.rundir import replace_text
+from ftslurm.lighthouse.place import BIND_FOR_S
+from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
+from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
 
 _DEFAULT = LighthouseConfig()
 SETTINGS: dict[str, int] = {
@@ -35,36 +40,75 @@ SETTINGS: dict[str, int] = {
     # older checkpoint, say. In a run of ftslurm the controller knows that.
     "forget_after_ms": 60_000,
 }
+NOT_PROTECTED = (
+    "the token keeps others out of the quorum, but travels in clear text: who can listen on the network can read it",
+    "the managers, stores and checkpoint servers of the groups stay as open as torchft makes them",
+)
+OPEN = "open=true: any manager that reaches the port is let in, also another user's, and can be taken for the training"
+HELP = f"""\
+python -m ftslurm.lighthouse [KEY=VALUE ...]: a torchft Lighthouse without a run of ftslurm
+
+  name=NAME       its address is in NAME.url while it serves, what it remembers in the folder NAME (default: lighthouse)
+  open=true       no token: any manager that reaches the port is let in, also another user's
+{{settings}}
+
+The address has a token: http://TOKEN@host:port, in NAME.url, which only you may read. Give it to torchft's managers as
+it is: export TORCHFT_LIGHTHOUSE=$(cat NAME.url). The token is that in the variable {VARIABLE}, else that
+in the file NAME/token, else a random one, written there: it stays the same when the Lighthouse is started again.
+
+What it does not protect:
+  {NOT_PROTECTED[0]}
+  {NOT_PROTECTED[1]}
+"""
 
 
-def read(words: Sequence[str]) -> tuple[str, dict[str, int]]:
+@dataclass(frozen=True)
+class Told:
+    """What the command line says."""
+
+    name: str = "lighthouse"
+    open: bool = False  # without a token
+    settings: Mapping[str, int] = field(default_factory=lambda: dict(SETTINGS))
+
+
+def read(words: Sequence[str]) -> Told:
     """The name and the settings from a command line of KEY=VALUE.
 
     Raises:
         ConfigError: it names the word and what there is.
     """
-    name, settings = "lighthouse", dict(SETTINGS)
+    name, is_open, settings = "lighthouse", False, dict(SETTINGS)
     for word in words:
         key, equals, value = word.partition("=")
         if key == "name" and value:
             name = value
+        elif key == "open" and value in ("true", "false"):
+            is_open = value == "true"
+        elif key == "token":
+            raise ConfigError(
+                f"a token in a command line can be read by all users: put it into the variable {VARIABLE}"
+            )
         elif not equals or key not in settings:
-            raise ConfigError(f"{word!r}: there are name=NAME and {', '.join(f'{k}=N' for k in settings)}")
-        elif not value.isdigit():
+            known = ", ".join(f"{k}=N" for k in settings)
+            raise ConfigError(f"{word!r}: there are name=NAME, open=true and {known}; --help says more")
+        elif not (value.isascii() and value.isdigit()):
             raise ConfigError(f"{word!r}: must be a whole number")
         else:
             settings[key] = int(value)
     if settings["min_replicas"] < 1 or settings["quorum_tick_ms"] < 1 or settings["port"] > 65535:
         raise ConfigError("min_replicas and quorum_tick_ms must be at least 1, port at most 65535")
-    return name, settings
+    return Told(name, is_open, settings)
 
 
 def main(words: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT; the exit code is 0 then, and 2 if it cannot serve as it was told."""
+    if "--help" in words or "-h" in words:
+        print(HELP.format(settings="\n".join(f"  {key + '=N':<26}(default: {n})" for key, n in SETTINGS.items())))
+        return 0
     try:
-        name, settings = read(words)
-        Path(name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        asyncio.run(_serve(name, settings))
+        told = read(words)
+        Path(told.name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        asyncio.run(_serve(told))
     except (ConfigError, OSError, ValueError, RuntimeError) as error:
         flush()
         print(f"lighthouse: {error}", file=sys.stderr)
@@ -75,20 +119,15 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-async def _serve(name: str, settings: dict[str, int]) -> NoReturn:
+async def _serve(told: Told) -> NoReturn:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
-    url_file = Path(f"{name}.url")
-
-    def report(kind: str, **fields: object) -> None:
-        if kind == "address":
-            replace_text(url_file, f"{fields['url']}\n")
-
-    options = settings | {"local": False, "may_move": False, "folder": os.path.abspath(name)}
-    server = await open_server(options, report)
-    forgetting = asyncio.create_task(_forget(server, settings["forget_after_ms"] / 1000))
+    server, url = await (_open(told) if told.open else _with_token(told))
+    url_file = Path(f"{told.name}.url")
+    write_private(str(url_file), f"{url}\n")
+    forgetting = asyncio.create_task(_forget(server, told.settings["forget_after_ms"] / 1000))
     try:
         await server.tick()
     finally:
@@ -97,6 +136,57 @@ async def _serve(name: str, settings: dict[str, int]) -> NoReturn:
             url_file.unlink()
         server.keep.write_state(server.keep.snapshot(server.book.memory))
         await server.server.stop(None)
+
+
+def _options(told: Told) -> dict[str, Any]:
+    return {**told.settings, "local": False, "may_move": False, "folder": os.path.abspath(told.name)}
+
+
+async def _open(told: Told) -> tuple[Server, str]:
+    """A server on a port; and its address."""
+    addresses: list[str] = []
+    log(OPEN)
+    server = await open_server(_options(told), lambda kind, **fields: _note(addresses, kind, fields))
+    return server, addresses[0]
+
+
+def _note(addresses: list[str], kind: str, fields: Mapping[str, object]) -> None:
+    if kind == "address":
+        addresses.append(str(fields["url"]))
+
+
+async def _with_token(told: Told) -> tuple[Server, str]:
+    """A server behind a door on a port; and its address, with the token."""
+    secret = token(os.path.join(told.name, "token"), os.environ)
+    server = prepare(_options(told), lambda *_, **__: None)
+    inside = await start_hidden(server)
+    listener = await _bind(told.settings["port"])
+    port = listener.getsockname()[1]
+    await Door(secret, f"/proc/self/fd/{inside}").open(listener)
+    host = f"{socket.gethostname()}:{port}"
+    log(f"serving at http://TOKEN@{host}: the whole address is in {told.name}.url, which only you may read")
+    for line in NOT_PROTECTED:
+        log(f"note: {line}")
+    if sys.stdout.isatty():  # else it is a file, and others may read it
+        print(f"http://{secret}@{host}", flush=True)
+    return server, f"http://{secret}@{host}"
+
+
+async def _bind(port: int) -> socket.socket:
+    """A socket that listens on all interfaces, waiting for its port for a while if it is to have a particular one.
+
+    Raises:
+        RuntimeError: the port cannot be had.
+    """
+    deadline = now() + (BIND_FOR_S if port else 0.0)
+    while True:
+        for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 other nodes dial it
+            with suppress(OSError, ValueError):  # the second where IPv6 is off
+                both = family == socket.AF_INET6
+                return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+        if now() >= deadline:
+            raise RuntimeError(f"port {port} cannot be had: name another (port=N), or none")
+        await asyncio.sleep(0.05)
 
 
 async def _forget(server: Server, after_s: float) -> NoReturn:

@@ -3,6 +3,9 @@
 Identity: a manager makes up a new replica id for every attempt (`name:uuid`), so the controller cannot know it. But
 the address of the attempt's store is in every request, and the controller has it from the worker. So requests teach
 which id belongs to which attempt, and heartbeats, which carry nothing but the id, are judged by that.
+
+Steps: the highest step of an issued quorum is remembered for good, and who is below it gets no quorum. So a step that
+nobody can have reached is refused before it can be remembered (`_beyond`).
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from dataclasses import dataclass, field
 
 from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, judge
 
+MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
+SILENT = 0.9  # of heartbeat_timeout_s: so early a manager's successor is let in, in time for the quorum without it
 MOST_IDS = 10_000  # of any kind; what is beyond is not remembered
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 
@@ -20,6 +25,7 @@ class Refused:
     """Not now and not later."""
 
     reason: str
+    tell: bool = False  # whether the controller, and so a person, should hear of it
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,18 @@ class Unknown:
     """No attempt of this run that the controller has told of; maybe it is just about to."""
 
     store: str
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The store is that of another manager that lives. It may be about to end: then this one takes its place.
+
+    A script may make a second Manager in the same process when the first is shut down, and that one has a new id.
+    """
+
+    store: str
+    holder: str  # the replica id of the other one
+    free_at: float  # when this one is let in if nothing more is heard of the other
 
 
 @dataclass
@@ -56,6 +74,7 @@ class Book:
         self.beats: dict[str, float] = {}
         self.asking: dict[str, Ask] = {}
         self.known: dict[str, str] = {}  # replica id -> store address
+        self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
         self.holders: dict[str, None] = {}
         self.missed: dict[str, Member] = {}  # of the last quorum: who may have missed it when the predecessor died
@@ -65,14 +84,14 @@ class Book:
                 if member.store_address in memory.fenced:
                     self.gone[member.replica_id] = None
                     continue
-                self.known[member.replica_id] = member.store_address
+                self._know(member.replica_id, member.store_address)
                 self.beats[member.replica_id] = now + BACK_WITHIN_S
                 self.missed[member.replica_id] = member
             self.holders.update(dict.fromkeys(memory.last.ids))
 
     # --- managers --------------------------------------------------------------------------------------------------
 
-    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused | Unknown:
+    def ask(self, member: Member, now: float) -> Ask | Quorum | Refused | Unknown | Taken:
         """A manager asks for a quorum; it is to wait, unless there is an answer already."""
         name, store = member.replica_id, member.store_address
         if name in self.gone or store in self.memory.fenced:
@@ -81,9 +100,13 @@ class Book:
             return Refused("this attempt is over: the controller has seen it fail")
         if self.memory.checked and store not in self.memory.stores:
             return Unknown(store)
+        if (why := self._beyond(member)) is not None:
+            return Refused(why, tell=True)
+        if (taken := self._taken(name, store, now)) is not None:
+            return taken
         if name not in self.known and len(self.known) >= MOST_IDS:
             return Refused(f"there are {MOST_IDS} groups already")
-        self.known[name] = store
+        self._know(name, store)
         self.beats[name] = now  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
         if again is not None and self._missed_it(again, member):
@@ -99,6 +122,40 @@ class Book:
             return Refused("this attempt is over, or was silent for too long")
         again = self.asking[name] = Ask(ask.member, now)
         return again
+
+    def _beyond(self, member: Member) -> str | None:
+        """Why no member can be at this step; None: it may be.
+
+        A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
+        from. So once a quorum has been issued nobody is more than one step beyond the highest. Before the first one
+        (of a run, of a new history, after the last one was lost with its machine) groups come with the step of
+        whatever checkpoint their script has loaded.
+        """
+        step, highest = member.step, self.memory.highest
+        who = f"a manager ({member.replica_id[:60]!a}, store {member.store_address[:40]!a}) asks with step {step}"
+        if step >= MOST_STEPS:
+            return f"{who}, and no training takes so many: refused"
+        if self.memory.last is None or step <= highest + 1:
+            return None
+        return (
+            f"{who}, and no quorum was beyond step {highest}, so that it would not be of this history: refused. Either "
+            "its script has loaded a checkpoint of another run, or it commits several steps in one quorum; for the "
+            "second set lighthouse=torchft"
+        )
+
+    def _taken(self, name: str, store: str, now: float) -> Taken | None:
+        """Whether another manager has this store, and lives. Once it is silent it is forgotten.
+
+        Only where the controller tells of stores: elsewhere they may be anything, also the same for several groups.
+        """
+        other = self.holder.get(store, name)
+        if other == name or not self.memory.checked:
+            return None
+        free_at = self.beats.get(other, now) + SILENT * self.rules.heartbeat_timeout_s
+        if other in self.asking or now < free_at:
+            return Taken(store, other, free_at)
+        self._forget(other)
+        return None
 
     def _missed_it(self, before: Member, now: Member) -> bool:
         """Whether a member of the predecessor's last quorum asks for that very quorum a second time.
@@ -167,7 +224,7 @@ class Book:
         for name in [name for name, beat in self.beats.items() if beat <= limit and name not in self.asking]:
             self._forget(name)
         for name in self.known.keys() - self.beats.keys():
-            del self.known[name]
+            self._forget(name)
 
     # --- the controller --------------------------------------------------------------------------------------------
 
@@ -214,10 +271,16 @@ class Book:
         self.missed.clear()
         self.holders.clear()
 
+    def _know(self, name: str, store: str) -> None:
+        self.known[name] = store
+        self.holder[store] = name
+
     def _forget(self, name: str) -> None:
         self.beats.pop(name, None)
         self.asking.pop(name, None)
-        self.known.pop(name, None)
+        store = self.known.pop(name, None)
+        if store is not None and self.holder.get(store) == name:
+            del self.holder[store]
 
 
 def _remember(names: dict[str, None], name: str) -> None:

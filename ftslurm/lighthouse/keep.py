@@ -4,7 +4,8 @@
 whose are over. It is written now and then, by a thread, for the file system may take its time.
 
 `lighthouse.quorum` holds the last quorum, written in place before any member gets it. It is not synced: what a
-process has written survives the process, and it is trusted only on a machine that has not been booted since.
+process has written survives the process, and it is trusted only on a machine that has not been booted since, and if
+lighthouse.json knows of no later one: a successor on another machine may have gone on meanwhile.
 
 A disk that is full, or a file that cannot be made, does not stop the training: it goes on without, and tries again.
 """
@@ -17,11 +18,12 @@ import os
 import struct
 import threading
 import zlib
-from typing import Any
 
-from ftslurm.lighthouse.book import Memory
+from ftslurm.lighthouse.book import MOST_STEPS, Memory
 from ftslurm.lighthouse.messages import Malformed, read_quorum
+from ftslurm.lighthouse.quorum import Quorum
 
+_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
 BLOCK = 1000  # quorum ids that are reserved at a time
 _HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
 
@@ -41,7 +43,7 @@ class Keep:
 
     def _open_quorum(self) -> None:
         if self._quorum is None:
-            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
 
     def load(self) -> Memory:
         """What a predecessor has left; a new memory if there was none.
@@ -49,11 +51,11 @@ class Keep:
         Quorum ids go on after the last one if that is known for certain, else after the block it was taken from.
 
         Raises:
-            ValueError: lighthouse.json is not what was written; a person has to decide what to do.
+            ValueError: lighthouse.json is damaged, or says what cannot be; a person has to decide what to do.
         """
         memory = Memory()
         try:
-            with open(self._state) as file:
+            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY)) as file:
                 text = file.read()
         except FileNotFoundError:
             return memory
@@ -65,15 +67,23 @@ class Keep:
             memory.stores = {str(store): (int(g), int(a)) for store, g, a in kept["stores"]}
             memory.over = {int(group): int(attempt) for group, attempt in kept["over"]}
             memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
+            issued = int(kept.get("issued", 0))
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
-        memory.last = self._load_quorum()
+        if not 0 <= memory.highest < MOST_STEPS:
+            raise ValueError(
+                f'{self._state} says "highest": {memory.highest}, and no training takes so many steps: one request has '
+                "spoilt it, which older versions of ftslurm believed. No group would be let in any more. Write there "
+                "the step that the run has reached instead (`ftslurm status` shows it), and start the run again"
+            )
+        last = self._load_quorum()
+        memory.last = last if last is not None and last.id + 1 >= issued else None
         if memory.last is not None:
             memory.next_id = memory.last.id + 1
             memory.highest = max(memory.highest, *(m.step for m in memory.last.members))
         return memory
 
-    def _load_quorum(self) -> Any:
+    def _load_quorum(self) -> Quorum | None:
         if self._quorum is None:
             return None
         head, data = b"", b""
@@ -87,7 +97,8 @@ class Keep:
         if not self._boot or boot != self._boot or len(data) != length or zlib.crc32(data) != checksum:
             return None
         with contextlib.suppress(Malformed):
-            return read_quorum(data)
+            quorum = read_quorum(data)
+            return quorum if all(m.step < MOST_STEPS for m in quorum.members) else None
         return None
 
     def write_quorum(self, data: bytes) -> None:
@@ -115,6 +126,7 @@ class Keep:
         return json.dumps(
             {
                 "reserved": max(self.reserved, memory.next_id + BLOCK),
+                "issued": memory.next_id,
                 "highest": memory.highest,
                 "checked": memory.checked,
                 "stores": [[store, *owner] for store, owner in memory.stores.items()],
@@ -136,7 +148,7 @@ class Keep:
 
     def _replace(self, text: str) -> None:
         part = self._state + ".part"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _CAREFULLY, 0o600)
         try:
             data = text.encode()
             while data:

@@ -11,33 +11,37 @@ import queue
 import threading
 import time
 
+from ftslurm import capped
 from ftslurm.worker.guard import Task
 
 BEAT_EVERY_S = 0.25  # the guard tells the controller for how long there has been none
 MOST_LINES = 1000  # that wait for the file system; what is beyond is lost
 
+LOOK_EVERY_S = 1.0  # at the size of lighthouse.log: others write there too, as torchft's Lighthouse does
+
 _lines: queue.Queue[str] = queue.Queue(MOST_LINES)
+_capped: list[tuple[str, int]] = []  # lighthouse.log and its cap in MiB
 _starting = threading.Lock()
 _writer: threading.Thread | None = None
 
 
 def redirect(task: Task) -> None:
-    """Send all output to lighthouse.log; if that cannot be opened (a full disk) it stays in the step's own log."""
+    """Send all output to lighthouse.log, and keep that below its cap; if it cannot be opened (a full disk) the output
+    stays in the step's own log."""
     with contextlib.suppress(OSError):
         path = os.path.join(task.options.log_dir, "lighthouse.log")
-        log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         os.dup2(log_file, 1)
         os.dup2(log_file, 2)
         os.close(log_file)
+        if task.options.log_max_mb:
+            _capped.append((path, task.options.log_max_mb))
+            _start_writer()
 
 
 def log(line: str) -> None:
     """One line into lighthouse.log, written by a thread: never blocks, never raises, may be lost."""
-    global _writer
-    with _starting:
-        if _writer is None:
-            _writer = threading.Thread(target=_write_for_ever, name="log", daemon=True)
-            _writer.start()
+    _start_writer()
     with contextlib.suppress(queue.Full):
         _lines.put_nowait(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
@@ -49,12 +53,23 @@ def flush(patience_s: float = 1.0) -> None:
         time.sleep(0.005)
 
 
+def _start_writer() -> None:
+    global _writer
+    with _starting:
+        if _writer is None:
+            _writer = threading.Thread(target=_write_for_ever, name="log", daemon=True)
+            _writer.start()
+
+
 def _write_for_ever() -> None:
     while True:
-        line = _lines.get()
-        with contextlib.suppress(OSError):
-            os.write(2, line.encode(errors="backslashreplace"))
-        _lines.task_done()
+        with contextlib.suppress(queue.Empty):
+            line = _lines.get(timeout=LOOK_EVERY_S if _capped else None)
+            with contextlib.suppress(OSError):
+                os.write(2, line.encode(errors="backslashreplace"))
+            _lines.task_done()
+        for path, max_mb in _capped:
+            capped.cut(path, max_mb)
 
 
 class Pulse:

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import select
-import socket
+import shutil
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -20,21 +20,22 @@ import grpc
 import grpc.aio
 
 from ftslurm import channel
-from ftslurm.lighthouse import messages
-from ftslurm.lighthouse.book import Book, Refused, Unknown
+from ftslurm.lighthouse import messages, place
+from ftslurm.lighthouse.book import Book, Refused, Taken, Unknown
 from ftslurm.lighthouse.keep import BLOCK, Keep
 from ftslurm.lighthouse.orders import listen_to
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
+from ftslurm.lighthouse.refusals import Refusals
+from ftslurm.worker import addresses
+from ftslurm.worker.gateway import Gateway
 from ftslurm.worker.guard import Task
 
-BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
 UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the manager's first request
 WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
 REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
 SAVE_EVERY_S = 10.0  # the highest step is saved so often
 MEMBERS_A_LINE = 40  # of a report, see channel.LONGEST
-STRANGERS_TOLD = 3  # to the controller: a port that anybody can reach must not fill the journal
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second Lighthouse could share the port with one that still lives
@@ -50,6 +51,7 @@ OPTIONS = (
 )
 
 Report = Callable[..., None]
+Waits = Unknown | Taken
 
 
 class Server:
@@ -62,7 +64,7 @@ class Server:
         self.report = report
         self.waiting: dict[Ask, asyncio.Future[bytes]] = {}
         self.strangers = 0  # requests in the waiting room
-        self.turned_away: set[str] = set()  # their stores
+        self.refusals = Refusals(book, report)
         self.news = asyncio.Event()  # set, and replaced, when the controller has told of an attempt
         self.look_due = False
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
@@ -75,11 +77,11 @@ class Server:
 
     # --- the service -----------------------------------------------------------------------------------------------
 
-    def listen(self, host: str, port: int) -> int:
-        """Make the server on a port (0: any); returns the port.
+    def listen(self, address: str) -> int:
+        """Make the server at HOST:PORT (0: any port) or unix:PATH; returns the port.
 
         Raises:
-            RuntimeError: the port cannot be had.
+            RuntimeError: the address cannot be had.
         """
         self.server = grpc.aio.server(options=OPTIONS)
         methods = {
@@ -87,7 +89,7 @@ class Server:
             "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
         }
         self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, methods),))
-        return int(self.server.add_insecure_port(f"{host}:{port}"))
+        return int(self.server.add_insecure_port(address))
 
     async def quorum(self, request: bytes, context: Any) -> bytes:
         """Wait until there is a quorum with this manager in it. Hanging up or the deadline withdraws the request."""
@@ -96,12 +98,12 @@ class Server:
         except messages.Malformed as error:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = self.book.ask(member, now())
-        if isinstance(answer, Unknown):
-            answer = await self._in_the_waiting_room(member)
-        if isinstance(answer, Refused):
-            await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, answer.reason)
-        if isinstance(answer, Unknown):
-            await _refuse(context, grpc.StatusCode.PERMISSION_DENIED, self._stranger(answer.store))
+        if isinstance(answer, Waits):
+            answer = await self._in_the_waiting_room(member, answer)
+        if isinstance(answer, Refused | Waits):
+            denied, not_now = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
+            reason = self.refusals.reason(answer, member.store_address)
+            await _refuse(context, denied if isinstance(answer, Unknown) else not_now, reason)
         if isinstance(answer, Quorum):
             return messages.write_quorum(answer, time.time())
         return await self._answer(answer, context)
@@ -120,33 +122,30 @@ class Server:
                     del self.waiting[held]
                     self.book.withdraw(held)
 
-    async def _in_the_waiting_room(self, member: Member) -> Ask | Quorum | Refused | Unknown:
-        """The controller tells of an attempt before its script starts, but two pipes keep no order between them."""
+    async def _in_the_waiting_room(self, member: Member, answer: Waits) -> Ask | Quorum | Refused | Waits:
+        """Hold a request that may be let in soon.
+
+        The controller tells of an attempt before its script starts, but two pipes keep no order between them. And a
+        script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
+        """
         until = now() + UNKNOWN_FOR_S
-        answer: Ask | Quorum | Refused | Unknown = Unknown(member.store_address)
+        if isinstance(answer, Taken):
+            until += self.book.rules.heartbeat_timeout_s
         if self.strangers >= WAITING_ROOM:
             return answer
         self.strangers += 1
         try:
-            while isinstance(answer, Unknown) and now() < until:
+            while now() < until:
+                wake = until if isinstance(answer, Unknown) else max(answer.free_at, now() + 0.05)
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.news.wait(), until - now())
-                answer = self.book.ask(member, now())
+                    await asyncio.wait_for(self.news.wait(), min(wake, until) - now())
+                result = self.book.ask(member, now())
+                if not isinstance(result, Waits):
+                    return result
+                answer = result
         finally:
             self.strangers -= 1
         return answer
-
-    def _stranger(self, store: str) -> str:
-        """Why this one is never let in; the first few are also told to the controller, and so to people."""
-        reason = (
-            f"a manager with the store {store[:40]!a} is refused, no attempt of this run has that store: a script "
-            "that gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, lighthouse=torchft"
-        )
-        if store not in self.turned_away and len(self.turned_away) < STRANGERS_TOLD:
-            self.turned_away.add(store)
-            log(reason)
-            self.report("refused", reason=reason, highest=self.book.memory.highest)
-        return reason
 
     async def heartbeat(self, request: bytes, context: Any) -> bytes:
         """A manager is alive. The answer is an empty message."""
@@ -320,7 +319,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             os.write(reports, channel.encode_short(kind, task=task.index, **fields))
 
     try:
-        asyncio.run(serve(options, orders, report, Pulse(task)))
+        asyncio.run(serve(options, orders, report, Pulse(task), task.gateway))
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
         report("failed", error=str(error), step=None, started=False)
@@ -328,7 +327,13 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os._exit(1)
 
 
-async def serve(options: dict[str, Any], orders: int | None, report: Report, pulse: Pulse | None = None) -> NoReturn:
+async def serve(
+    options: dict[str, Any],
+    orders: int | None,
+    report: Report,
+    pulse: Pulse | None = None,
+    gateway: Gateway | None = None,
+) -> NoReturn:
     """Serve until cancelled.
 
     Args:
@@ -336,28 +341,54 @@ async def serve(options: dict[str, Any], orders: int | None, report: Report, pul
         orders: a pipe with the controller's orders.
         report: takes a kind of message and its fields.
         pulse: beats as long as the event loop turns.
+        gateway: the way to the guard that lets the run in; None: whoever can reach its port is let in.
     """
     _beats = asyncio.create_task(beat(pulse)) if pulse else None  # held here: the loop itself would let it go
-    server = await open_server(options, report)
+    server = await open_server(options, report, gateway)
     if orders is not None:
         listen_to(orders, server.order)
     await server.tick()
 
 
-async def open_server(options: dict[str, Any], report: Report) -> Server:
-    """A server that serves, and goes on where its predecessor was; `options` and `report` as for `serve`."""
+async def open_server(options: dict[str, Any], report: Report, gateway: Gateway | None = None) -> Server:
+    """A server that serves, and goes on where its predecessor was; the arguments are as for `serve`."""
+    server = prepare(options, report)
+    if gateway is None:
+        url = await place.take(server.listen, options["local"], options["port"], options["may_move"])
+        await server.server.start()
+    else:
+        url = place.reserve(gateway, options["port"], options["may_move"])
+        gateway.publish(addresses.LIGHTHOUSE, await start_hidden(server), unix=True)
+    memory = server.book.memory
+    after = "" if memory.last is None else f", after quorum {memory.last.id}"
+    log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
+    report("address", url=url)
+    return server
+
+
+def prepare(options: dict[str, Any], report: Report) -> Server:
+    """A server that goes on where its predecessor was, but is not reached by anybody yet."""
     rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)
     server.save()
-    port = await listen(server, local=options["local"], port=options["port"], may_move=options["may_move"])
-    await server.server.start()
-    url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
-    after = "" if memory.last is None else f", after quorum {memory.last.id}"
-    log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
-    report("address", url=url)
     return server
+
+
+async def start_hidden(server: Server) -> int:
+    """Serve on a Unix socket without a name: nobody else finds it, and however we end no file is left behind.
+
+    Returns a descriptor of its inode, by which it is connected to as /proc/self/fd/N.
+    """
+    folder = place.folder()
+    try:
+        path = os.path.join(folder, "grpc")
+        server.listen(f"unix:{path}")
+        await server.server.start()
+        return os.open(path, os.O_PATH | os.O_CLOEXEC)
+    finally:
+        shutil.rmtree(folder)
 
 
 async def beat(pulse: Pulse) -> NoReturn:
@@ -365,33 +396,3 @@ async def beat(pulse: Pulse) -> NoReturn:
     while True:
         pulse.beat()
         await asyncio.sleep(BEAT_EVERY_S)
-
-
-async def listen(server: Server, *, local: bool, port: int, may_move: bool) -> int:
-    """Make the server, waiting for its port for a while if it is to have a particular one; returns the port.
-
-    Should somebody else have taken a predecessor's port, it moves to another: the groups' guards are told and forward.
-
-    On a local run only this machine can reach it. On a cluster the other nodes must, and with it whoever has a login
-    there: torchft's managers know no authentication, so members are told by what only the controller knows of them.
-
-    Raises:
-        RuntimeError: the port cannot be had.
-    """
-    hosts = ("127.0.0.1",) if local else ("[::]", "0.0.0.0")  # noqa: S104 the second where IPv6 is off
-    deadline = now() + (BIND_FOR_S if port else 0.0)
-    while True:
-        for host in hosts:
-            try:
-                got = server.listen(host, port)
-            except RuntimeError:
-                got = 0
-            if got:
-                return got
-        if now() < deadline:
-            await asyncio.sleep(0.05)
-        elif may_move and port:
-            log(f"port {port} is taken: moving to another")
-            port = 0
-        else:
-            raise RuntimeError(f"port {port} cannot be had on {' or '.join(hosts)}")

@@ -10,18 +10,15 @@ import importlib.machinery
 import importlib.util
 import json
 import os
-import socket
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
-from urllib.parse import urlsplit
 
 from ftslurm import channel
-from ftslurm.lighthouse import output
+from ftslurm.lighthouse import output, place
+from ftslurm.worker import addresses, publishing
 from ftslurm.worker.guard import Task
-
-BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
 
 
 def main(task: Task, _orders: int, reports: int) -> NoReturn:
@@ -30,9 +27,11 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
     output.redirect(task)
     os.environ.setdefault("RUST_LOG", "warn")
     try:
+        url = place.reserve(task.gateway, options["port"], options["may_move"])
         server = serve(options)
-        port = urlsplit(server.address()).port
-        url = f"http://{'127.0.0.1' if options['local'] else socket.gethostname()}:{port}"
+        port = int(server.address().rpartition(":")[2])
+        with publishing.listener_at(port) as listener:
+            publishing.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
         os.write(reports, channel.encode_short("address", task=task.index, url=url))
     except Exception as error:
         output.log(f"the Lighthouse cannot start: {error}")
@@ -46,34 +45,14 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
 
 
 def serve(options: dict[str, int]) -> Any:
-    """Start the server, waiting for its port for a while if it is to have a particular one.
-
-    On a local run only this machine can reach it. On a cluster the other nodes must, and with it whoever has a login
-    there: torchft's Lighthouse knows no authentication. Should somebody else have taken a predecessor's port, it moves
-    to another: the groups' guards are told and forward.
-    """
-    native = load_native()
-    hosts = ("127.0.0.1",) if options["local"] else ("[::]", "0.0.0.0")  # noqa: S104 the second where IPv6 is off
-    port = options["port"]
-    deadline = time.monotonic() + (BIND_FOR_S if port else 0.0)
-    while True:
-        for host in hosts:
-            try:
-                return native.LighthouseServer(
-                    bind=f"{host}:{port}",
-                    min_replicas=options["min_replicas"],
-                    join_timeout_ms=options["join_timeout_ms"],
-                    quorum_tick_ms=options["quorum_tick_ms"],
-                    heartbeat_timeout_ms=options["heartbeat_timeout_ms"],
-                )
-            except Exception:
-                if host != hosts[-1] or time.monotonic() < deadline:
-                    continue
-                if not port or not options["may_move"]:
-                    raise
-                output.log(f"port {port} is taken: moving to another")
-                port = 0
-        time.sleep(0.05)
+    """Start the server on loopback; its guard lets the run in, and nobody else. It knows no authentication itself."""
+    return load_native().LighthouseServer(
+        bind="127.0.0.1:0",
+        min_replicas=options["min_replicas"],
+        join_timeout_ms=options["join_timeout_ms"],
+        quorum_tick_ms=options["quorum_tick_ms"],
+        heartbeat_timeout_ms=options["heartbeat_timeout_ms"],
+    )
 
 
 def load_native() -> ModuleType:

@@ -19,10 +19,11 @@ import select
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm import channel
+from ftslurm import channel, trust
 from ftslurm.worker.guard import ORPHANED
 from ftslurm.worker.wire import address, last_words, peer_uid
 
@@ -79,9 +80,11 @@ def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket 
 def _say_for(left_behind: str) -> int | None:
     """Say what a guard that has ended would have said; how to end then. None: it has left nothing behind."""
     try:
-        return _pass_on(Path(left_behind).read_bytes().splitlines())
+        with trust.open_own(Path(left_behind)) as file:
+            lines = file.read().splitlines()
     except OSError:
         return None
+    return _pass_on(lines)
 
 
 def _pass_on(lines: list[bytes]) -> int | None:
@@ -115,7 +118,8 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> int:
                     if not data:
                         return ORPHANED
                     heard = time.monotonic()
-                    guard.sendall(data)
+                    with suppress(OSError):  # it has ended: what it has said before is read below
+                        guard.sendall(data)
                     continue
                 data = guard.recv(65536)
             except OSError:

@@ -3,13 +3,14 @@
 It holds the control channel, so a worker that is stuck in C code or holds the GIL still answers; it sees how the
 worker ends, exactly, where srun would say 137; it is the reaper of everything the worker spawns, so the tree dies
 whole whatever sessions and daemons the script made; and it ends everything when the controller falls silent, which
-on Slurm no end-of-file tells (measured: tasks of an srun that was killed get none). And the worker reaches the
-Lighthouse, and parameter servers, through it, wherever they are (forward.py).
+on Slurm no end-of-file tells (measured: tasks of an srun that was killed get none). And all connections between the
+worker and the run's servers lead through it: it knows where they are, and lets nobody in but the run (network.py).
 
                       srun / the local launcher
                         | stdin          ^ stdout
     guard  <------------+                |   hello, alive, dumped, injected, exited
       | pipe: assign, store, broken      |
+      | socket pair: gateway.py          |
     worker (session.py) -----------------+   ready, store, quorum, progress, trace, failed, done
       | a page of memory: position
       +---------------------------> guard
@@ -29,6 +30,7 @@ import resource
 import select
 import selectors
 import signal
+import socket
 import sys
 import time
 from dataclasses import dataclass, field
@@ -36,13 +38,14 @@ from typing import NoReturn
 
 from ftslurm import channel
 from ftslurm.worker import faults, processes, script, stacks
-from ftslurm.worker.forward import Forwarder
+from ftslurm.worker.gateway import Gateway, pair
+from ftslurm.worker.network import Network
 from ftslurm.worker.position import Position
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from ftslurm.worker.ranklog import RankLog
 from ftslurm.worker.wire import Wire, address, last_words, slurm_step
 
 KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
-SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
 DYING_S = 0.5  # to give its memory back a process that ends needs some milliseconds, a large one on a busy machine more
 ORPHANED = 75  # EX_TEMPFAIL: nothing wrong with the script, the controller is gone
 
@@ -55,6 +58,7 @@ class Task:
     local_index: int
     node: str
     options: argparse.Namespace
+    gateway: Gateway  # the worker's end of what it asks its guard
     position: Position = field(default_factory=Position)  # shared by the worker and its guard
 
 
@@ -62,6 +66,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     """The command line that the launchers write; users never do."""
     parser = argparse.ArgumentParser(prog="python -m ftslurm.worker", description="One task of a step of ftslurm.")
     parser.add_argument("--log-dir", required=True, help="where rank-N.log goes")
+    parser.add_argument("--log-max-mb", type=int, default=0, help="no log grows beyond this (0: no cap)")
     parser.add_argument("--heartbeat-s", type=float, required=True)
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
@@ -83,11 +88,13 @@ def main(worker: str) -> NoReturn:
             the guard passes messages on to, `reports` the one that leads to the controller.
     """
     env = os.environ
+    requests, questions = pair()
     task = Task(
         index=int(env.get("FTSLURM_TASK") or env.get("SLURM_PROCID") or 0),
         local_index=int(env.get("FTSLURM_LOCAL_TASK") or env.get("SLURM_LOCALID") or 0),
         node=env.get("FTSLURM_NODE") or env.get("SLURMD_NODENAME") or os.uname().nodename,
         options=options(sys.argv[1:]),
+        gateway=Gateway(questions),
     )
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     processes.fence(env)
@@ -99,13 +106,16 @@ def main(worker: str) -> NoReturn:
     pid = os.fork()
     if pid == 0:
         os.close(orders_in)
+        requests.close()
+        task.gateway.keep()
         _become_worker(guard_pid)
         importlib.import_module(worker).main(task, orders_out, _take_stdio(reports_in))
         os._exit(0)
     os.close(orders_out)
+    questions.close()
     if reports_in is not None:
         os.close(reports_in)
-    Guard(task, pid, orders_in, reports_out).watch()
+    Guard(task, pid, requests, orders_in, reports_out).watch()
 
 
 def _become_worker(guard_pid: int) -> None:
@@ -138,21 +148,22 @@ def _take_stdio(reports: int | None) -> int:
 class Guard:
     """Watches one worker; see the module's docstring."""
 
-    def __init__(self, task: Task, worker: int, orders: int, reports: int | None = None) -> None:
+    def __init__(
+        self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int | None = None
+    ) -> None:
         self.task = task
         self.worker = worker
         self.orders: int | None = orders
         self.reports = reports  # what the worker says, if that goes through us
         self.lines = channel.Lines()
-        self.log: tuple[str, str] | None = None  # the rank's log and the file of its time marks
-        self.log_size = 0
+        self.log: RankLog | None = None
         self.over = False  # the worker has ended, and all that is left is to tell it
         self.rank: int | None = None
         self.oom_kills = processes.oom_kills()  # earlier ones, of whoever was in this cgroup before
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         self.wire = Wire(self.selector, self.receive)
-        self.lighthouse: Forwarder | None = None  # the worker's way to the Lighthouse
-        self.servers: list[Forwarder | None] = []  # and to the parameter server of each serving group
+        local = os.environ.get("FTSLURM_CLUSTER") == "local"
+        self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended; then end as it did, with nothing of it left behind."""
@@ -183,9 +194,9 @@ class Guard:
                 self.say_alive()
             if now >= next_mark:
                 next_mark = now + 1.0
-                self.mark_log()
-            due = [door.tend() for door in (self.lighthouse, *self.servers) if door is not None]
-            for key, events in self.selector.select(min(1.0, options.heartbeat_s, *due)):
+                if self.log is not None:
+                    self.log.tend()
+            for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
                 key.data(events)
 
     def receive(self, data: bytes) -> None:
@@ -211,19 +222,18 @@ class Guard:
                 case "dump":
                     who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                     by = str(message.get("by", "the controller"))
-                    stacks.dump(self.worker, self.task.position, self.log and self.log[0], who, by)
+                    stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
                     self.say("dumped")
                 case "inject" if message.get("task") == self.task.index:
                     self.inject(str(message.get("fault")))
                 case "inject":
                     pass  # another task's
+                case "key":
+                    self.network.learn(str(message["key"]))
                 case "lighthouse":
-                    if self.lighthouse is not None:
-                        self.lighthouse.go_to(str(message["url"]))
+                    self.network.moved(str(message["url"]))
                 case "servers":
-                    for door, url in zip(self.servers, message["urls"], strict=False):
-                        if door is not None:
-                            door.go_to(str(url))
+                    self.network.serving([str(url) for url in message["urls"]])
                 case _:
                     self.pass_on(line, message)
 
@@ -237,8 +247,10 @@ class Guard:
             self.task.position.wanted = 0
             self.rank = message["ranks"][self.task.index]["rank"]
             log = os.path.join(message.get("log_dir") or self.task.options.log_dir, f"rank-{self.rank}.log")
-            self.log = (log, log.removesuffix(".log") + ".times")
-            line = json.dumps(message | self.doors(message)).encode()
+            self.log = RankLog(log, self.task.options.log_max_mb)
+            line = json.dumps(message | self.network.assigned(message)).encode()
+        elif message["type"] == "store":
+            line = json.dumps(message | self.network.begun(message)).encode()
         if self.orders is not None:
             if message["type"] == "broken" and not select.select([], [self.orders], [], 0)[1]:
                 return  # a script without torchft does not read these, and must not make us wait
@@ -255,24 +267,6 @@ class Guard:
             time.sleep(0.2)  # slurmstepd has to pass that on before it is killed
             faults.lose_node(dict(os.environ))
         self.say("injected", fault=fault, error=faults.inflict(fault, self.worker, self.task.position))
-
-    def doors(self, assign: channel.Message) -> channel.Message:
-        """The addresses in an assignment for the worker: ours, that stay the same wherever those behind them go."""
-        url, servers = str(assign["lighthouse"]), [str(server) for server in assign.get("servers") or []]
-        self.lighthouse = self.door(url) if url else None
-        self.servers = [self.door(server) for server in servers]
-        both = zip(self.servers, servers, strict=True)
-        return {
-            "lighthouse": self.lighthouse.url if self.lighthouse else url,
-            "servers": [door.url + SESSIONS if door else server for door, server in both],
-        }
-
-    def door(self, url: str) -> Forwarder | None:
-        """A way to an address that may move; None: no port is to be had, it has to stay where it is."""
-        try:
-            return Forwarder(self.selector, url)
-        except OSError:
-            return None
 
     def signal_worker(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -295,9 +289,10 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         self.over = True
         self.wire.pass_reports()
-        self.mark_log()
+        if self.log is not None:
+            self.log.tend()
         killed = code < 0
-        words = script.last_words(self.log[0]) if code > 0 and self.log else ""
+        words = script.last_words(self.log.path) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
@@ -349,17 +344,6 @@ class Guard:
                         os.kill(pid, signal.SIGKILL)
             self.reap()
             time.sleep(0.005)
-
-    def mark_log(self) -> None:
-        """Note when the log had which size, so that `ftslurm logs` can merge ranks in time order."""
-        if self.log is None:
-            return
-        with contextlib.suppress(OSError):
-            size = os.stat(self.log[0]).st_size
-            if size != self.log_size:
-                self.log_size = size
-                with open(self.log[1], "a") as marks:
-                    marks.write(f"{time.time():.3f} {size}\n")
 
     def say_alive(self) -> None:
         """That we are here, and how far the worker is."""

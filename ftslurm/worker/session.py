@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from ftslurm import channel
-from ftslurm.worker import faults, script, serve, stacks, tell
+from ftslurm import channel, confidential
+from ftslurm.worker import addresses, closed_servers, closed_transport, faults, script, serve, stacks, tell
 from ftslurm.worker.arguments import fill
+from ftslurm.worker.gateway import Gateway
 from ftslurm.worker.guard import Task
-from ftslurm.worker.position import Position, Stage
+from ftslurm.worker.position import Stage
+from ftslurm.worker.publishing import publish
 
 # With it torch.cuda.is_available() asks NVML. Without it it asks CUDA, which then never looks at CUDA_VISIBLE_DEVICES
 # again: a standby could no longer take its share. (read in torch/cuda/__init__.py)
@@ -76,12 +78,13 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 "the environment of the step has not reached the worker: what stands before the interpreter in "
                 "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
             )
+        confidential.check_worker(os.environ)
         choose_gpus(task.options.gpus)
         gpus_are_open = task.options.standby and _CAREFUL not in os.environ
         if gpus_are_open:
             os.environ[_CAREFUL] = "1"
         with no_garbage():
-            observer, past, watch, quorums = import_everything(say, refuse, task.position)
+            observer, past, watch, quorums = import_everything(say, refuse, task)
             if task.options.standby:
                 from ftslurm.worker import warm
 
@@ -97,15 +100,18 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         if gpus_are_open:
             del os.environ[_CAREFUL]
         os.environ.update(environment(assign, me))
+        if os.environ.get("FTSLURM_CLUSTER") == "local":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens where the machine's name leads
         reach_loopback(os.environ)
         open_log(os.path.join(assign.get("log_dir") or task.options.log_dir, f"rank-{me['rank']}.log"))
         stacks.register(task.position, 2)
         if me["rank"] == 0:
-            store = host_store(local=os.environ.get("FTSLURM_CLUSTER") == "local")
-            say("store", addr=store.host, port=store.port)
+            host, port = host_store(task.gateway)
+            say("store", addr=host, port=port)
             observer.on_quorum = lambda fields: say("quorum", **fields)
         begin = receive("store")  # also the word that the script may start
         os.environ |= {"MASTER_ADDR": str(begin["addr"]), "MASTER_PORT": str(begin["port"])}
+        closed_servers.begin(f"{begin['addr']}:{begin['port']}", str(begin.get("public") or ""))
         heals, past.floor = bool(begin.get("heals")), int(begin.get("floor") or 0)
         os.environ["FTSLURM_HEALS"] = str(int(heals))
         if me["rank"] != 0:
@@ -179,7 +185,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 def import_everything(
-    say: Callable[..., None], refuse: Callable[[str], object], position: Position
+    say: Callable[..., None], refuse: Callable[[str], object], task: Task
 ) -> tuple[Any, Any, Any, Any]:
     """torch, torchft, the patches torchft 0.2.0 needs, and those who watch it: observe, history, unhealed, broken."""
     from ftslurm.worker import broken, compat, history, observe, unhealed
@@ -189,6 +195,9 @@ def import_everything(
     import torchft  # noqa: F401
 
     compat.after_import()
+    closed_servers.install(task.gateway)
+    closed_transport.install(task.gateway)
+    position = task.position
     observer = observe.Observer(lambda fields: say("progress", **fields), position=position)
     observer.install()
     _servers.install()
@@ -305,7 +314,7 @@ def open_log(path: str) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
@@ -313,23 +322,23 @@ def open_log(path: str) -> None:
         stream.reconfigure(write_through=True)  # type: ignore[union-attr]
 
 
-def host_store(local: bool) -> Any:
-    """Host the group's TCPStore on any free port; on a local run only loopback can reach it."""
+def host_store(gateway: Gateway) -> tuple[str, int]:
+    """Host the group's TCPStore on loopback, where only its guard can connect; returns where the guard lets the run in.
+
+    Raises:
+        OSError: the guard has no port for it.
+    """
     from torch.distributed import TCPStore
 
-    host = "127.0.0.1" if local else socket.gethostname()
-    listener = None
-    if local:
-        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    store = TCPStore(
-        host,
-        listener.getsockname()[1] if listener else 0,
-        is_master=True,
-        wait_for_workers=False,
-        master_listen_fd=listener.detach() if listener else None,
+    host, _, port = gateway.reserve().rpartition(":")
+    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+    here, mine = os.dup(listener.fileno()), listener.getsockname()[1]
+    _kept.append(
+        TCPStore("127.0.0.1", mine, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     )
-    _kept.append(store)
-    return store
+    publish(gateway, addresses.STORE, here, mine)
+    os.close(here)
+    return host, int(port)
 
 
 def leave_together(rank: int, world: int) -> None:

@@ -43,8 +43,9 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> No
     where = f"step {place.step}, {WORDS[place.stage]} for {place.since_s:.1f} s" if place else "before the script runs"
     heading = f"ftslurm: stacks of {who}, pid {pid}, state {letter or 'gone'}, {where}; asked for by {by}"
     kernel = "".join(f"ftslurm:   {line}\n" for line in processes.threads(pid))
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        sink = os.dup(2) if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        sink = os.dup(2) if log is None else os.open(log, flags, 0o600)
     except OSError:
         return  # the file system is gone; nothing can be left there
     with contextlib.suppress(OSError):

@@ -277,7 +277,9 @@ def leave_words(path: str, lines: list[bytes]) -> bool:
     """Write that file, whole or not at all; returns whether it could be written."""
     part = f"{path}.part"
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(part)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
             file.writelines(lines)
         os.replace(part, path)
     except OSError as error:

@@ -318,13 +318,24 @@ def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
     [
         "from ftslurm import cli; cli.main(['plan', 'cluster=local', 'job.script=train.py'])",
         "from ftslurm import cli; cli.main(['status', 'gone'])",
-        "import ftslurm.controller, ftslurm.submit, submitit.core._submit",
+        "import ftslurm.controller, ftslurm.entry",
     ],
 )
 def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, home: Path) -> None:
     check = f"{code}\nimport sys; sys.exit(str({{'torch', 'torchft', 'numpy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", check], cwd=home, capture_output=True, text=True)
     assert done.stderr.splitlines()[-1] == "set()", done.stderr
+
+
+def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refused(home: Path) -> None:
+    words = ("job.env.WANDB_API_KEY=s3cr3t", "job.secrets=[HF_TOKEN]", *LOCAL)
+    done = ftslurm("run", *words, cwd=home, HF_TOKEN="")
+    assert (done.returncode, done.stdout) == (2, "")
+    warned, refused = done.stderr.splitlines()
+    assert warned.startswith("ftslurm: warning: job.env.WANDB_API_KEY on a command line can be read by other users")
+    assert refused.startswith("ftslurm: job.secrets: HF_TOKEN is not set in this environment, or empty")
+    assert "s3cr3t" not in done.stderr
+    assert run_dirs(home) == []
 
 
 # --- runs -------------------------------------------------------------------------------------------------------------
@@ -374,13 +385,15 @@ def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
     assert sorted(path.name for path in finished.iterdir()) == ["look.py", "runs"]
     assert [path.name for path in (finished / "runs").iterdir()] == [run.name]
     assert run.stat().st_mode & 0o777 == 0o700
+    assert (run / "config.yaml").stat().st_mode & 0o777 == 0o600
+    assert list(run.rglob("*.pkl")) == []  # nothing that would have to be unpickled
     assert re.fullmatch(r"odd-\d{8}-\d{6}-[0-9a-f]{4}", run.name)
 
 
 def test_the_processes_above_a_script_are_small_and_have_no_torch(finished: Path) -> None:
     (run,) = run_dirs(finished)
     above = looked(run)[1]
-    (controller,) = [process for process in above if "submitit.core._submit" in process[0]]
+    (controller,) = [process for process in above if "ftslurm.entry controller" in process[0]]
     (command,) = [process for process in above if "-m ftslurm cluster=local" in process[0]]
     for _, torch, mb in (controller, command):
         assert not torch
@@ -396,7 +409,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     assert not re.search(r"\$\{", text)
     assert config["job"]["script"] == str(finished / "look.py")
     assert config["job"]["args"] == ODD
-    assert config["run"] == {"name": "odd", "root": str(finished / "runs"), "dir": str(run)}
+    assert config["run"] == {"name": "odd", "root": str(finished / "runs"), "dir": str(run), "trust": []}
     assert config["cluster"]["kind"] == "local"
     assert config["groups"]["gpus"] is not None
     defaults = Config()  # what was not set is there with its default
@@ -479,3 +492,21 @@ def test_ctrl_c_ends_a_sweep_not_just_the_run_it_is_at(
     assert len(run_dirs(home)) == 1
     assert "Traceback" not in (home / "out").read_text()
     wait_until(lambda: not left_behind(home), lambda: f"left behind: {left_behind(home)}")
+
+
+def test_a_script_that_floods_its_log_leaves_its_beginning_its_end_and_what_is_missing(home: Path) -> None:
+    (home / "flood.py").write_text(
+        "import subprocess\nprint('first', flush=True)\nsubprocess.run('yes flood | head -c 6000000', shell=True)\n"
+        "print('last')\n"
+    )
+    words = ("cluster=local", "job.script=flood.py", "groups.count=1", "logs.max_mb=1")
+    assert ftslurm("run", *words, cwd=home).returncode == 0
+    (run,) = run_dirs(home)
+    log = run / "logs/group-0000/attempt-000/rank-0.log"
+    assert log.stat().st_size < 1 << 20
+    lines = ftslurm("logs", run.name, cwd=home).stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("first", "last")
+    (said,) = [line for line in lines if line not in ("first", "flood", "last")]
+    assert re.fullmatch(r"ftslurm: \d+ bytes of this log were dropped here \(logs\.max_mb=1\)", said)
+    dropped, kept = int(said.split()[1]), log.stat().st_size - len(said) - 1
+    assert dropped + kept == len("first\nlast\n") + 6_000_000

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftslurm.worker import forward
+from ftslurm.worker import forward, resolve
 from ftslurm.worker.forward import Forwarder
 
 PATIENCE_S = 20.0
@@ -153,7 +153,8 @@ def test_a_reader_that_is_slow_holds_the_writer_up_and_nothing_piles_up(door: Ca
             idle = time.monotonic()
     assert sent < 30_000_000  # what the kernel's buffers take
     (link,) = way.forwarder.links
-    assert len(link.there.pending) <= forward.CHUNK
+    assert link.splice is not None
+    assert len(link.splice.there.pending) <= forward.CHUNK
     before = way.turns
     time.sleep(0.3)
     assert way.turns - before < 60  # no busy loop meanwhile
@@ -328,16 +329,16 @@ def test_a_name_is_looked_up_aside_and_looked_up_again_if_that_fails(
 ) -> None:
     listener = listen()
     port = listener.getsockname()[1]
-    real = forward._look_up
+    real = resolve.look_up
 
-    def slow(host: str, port: int, flags: int = 0) -> list[forward.Address]:
+    def slow(host: str, port: int, flags: int = 0) -> list[resolve.Address]:
         if flags:
             return real(host, port, flags)
         if host == "slow":
             time.sleep(60)
         return real("127.0.0.1" if host == "known" else host, port)
 
-    monkeypatch.setattr(forward, "_look_up", slow)
+    monkeypatch.setattr(resolve, "look_up", slow)
     way = door(f"http://slow:{port}")
     near = way.connect()
     near.sendall(b"hello")
@@ -356,7 +357,7 @@ def test_of_several_addresses_the_one_that_answers_is_found(
     listener = listen()
     port = listener.getsockname()[1]
     found = [(int(socket.AF_INET6), ("::1", port)), (int(socket.AF_INET), ("127.0.0.1", port))]
-    monkeypatch.setattr(forward, "_look_up", lambda *_: found)
+    monkeypatch.setattr(resolve, "look_up", lambda *_: found)
     way = door(f"http://somewhere:{port}")
     ends = [way.connect() for _ in range(3)]
     for end in ends:

@@ -18,7 +18,7 @@ from lighthouse_process import LighthouseProcess
 from torch.distributed import TCPStore
 from torchft.coordination import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-from ftslurm.lighthouse import messages, stock
+from ftslurm.lighthouse import messages
 from ftslurm.lighthouse.quorum import Member
 
 PATIENCE = timedelta(seconds=20)
@@ -43,14 +43,21 @@ def start(tmp_path: Path) -> Iterator[Callable[..., LighthouseProcess]]:
 class Group:
     """What a group of one rank is to the Lighthouse: torchft's ManagerServer with a store, asked by a ManagerClient."""
 
-    def __init__(self, lighthouse: LighthouseProcess, number: int, attempt: int = 0, announce: bool = True) -> None:
+    def __init__(
+        self,
+        lighthouse: LighthouseProcess,
+        number: int,
+        attempt: int = 0,
+        announce: bool = True,
+        store: TCPStore | None = None,
+    ) -> None:
         self.number, self.attempt = number, attempt
-        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.store = store or TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.address = f"127.0.0.1:{self.store.port}"
         if announce:
             lighthouse.order("member", group=number, attempt=attempt, store=self.address)
         self.server = ManagerServer(
-            replica_id=f"g{number}:{attempt}",
+            replica_id=f"g{number}:{attempt}" + (":again" if store else ""),
             lighthouse_addr=lighthouse.url,
             hostname="127.0.0.1",
             bind="127.0.0.1:0",
@@ -169,7 +176,7 @@ def test_a_fresh_group_alone_gets_no_quorum_until_one_that_has_the_state_is_ther
 ) -> None:
     lighthouse = start(heartbeat_timeout_ms=500)
     old = [Group(lighthouse, 0), Group(lighthouse, 1)]
-    together(pool, old, 0)
+    together(pool, old, 9)
     together(pool, old, 10)
     stopped(old)
     for group in old:
@@ -221,6 +228,50 @@ def test_who_brings_a_store_of_its_own_is_told_what_to_do_and_so_is_the_controll
     assert len([report for report in lighthouse.reports if report["type"] == "refused"]) == 1
 
 
+def test_a_poisonous_step_is_refused_with_the_reason_and_nothing_of_it_is_kept(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start()
+    real, other = Group(lighthouse, 0), Group(lighthouse, 1)
+    together(pool, [real, other], 7)
+    lighthouse.order("member", group=2, attempt=0, store="127.0.0.1:29500")
+    with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
+        ask = wire.unary_unary(f"/{messages.SERVICE}/Quorum")
+        for step in (2**62, 2**53, 10**6, 9, 2**62):
+            poison = messages.write_request(Member("g2:0", "a", "127.0.0.1:29500", step))
+            error = ask.future(poison, timeout=30).exception(20)
+            assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
+            assert f"step {step}" in error.details()
+    assert f"step {2**62}" in lighthouse.wait_for("refused")["reason"]
+    assert len([report for report in lighthouse.reports if report["type"] == "refused"]) == 1
+    assert {answer.max_step for answer in together(pool, [real, other], 8)} == {8}
+    lighthouse.kill()
+    lighthouse.start()
+    assert {answer.max_step for answer in together(pool, [real, other], 9)} == {9}
+    lighthouse.wait_for_line("highest step 8")
+    stopped([real, other])
+
+
+def test_a_second_manager_of_a_process_takes_part_when_the_first_has_ended_and_not_before(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start(heartbeat_timeout_ms=1000)
+    first, other = Group(lighthouse, 0), Group(lighthouse, 1)
+    together(pool, [first, other], 3)
+    with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
+        second = messages.write_request(Member("g0:second", "a", first.address, 4))
+        waiting = wire.unary_unary(f"/{messages.SERVICE}/Quorum").future(second, timeout=60)
+        assert {answer.replica_world_size for answer in together(pool, [first, other], 4)} == {2}
+        assert waiting.exception(30).code() == grpc.StatusCode.FAILED_PRECONDITION
+        assert "g0:0" in waiting.exception(0).details()
+    assert "second manager" in lighthouse.wait_for("refused")["reason"]
+    first.stop()
+    again = Group(lighthouse, 0, store=first.store)
+    answers = together(pool, [again, other], 5)
+    assert {(answer.replica_world_size, answer.max_step) for answer in answers} == {(2, 5)}
+    stopped([again, other])
+
+
 @pytest.mark.parametrize("local", [True, False])
 def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
     start: Callable[..., LighthouseProcess], local: bool
@@ -239,18 +290,6 @@ def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
         lighthouse.wait_for_line(f"port {port} is taken")
         client = LighthouseClient(f"http://127.0.0.1:{moved}", timedelta(seconds=10))
         assert client.quorum("a", PATIENCE, "", "", 1, 1, False).quorum_id == 1
-
-
-def test_torchfts_own_moves_too_unless_somebody_has_asked_for_that_port() -> None:
-    options = {"local": True, "min_replicas": 1, "join_timeout_ms": 10, "quorum_tick_ms": 10}
-    options |= {"heartbeat_timeout_ms": 1000}
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = int(taken.getsockname()[1])
-        with pytest.raises(Exception, match="in use"):
-            stock.serve(options | {"port": port, "may_move": False})
-        server = stock.serve(options | {"port": port, "may_move": True})
-        assert int(server.address().rpartition(":")[2]) != port
-        server.shutdown()
 
 
 def test_a_request_that_comes_before_the_controllers_word_is_held(
@@ -354,6 +393,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
     names = [f"g{i}:{chance.randrange(100)}" for i in range(4)]
     living = set(range(4))
     waiting: dict[int, Future[Any]] = {}  # one who comes when the others have just gone on waits for the next round
+    reached = 0  # nobody is beyond this step
     members: set[int] = set()  # with shrink_only only these ask: who is not in shuts itself out with that for good
     over = threading.Event()
 
@@ -385,7 +425,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
                 asking.sort(key=lambda i: i in members)  # the others might be gone when a newcomer comes last
                 shrink = turn > 0 and members == living and chance.random() < 0.2
                 for i in asking:
-                    step = max(0, turn - (chance.random() < 0.2))
+                    step = max(0, reached - (chance.random() < 0.2))
                     fields = (f"a{i}", f"h:{i}", step, i + 1, shrink)
                     waiting[i] = pool.submit(clients[i].quorum, names[i], timedelta(seconds=60), *fields)
                     time.sleep(0.02 if chance.random() < 0.7 else 0.15)
@@ -395,6 +435,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
                     members.add(i)
                     seen = tuple((p.replica_id, p.address, p.store_address, p.step) for p in quorum.participants)
                     got.append((turn, i, quorum.quorum_id, seen))
+                    reached = max(reached, *(p.step + 1 for p in quorum.participants))
         finally:
             over.set()
             beats.join()
@@ -415,3 +456,17 @@ def test_the_same_history_gives_the_same_quorums_as_with_torchfts_own(
             assert replay(ours.url, seed, fewest) == theirs.result()
     finally:
         stock.shutdown()
+
+
+def test_what_a_peer_sends_does_not_fill_the_log(start: Callable[..., LighthouseProcess]) -> None:
+    lighthouse = start()
+    size = lighthouse.log.stat().st_size
+    text = (0).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"\x1b]0;owned\x07" + b"x" * 16_000
+    goaway = len(text).to_bytes(3, "big") + b"\x07" + bytes(5) + text
+    with socket.create_connection(("127.0.0.1", lighthouse.options["port"])) as peer:
+        peer.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        for _ in range(1000):
+            peer.sendall(goaway)
+    client = LighthouseClient(lighthouse.url, PATIENCE)
+    client.heartbeat("a")
+    assert lighthouse.log.stat().st_size == size

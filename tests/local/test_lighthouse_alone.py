@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from torchft.coordination import LighthouseClient
+from torch.distributed import TCPStore
+from torchft.coordination import LighthouseClient, ManagerClient, ManagerServer
 
 from ftslurm.errors import ConfigError
 from ftslurm.lighthouse import alone
@@ -77,7 +82,162 @@ def test_it_goes_on_where_it_was_and_forgets_when_nobody_is_left(start: Start, t
     end(second)
 
 
-@pytest.mark.parametrize("word", ["min=2", "port", "port=x", "port=70000", "min_replicas=0"])
+@pytest.mark.parametrize("word", ["min=2", "port", "port=x", "port=70000", "min_replicas=0", "open=1", "port=²"])
 def test_what_is_no_setting_is_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError, match=r"min_replicas|port"):
         alone.read([word])
+
+
+# --- who has no token -------------------------------------------------------------------------------------------------
+
+
+def address(folder: Path) -> tuple[str, int]:
+    """Host and port of the Lighthouse."""
+    host, _, port = (folder / "mine.url").read_text().strip().rpartition("@")[2].rpartition(":")
+    return host, int(port)
+
+
+def ask(url: str, wait_s: float = 0.0) -> int:
+    """Ask for a quorum at once, or some time after connecting; its id."""
+    client = LighthouseClient(url, connect_timeout=timedelta(seconds=10))
+    time.sleep(wait_s)
+    return int(client.quorum("a", timeout=timedelta(seconds=5), step=0, store_address="a:1").quorum_id)
+
+
+def test_without_the_token_nobody_is_let_in_and_is_told_what_to_do(start: Start, tmp_path: Path) -> None:
+    process = start("quorum_tick_ms=20")
+    url, (host, port) = (tmp_path / "mine.url").read_text().strip(), address(tmp_path)
+    token = (tmp_path / "mine/token").read_text().strip()
+    assert url == f"http://{token}@{host}:{port}"
+    for name in ("mine.url", "mine/token"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600, name
+    for wrong in ("", f"{token[:-1]}@", f"{token}x@", f"x:{token}@", f"{token}@x@"):
+        with pytest.raises(RuntimeError, match=r"Unauthenticated.*\.url file"):
+            ask(f"http://{wrong}{host}:{port}")
+    assert ask(url) == 1
+    assert ask(url, wait_s=1.5) == 1  # hung up on, because it was silent for too long: torchft dials again
+    time.sleep(0.2)
+    for why in ("it shows no token\n", "it shows another token", "it shows no token within"):
+        assert log(tmp_path).count(why) == 1
+    assert token not in log(tmp_path)
+    end(process)
+    again = start("quorum_tick_ms=20")
+    assert (tmp_path / "mine.url").read_text().startswith(f"http://{token}@")  # the groups know no other
+    end(again)
+
+
+def test_with_open_anybody_is_let_in_and_it_says_so(start: Start, tmp_path: Path) -> None:
+    process = start("quorum_tick_ms=20", "open=true")
+    url = (tmp_path / "mine.url").read_text().strip()
+    assert "@" not in url
+    assert ask(url) == 1
+    assert "open=true: any manager" in log(tmp_path)
+    end(process)
+
+
+def test_managers_of_torchft_train_with_the_address_as_it_is(start: Start, tmp_path: Path) -> None:
+    process = start("quorum_tick_ms=20", "min_replicas=2")
+    url = (tmp_path / "mine.url").read_text().strip()
+    stores = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+    servers = [
+        ManagerServer(
+            replica_id=f"g{number}",
+            lighthouse_addr=url,
+            hostname="127.0.0.1",
+            bind="127.0.0.1:0",
+            store_addr=f"127.0.0.1:{store.port}",
+            world_size=1,
+            heartbeat_interval=timedelta(seconds=3),  # longer than a connection may be silent
+            connect_timeout=timedelta(seconds=10),
+            quorum_retries=20,
+        )
+        for number, store in enumerate(stores)
+    ]
+    clients = [ManagerClient(server.address(), connect_timeout=timedelta(seconds=10)) for server in servers]
+
+    def step(client: ManagerClient, number: int) -> int:
+        return int(
+            client._quorum(
+                group_rank=0,
+                step=number,
+                checkpoint_metadata="",
+                shrink_only=False,
+                timeout=timedelta(seconds=20),
+                init_sync=True,
+                commit_failures=0,
+            ).replica_world_size
+        )
+
+    with ThreadPoolExecutor(2) as pool:
+        for number in range(20):
+            assert list(pool.map(step, clients, [number] * 2)) == [2, 2]
+            if number == 10:
+                time.sleep(1.5)
+    for server in servers:
+        server.shutdown()
+    end(process)
+
+
+def test_a_flood_of_strangers_does_not_keep_the_owner_out(start: Start, tmp_path: Path) -> None:
+    process = start("quorum_tick_ms=20")
+    url, (host, port) = (tmp_path / "mine.url").read_text().strip(), address(tmp_path)
+    over = threading.Event()
+    made = [0, 0, 0]
+
+    def flood(number: int) -> None:
+        """As many connections as it can hold: silent ones, ones that never end their request, ones that talk junk."""
+        said = (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x20\1\0\0\0\0\1", b"\xff" * 5000)[number]
+        held: list[socket.socket] = []
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                held.append(socket.create_connection((host, port), timeout=5))
+                made[number] += 1
+                held[-1].sendall(said)
+            if len(held) > 200:
+                held.pop(0).close()
+            time.sleep(0.001)
+        for one in held:
+            one.close()
+
+    threads = [threading.Thread(target=flood, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        time.sleep(0.5)
+        for _ in range(20):
+            assert ask(url) == 1
+        files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert min(made) > 50, made
+    assert files < 150
+    assert len(log(tmp_path).splitlines()) < 20  # each kind of refusal once
+    end(process)
+
+
+def test_nothing_is_left_behind_however_it_ends(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    process = start("quorum_tick_ms=20")
+    assert list((tmp_path / "tmp").iterdir()) == []
+    process.kill()
+    process.wait()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["log", "mine", "mine.url", "tmp"]
+
+
+def test_help_says_what_is_not_protected() -> None:
+    command = [sys.executable, "-m", "ftslurm.lighthouse", "--help"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    for words in ("open=true", "http://TOKEN@host:port", "clear text", "checkpoint servers", "min_replicas=N"):
+        assert words in told
+
+
+def test_a_token_in_the_command_line_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ftslurm.lighthouse", "token=abcdefghijklmnopqrstuvwxyz"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "FTSLURM_LIGHTHOUSE_TOKEN" in done.stderr
+    assert "abcdef" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ import os
 import signal
 import socket
 import time
+from urllib.parse import urlsplit
 
 import pytest
 from harness import SCRIPTS, Backend, Run, busy_cores
@@ -232,7 +233,7 @@ def test_a_lighthouse_whose_port_is_taken_while_it_is_away_moves_and_the_groups_
     run.wait_for_steps(10, groups=2)
     (up,) = run.named("step_ready", unit="lighthouse")
     run.kill_lighthouse()
-    with grab(int(str(up["url"]).rpartition(":")[2])):  # who connects is not even answered
+    with grab(urlsplit(str(up["url"])).port):  # who connects is not even answered
         run.until(lambda: len(run.named("step_ready", unit="lighthouse")) == 2, "the Lighthouse elsewhere")
         before = len(run.steps(0))
         run.until(lambda: len(run.steps(0)) > before + 10, "further steps")

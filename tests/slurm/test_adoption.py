@@ -17,7 +17,6 @@ from harness import Backend, Run, all_processes
 from ftslurm.worker import processes
 
 pytestmark = pytest.mark.slurm
-SUCCESSOR = "import sys; from ftslurm import submit; submit.main(sys.argv[1], hand_over=sys.argv[2] == 'ask')"
 
 
 @pytest.fixture
@@ -28,11 +27,11 @@ def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
         run.abandon()
 
 
-def successor(slurm: Backend, run: Run, how: str = "wait") -> subprocess.Popen[str]:
+def successor(slurm: Backend, run: Run, how: str = "controller") -> subprocess.Popen[str]:
     """Another controller of the run, as a job of its own would start it; it takes the lead when it can."""
     with run.out.open("a") as out:
         return subprocess.Popen(
-            [sys.executable, "-c", SUCCESSOR, str(run.dir), how],
+            [sys.executable, "-m", "ftslurm.entry", how, str(run.dir)],
             env={"TOY_DDP": "0"} | os.environ | slurm.environ,
             cwd=slurm.tmp_path,
             stdin=subprocess.DEVNULL,
@@ -103,7 +102,7 @@ def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Bac
     both_go_on(run)
     run.wait_for("step_ready", unit="standby-000", attempt=1)
 
-    left, run.process = run.process, successor(slurm, run, "ask")
+    left, run.process = run.process, successor(slurm, run, "successor")
     assert left.wait(60) == 0
     adopted(run, "group-0001", 2)
     both_go_on(run)

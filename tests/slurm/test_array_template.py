@@ -44,7 +44,7 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
         environ = cluster.environ() | {"PYTHON": sys.executable, "TOY_DDP": "0"}
         with (tmp_path / "sbatch.out").open("w") as out:
             process = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=out, text=True)
-        runs.append(Run(process, tmp_path / "sbatch.out", folder / "runs", tmp_path / "steps"))
+        runs.append(Run(process, tmp_path / "sbatch.out", folder / "runs", tmp_path / "steps", environ))
         return runs[-1]
 
     yield start

@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
 from harness import SCRIPTS
+from torchft.coordination import LighthouseClient
 
 pytestmark = pytest.mark.slurm
 TEMPLATE = Path(__file__).parents[2] / "sbatch/lighthouse.sbatch"
@@ -32,6 +34,13 @@ def test_unmodified_scripts_train_with_it(slurm_cluster: Cluster, tmp_path: Path
     job = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True).stdout.strip()
     url = tmp_path / f"lighthouse-{job}.url"
     wait_until(url.exists, tmp_path)
+    address = re.fullmatch(r"http://([\w-]{43})@([^:]+:\d+)", url.read_text().strip())
+    assert address is not None
+    token, port = address.groups()
+    assert url.stat().st_mode & 0o777 == 0o600
+    client = LighthouseClient(f"http://{port}", connect_timeout=timedelta(seconds=10))
+    with pytest.raises(RuntimeError, match="Unauthenticated"):
+        client.quorum("stranger", timeout=timedelta(seconds=10), step=10**6)
 
     (tmp_path / "group.py").write_text(GROUP)
     training = subprocess.run(
@@ -51,6 +60,8 @@ def test_unmodified_scripts_train_with_it(slurm_cluster: Cluster, tmp_path: Path
     slurm_cluster.run(["scancel", job])
     wait_until(lambda: "told to end" in output(tmp_path), tmp_path)
     assert not url.exists()
+    assert token not in output(tmp_path)  # which others may read
+    assert "clear text" in output(tmp_path)
 
 
 def output(folder: Path) -> str:

@@ -116,6 +116,22 @@ def test_too_few_nodes_are_told_in_the_output_with_what_to_type(slurm_cluster: C
 
 
 @pytest.mark.slurm
+def test_a_secret_comes_with_the_environment_of_sbatch_or_the_job_says_that_it_does_not(
+    slurm_cluster: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import os\nprint(os.environ['MY_TOKEN'][::-1])\n")
+    words = ("job.script=train.py", "job.secrets=[MY_TOKEN]")
+    job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable, MY_TOKEN="s3cr3t")
+    assert job.wait() == ("COMPLETED", "0:0"), job.output
+    assert (job.log(0), job.log(1)) == ("t3rc3s\n", "t3rc3s\n")
+    assert "s3cr3t" not in json.dumps(job.show())
+    assert "s3cr3t" not in job.output
+    job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable)
+    assert job.wait() == ("FAILED", "2:0")
+    assert job.output.startswith("ftslurm: job.secrets: MY_TOKEN is not set in this environment")
+
+
+@pytest.mark.slurm
 def test_slurms_warning_before_the_time_limit_reaches_the_controller(slurm_cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOK)
     words = ("job.script=train.py", "job.args=[600]", "stop.grace_s=1", "cluster.signal_s=8")

@@ -69,24 +69,18 @@ class Started:
         for group in range(2):
             self.wide.wait_for("group_joined", group=group)
         for job in (latest_job(self.wide), latest_job(self.refused), self.template, self.kept):
-            shown = self.cluster.run(["squeue", "--noheader", f"--jobs={job}", "--Format=TimeUsed:20"]).strip()
-            *hours, minutes, seconds = (int(part) for part in shown.split(":"))
-            used_s = sum(hours) * 3600 + minutes * 60 + seconds
-            self.limit(job, (used_s + SIGNAL_S - 10) // 60 + 1)
-
-    def limit(self, job: str, minutes: int) -> None:
-        self.cluster.run(["scontrol", "update", f"jobid={job}", f"timelimit={minutes}"])
+            self.cluster.limit(job, SIGNAL_S - 10)
 
     def let_end(self) -> None:
         """Let each run come to its end soon after it has gone on, however long that takes."""
         self.refused.wait_for("run_requeued")
         self.refused.end_soon()
         self.wait_for(self.template, "run_requeued")
-        self.limit(self.template, LONG)
+        self.cluster.limit(self.template, LONG * 60)
         last = json.loads(Path(f"{self.folder}/template--requeue-0-0").read_text().splitlines()[-1])["step"]
         Path(f"{self.folder}/template--requeue-end").write_text(str(int(last) + 5))
         last = int(str(self.wide.wait_for("run_requeued")["steps"]))
-        self.limit(latest_job(self.wide), LONG)
+        self.cluster.limit(latest_job(self.wide), LONG * 60)
         (self.folder / "until").write_text(str(last + 10))
 
 

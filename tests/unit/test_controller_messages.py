@@ -110,6 +110,30 @@ def test_a_task_says_what_slurm_calls_its_step() -> None:
     assert heard(GROUP, "hello", task=0, host="n3", slurm_step="81.2") == Hello(GROUP, 0, "n3", "81.2")
 
 
+@pytest.mark.parametrize("name", ["--me", "81", "81.2 82.0", "-u", "81.2;", ["81.2"], 81.2, ""])
+def test_what_is_no_step_of_slurms_is_never_cancelled_as_one(name: object) -> None:
+    assert heard(GROUP, "hello", task=0, host="n3", slurm_step=name) == Hello(GROUP, 0, "n3", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("hello", {"host": "--nodelist=n1"}),
+        ("hello", {"host": "n1,n2"}),
+        ("hello", {"host": "n1\x1b[31m"}),
+        ("hello", {"host": None}),
+        ("hello", {"task": -1}),
+        ("address", {"url": "http://n1:port"}),
+        ("address", {"url": "n1:29510"}),
+        ("address", {"url": "http://[n1:1"}),
+    ],
+)
+def test_names_that_cannot_be_make_a_bad_message(kind: str, fields: dict[str, object]) -> None:
+    known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}}[kind]
+    with pytest.raises(TypeError):
+        heard(LIGHTHOUSE, kind, **{**known, **fields})
+
+
 def test_no_gap_between_commits_is_no_gap() -> None:
     assert heard(GROUP, "progress", **{**MESSAGES["progress"], "gap_s": None}) == Progressed(
         GROUP, 12, 3, 2, 11, 1, None

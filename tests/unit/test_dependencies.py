@@ -14,8 +14,11 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors rundir saved core.saving
-    config
+    errors names
+    trust
+    rundir saved core.saving capped terminal
+    key
+    config confidential
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
     core.restart core.causes
@@ -47,7 +50,7 @@ LAYERS = """
     summary pilots
     plan
     view arraytask
-    commands beside
+    commands beside entry
     cli
     __main__
 """.splitlines()

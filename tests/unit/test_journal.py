@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Journal, JournalReader, last_event
 
 
@@ -93,6 +94,18 @@ def test_a_write_that_fails_is_kept_for_the_next_flush(path: Path) -> None:
     journal.flush(sync=True)
     os.close(closed)
     assert [r["event"] for r in JournalReader(path).read_new()] == ["a"]
+
+
+def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path) -> None:
+    (path.parent / "precious").write_text("")
+    for make in (os.mkfifo, lambda there: os.symlink("precious", there)):
+        make(path)
+        with pytest.raises(EnvironmentProblem, match=r"the journal .* cannot be read"):
+            JournalReader(path).read_new()
+        assert last_event(path) is None
+        with pytest.raises(OSError, match=r"no file|symbolic links"):
+            Journal(path)
+        path.unlink()
 
 
 def test_a_reader_waits_for_a_journal_that_does_not_exist_yet(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tracemalloc
 from collections.abc import Callable
 from io import BytesIO
@@ -15,6 +16,7 @@ import pytest
 from ftslurm.errors import RunNotFound
 from ftslurm.logs import Wanted, select, show
 from ftslurm.rundir import RunDir, group_unit
+from ftslurm.worker.ranklog import RankLog
 
 Mark = tuple[float, str]  # a time, and what was written until then
 
@@ -78,12 +80,21 @@ def test_a_last_line_without_an_end_gets_one_before_the_next_file(run: RunDir) -
     assert printed(run) == ["[g0.a0.r0] last words", "[g1.a0.r0] b"]
 
 
-def test_one_file_is_printed_byte_for_byte(run: RunDir) -> None:
+def test_one_file_is_printed_without_labels_and_nothing_in_it_steers_a_terminal(run: RunDir) -> None:
     path = wrote(run, 3, (1, "a\n\n"))
-    path.write_bytes(b"a\n\n\xff\x00\r50%\rlast")
+    path.write_bytes(b"a\n\n\xff\x00\r50%\rlast \x1b[1mbold\x1b[2J")
     out = BytesIO()
     show(run, Wanted(group=3), out)
-    assert out.getvalue() == path.read_bytes()
+    assert out.getvalue() == rb"a||\xff\x00|50%|last \x1b[1mbold\x1b[2J".replace(b"|", b"\n")
+    out = BytesIO()
+    show(run, Wanted(group=3), out, colours=True)
+    assert out.getvalue().endswith(b"last \x1b[1mbold\\x1b[2J")
+
+
+def test_among_others_each_line_that_a_progress_bar_has_been_has_its_label(run: RunDir) -> None:
+    wrote(run, 0, (1, "10%\r[g1.a0.r0] forged\r\n"))
+    wrote(run, 1, (2, "b\n"))
+    assert printed(run) == ["[g0.a0.r0] 10%", "[g0.a0.r0] [g1.a0.r0] forged", "[g1.a0.r0] b"]
 
 
 def test_rubbish_in_the_marks_does_not_hide_a_line(run: RunDir) -> None:
@@ -252,7 +263,55 @@ def test_following_one_file_passes_on_half_lines(run: RunDir) -> None:
     path, out, seen = wrote(run, 0, rest="10%"), BytesIO(), []
     until = stages(lambda: seen.append(out.getvalue()), lambda: add(path, "\r20%"), lambda: None)
     show(run, Wanted(group=0, rank=0, attempt=0), out, follow=True, until=until, poll_s=0)
-    assert (seen, out.getvalue()) == ([b"10%"], b"10%\r20%")
+    assert (seen, out.getvalue()) == ([b"10%"], b"10%\n20%")
+
+
+def numbered(first: int, count: int) -> str:
+    return "".join(f"line {number:07} {'x' * 80}\n" for number in range(first, first + count))
+
+
+@pytest.mark.parametrize("wanted", [Wanted(), Wanted(group=0, rank=0, attempt=0)], ids=["some", "one"])
+def test_a_log_that_is_cut_is_followed_without_a_line_missing_or_twice(run: RunDir, wanted: Wanted) -> None:
+    path = wrote(run, 0, rest=numbered(0, 11_000))
+    watched = RankLog(str(path), 1)
+    lines = followed(
+        run,
+        wanted,
+        lambda: add(path, numbered(11_000, 1000)),
+        watched.tend,
+        lambda: add(path, numbered(12_000, 9000)),
+        watched.tend,
+        lambda: add(path, numbered(21_000, 10)),
+        lambda: None,
+    )
+    assert [int(line.split("line ")[1][:7]) for line in lines] == list(range(21_010))
+
+
+def test_who_follows_too_slowly_is_told_what_was_dropped(run: RunDir) -> None:
+    path = wrote(run, 0, rest=numbered(0, 4000))
+
+    def flood() -> None:
+        add(path, numbered(4000, 20_000))
+        RankLog(str(path), 1).tend()
+
+    lines = followed(run, Wanted(), flood, lambda: None)
+    assert [line for line in lines if re.fullmatch(r"\[g0.a0.r0\] ftslurm: \d+ bytes of this log were .*", line)]
+    numbers = [int(line.split("line ")[1][:7]) for line in lines if "line " in line]
+    assert numbers[:4000] == list(range(4000))
+    assert numbers[4000:] == list(range(numbers[4000], 24_000))
+
+
+def test_a_log_that_was_cut_is_still_merged_in_time_order(run: RunDir) -> None:
+    parts = [(float(when), numbered(1000 * when, 1000)) for when in range(1, 21)]
+    path = wrote(run, 0, *parts)
+    RankLog(str(path), 1).tend()
+    wrote(run, 1, (1.5, "early\n"), (19.5, "late\n"))
+    lines = printed(run)
+    early, late = lines.index("[g1.a0.r0] early"), lines.index("[g1.a0.r0] late")
+    said = next(n for n, line in enumerate(lines) if "were dropped here" in line)
+    assert "line 0001999" in lines[early - 1]
+    assert "line 0019999" in lines[late - 1]
+    assert early < said < late
 
 
 def test_following_shows_new_attempts_and_ends_with_the_run(run: RunDir) -> None:

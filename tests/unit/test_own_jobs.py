@@ -67,6 +67,19 @@ def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("name", "job", "known"),
+    [("81_2", "84", True), ("81_--me", "84", False), ("81_2/../x", "84", False), ("81_2", "84 --x", False)],
+)
+def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: bool, tmp_path: Path) -> None:
+    config = Config()
+    config.cluster.pilots = "81"
+    jobs = Jobs(config, new(tmp_path), Children(tmp_path, local=False))
+    seen = jobs.told({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
+    assert bool(seen) is known
+    assert jobs.told({"what": "pilot", "name": name, "job": job, "nodes": "n[1-99999999999]"}, 1.0) == []
+
+
+@pytest.mark.parametrize(
     ("words", "refused"),
     [
         ("Job is pending execution for job 6", False),  # measured: Slurm was faster, the job was preempted

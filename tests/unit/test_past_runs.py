@@ -51,6 +51,7 @@ ARRAY = [
     *(launched(f"group-000{n}", 0, f"n{n}", f"81_{n}") for n in range(4)),
     launched("standby-000", 0, "n7", "81_7"),
     line("step_ready", unit="group-0000", attempt=0, slurm_step="91.0"),
+    line("step_ready", unit="group-0000", attempt=0, slurm_step="--me"),  # no step is called so
     line("group_joined", group=0, attempt=0, step=1),
     line("step_ready", unit="standby-000", attempt=0, slurm_step="97.0"),
     line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed", noticed=ex.START - 1),

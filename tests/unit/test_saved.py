@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import saved
+from ftslurm import saved, trust
 from ftslurm.saved import Ignored, Saved, Writer
 
 ME = Writer("run-1", 3, 2)
@@ -20,7 +20,7 @@ def save(folder: Path, step: int, **files: str) -> Path:
     contents = files or {"a": "12345", "b": ""}
     for name, text in contents.items():
         (path / name).write_text(text)
-    saved.write_file(path / saved.MANIFEST, saved.manifest(step, ME, 1, {n: len(t) for n, t in contents.items()}))
+    trust.write_file(path / saved.MANIFEST, saved.manifest(step, ME, 1, {n: len(t) for n, t in contents.items()}))
     return path
 
 
@@ -254,8 +254,8 @@ def test_only_what_nobody_writes_any_more_is_dead() -> None:
 def test_nothing_is_trusted_that_others_can_write(tmp_path: Path) -> None:
     path = save(tmp_path, 1)
     path.chmod(0o755)
-    assert saved.distrust(path.stat()) is None
+    assert trust.distrust(path.stat()) is None
     path.chmod(0o775)
-    assert "others can write into it (mode 0775)" in str(saved.distrust(path.stat()))
+    assert "others can write into it (mode 0775)" in str(trust.distrust(path.stat()))
     others = os.stat_result((0o40700, 1, 1, 1, os.geteuid() + 1, 0, 0, 0, 0, 0))
-    assert "belongs to another user" in str(saved.distrust(others))
+    assert "belongs to another user" in str(trust.distrust(others))

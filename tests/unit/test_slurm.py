@@ -51,6 +51,12 @@ def test_what_is_no_host_list_is_refused(text: str) -> None:
         expand_hosts(text)
 
 
+@pytest.mark.parametrize("text", ["n[0-99999999999]", "n[0-2000000]", "n[0-9999]x[0-9999]", "n[1-1000000,1-1000000]"])
+def test_a_host_list_of_more_nodes_than_there_can_be_is_refused_at_once(text: str) -> None:
+    with pytest.raises(ValueError, match="too many hosts"):
+        expand_hosts(text)
+
+
 # --- what srun says --------------------------------------------------------------------------------------------------
 
 
@@ -91,6 +97,15 @@ def test_a_line_of_srun_names_the_task_the_node_and_the_end(line: str, evidence:
         "srun: error: Unable to confirm allocation for job 7: Unable to contact slurm controller",
         "srun: Step creation temporarily disabled, retrying (Requested nodes are busy)",
         "Traceback (most recent call last):",
+        # What a script may print before its output goes to its log.
+        "srun: error: Node failure on n[",
+        "srun: error: Node failure on ,",
+        "srun: error: Node failure on n[0-99999999999]",
+        "srun: error: Node failure on --me",
+        "srun: error: n1: task -: Killed",
+        f"srun: error: n1: task {'9' * 5000}: Killed",
+        "srun: error: --me: task 0: Killed",
+        "srun: error: n1;x: task 0: Killed",
     ],
 )
 def test_a_line_that_tells_of_no_task_is_no_evidence(line: str) -> None:

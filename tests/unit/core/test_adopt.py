@@ -120,8 +120,8 @@ def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse
     assert story.all(Assign) + story.all(Begin) + story.records("group_joined") == []
     assert story.all(Redirect) == [Redirect(A0, NEW), Redirect(B0, NEW)]
     assert [(a.group, a.attempt, a.store) for a in story.all(Announce)] == [
-        (0, 0, "group-0000:29500"),
-        (1, 0, "group-0001:29500"),
+        (0, 0, "group-0000:29500/store"),
+        (1, 0, "group-0001:29500/store"),
     ]
     assert (story.state.step, story.state.lost, story.outcome()) == (45, None, None)
     known = {"unit": "group-0000", "group": 0, "attempt": 0, "nodes": ["n1"], "allocation": "81_0", "slurm_step": "9.0"}

@@ -51,12 +51,12 @@ def told(*moments: Any, since: float = 0.0, config: Config | None = None) -> lis
 
 def announce(step: StepId, to: StepId = LIGHT0) -> Announce:
     group = int(step.unit[-4:])
-    return Announce(to, group, step.attempt, f"n{group + 1}:29500")
+    return Announce(to, group, step.attempt, f"n{group + 1}:29500/store")
 
 
 def evict(step: StepId, to: StepId = LIGHT0, known: bool = True) -> Evict:
     group = int(step.unit[-4:])
-    return Evict(to, group, step.attempt, f"n{group + 1}:29500" if known else None)
+    return Evict(to, group, step.attempt, f"n{group + 1}:29500/store" if known else None)
 
 
 def test_it_knows_every_store_before_the_script_starts() -> None:

@@ -163,9 +163,9 @@ def test_our_lighthouse_is_told_of_the_groups_attempt_whatever_step_it_runs_as()
     story = play(*STARTED, (30, killed(B0)), (31, storing(S0)), (50, killed(S0)), config=ours)
     told: list[Action] = [a for t, a in story.done if t >= 30 and isinstance(a, Announce | Evict)]
     assert told == [
-        Evict(LIGHT0, 1, 0, "n2:29500"),
-        Announce(LIGHT0, 1, 1, "n3:29500"),
-        Evict(LIGHT0, 1, 1, "n3:29500"),
+        Evict(LIGHT0, 1, 0, "n2:29500/store"),
+        Announce(LIGHT0, 1, 1, "n3:29500/store"),
+        Evict(LIGHT0, 1, 1, "n3:29500/store"),
     ]
     again = play(
         *STARTED,
@@ -176,7 +176,7 @@ def test_our_lighthouse_is_told_of_the_groups_attempt_whatever_step_it_runs_as()
         config=ours,
     )
     told = [a for t, a in again.done if t >= 40 and isinstance(a, Announce)]
-    assert told == [Announce(LIGHT1, 0, 0, "n1:29500"), Announce(LIGHT1, 1, 1, "n3:29500")]
+    assert told == [Announce(LIGHT1, 0, 0, "n1:29500/store"), Announce(LIGHT1, 1, 1, "n3:29500/store")]
 
 
 # --- when it goes wrong ----------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ftslurm.lighthouse import messages
-from ftslurm.lighthouse.book import BACK_WITHIN_S, MOST_IDS, Book, Memory, Refused, Unknown
+from ftslurm.lighthouse.book import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, Book, Memory, Refused, Taken, Unknown
 from ftslurm.lighthouse.keep import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
+from ftslurm.lighthouse.refusals import STRANGERS_TOLD, Refusals
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
 
@@ -37,7 +38,7 @@ def running(groups: str = "ab", at: int = 10) -> Book:
     it = book()
     for number, group in enumerate(groups):
         it.announce(number, 0, f"host:{group}1")
-    step(it, 0.0, *(m(f"{g}1", 0) for g in groups))
+    step(it, 0.0, *(m(f"{g}1", at - 1) for g in groups))
     step(it, 1.0, *(m(f"{g}1", at) for g in groups))
     return it
 
@@ -169,6 +170,105 @@ def test_memory_is_bounded_whatever_beats() -> None:
     assert step(it, 2.0, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
 
 
+# --- steps that nobody can have reached ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("absurd", [12, 10**6, MOST_STEPS - 1, MOST_STEPS, 2**62])
+def test_a_step_that_nobody_can_have_reached_is_refused_and_not_remembered(absurd: int) -> None:
+    it = running("ab")
+    it.announce(1, 1, "host:b2")
+    refused = it.ask(m("b2", absurd), 2.0)
+    assert isinstance(refused, Refused)
+    assert refused.tell
+    assert f"step {absurd}" in refused.reason
+    assert step(it, 2.1, m("a1", 11)).ids == ("a1",)
+    assert it.memory.highest == 11
+
+
+def test_who_has_committed_asks_with_one_more_and_who_was_cut_off_or_is_new_with_fewer() -> None:
+    it = running("abc")
+    it.evict(2, 0)
+    it.announce(2, 1, "host:c2")
+    assert step(it, 2.0, m("a1", 11), m("b1", 10), m("c2", 0)).ids == ("a1", "b1", "c2")
+
+
+@pytest.mark.parametrize("first", [0, 7, 10**9])
+def test_the_first_quorum_may_be_at_the_step_of_any_checkpoint(first: int) -> None:
+    it = book()
+    it.announce(0, 0, "host:a1")
+    assert isinstance(it.ask(m("a1", MOST_STEPS), 0.0), Refused)
+    assert step(it, 0.0, m("a1", first)).id == 1
+    assert it.memory.highest == first
+
+
+def test_a_new_history_may_begin_beyond_the_checkpoint_that_the_controller_knows() -> None:
+    it = running("a")
+    it.announce(0, 1, "host:a2")
+    it.new_history(5)
+    assert step(it, 2.0, m("a2", 500)).ids == ("a2",)
+
+
+def test_a_step_beyond_the_run_is_refused_where_nobody_checks_stores_as_well() -> None:
+    it = book()
+    step(it, 0.0, m("a", 7))
+    assert isinstance(it.ask(m("b", 2**62), 1.0), Refused)
+
+
+# --- one manager for a store -----------------------------------------------------------------------------------------
+
+
+def test_a_second_manager_with_the_same_store_waits_until_the_first_is_silent() -> None:
+    it = running("ab")  # last heard at 1.0
+    second = Member("a1-second", store_address="host:a1", step=11)
+    assert it.ask(second, 2.0) == Taken("host:a1", "a1", 5.5)
+    it.beat("a1", 3.0)
+    assert it.ask(second, 6.0) == Taken("host:a1", "a1", 7.5)
+    assert step(it, 6.1, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")  # it is not disturbed
+    it.beat("b1", 10.0)
+    assert step(it, 11.0, second, m("b1", 12)).ids == ("a1-second", "b1")
+    assert it.ask(m("a1", 12), 11.3) == Taken("host:a1", "a1-second", 15.5)  # the first may not come back beside it
+
+
+def test_a_manager_whose_request_waits_lives_however_long_it_is_silent() -> None:
+    it = running("ab")
+    waits = it.ask(m("a1", 11), 2.0)
+    second = Member("a1-second", store_address="host:a1", step=11)
+    assert isinstance(it.ask(second, 50.0), Taken)
+    assert isinstance(waits, Ask)
+    it.withdraw(waits)
+    assert isinstance(it.ask(second, 50.0), Ask)
+
+
+def test_the_store_of_an_attempt_that_is_over_is_free_at_once() -> None:
+    it = running("a")
+    it.announce(0, 1, "host:a1")
+    assert isinstance(it.ask(Member("a2", store_address="host:a1"), 1.1), Ask)
+
+
+def test_where_no_controller_tells_of_stores_they_may_be_the_same() -> None:
+    it = book()
+    assert step(it, 0.0, Member("a"), Member("b")).ids == ("a", "b")
+
+
+# --- who is told -----------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are() -> None:
+    it, told = running("ab"), []
+    it.announce(1, 1, "host:b2")
+    refusals = Refusals(it, lambda kind, **fields: told.append((kind, fields)))
+    for number in range(10):
+        name = f"x{number}"
+        assert "lighthouse=torchft" in refusals.reason(Unknown(f"host:{name}"), f"host:{name}")
+    assert len(told) == STRANGERS_TOLD
+    for number in range(10):  # also after many strangers
+        assert str(20 + number) in refusals.reason(Refused(f"step {20 + number}", tell=True), "host:b2")
+    assert told[STRANGERS_TOLD:] == [("refused", {"reason": "step 20", "highest": 10})]
+    assert "'a1'" in refusals.reason(Taken("host:a1", "a1", 6.0), "host:a1")
+    assert refusals.reason(Refused("this attempt is over"), "host:a0") == "this attempt is over"
+    assert len(told) == STRANGERS_TOLD + 2
+
+
 # --- a successor -----------------------------------------------------------------------------------------------------
 
 
@@ -259,6 +359,40 @@ def test_a_quorum_of_before_a_reboot_is_not_trusted(keep: Keep, tmp_path: Path) 
     other = Keep(str(tmp_path))
     other._boot = b"0123456789abcdef"
     assert other.load().last is None
+
+
+def test_a_quorum_file_that_a_later_life_knows_nothing_of_is_not_trusted(keep: Keep, tmp_path: Path) -> None:
+    it = running("ab")
+    killed_and_back(it, keep, 2.0)
+    elsewhere = Book(RULES, it.memory, 2.0)  # on another machine, whose quorums did not reach this one's disk
+    elsewhere.memory.next_id = 1500
+    step(elsewhere, 2.1, m("a1", 11, failures=1), m("b1", 11))
+    keep.write_state(keep.snapshot(elsewhere.memory))
+    memory = Keep(str(tmp_path)).load()
+    assert memory.last is None
+    assert memory.next_id > 1501
+    assert memory.highest == 11
+
+
+def test_a_successor_that_knows_no_quorum_takes_the_run_as_far_as_it_is(keep: Keep) -> None:
+    it = killed_and_back(running("ab"), keep, 2.0, quorum_kept=False)
+    assert step(it, 2.1, m("a1", 300), m("b1", 300)).ids == ("a1", "b1")  # what is saved may be seconds old
+
+
+@pytest.mark.parametrize("highest", [MOST_STEPS, 2**62, -1])
+def test_a_step_that_an_older_version_has_believed_is_named_and_what_to_do(keep: Keep, highest: int) -> None:
+    memory = Memory(highest=highest)
+    keep.write_state(keep.snapshot(memory))
+    with pytest.raises(ValueError, match=rf'lighthouse.json says "highest": {highest}.*ftslurm status'):
+        keep.load()
+
+
+def test_a_poisoned_quorum_file_is_no_quorum(keep: Keep) -> None:
+    it = running("ab")
+    keep.write_state(keep.snapshot(it.memory))
+    keep.write_quorum(messages.write_quorum(Quorum(1, (m("a1", 2**62),)), 1.5))
+    memory = keep.load()
+    assert (memory.last, memory.highest) == (None, 10)
 
 
 def test_a_damaged_state_is_an_error_and_not_a_fresh_start(keep: Keep, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from guarded import PATIENCE_S, RANK0, step
 
 from ftslurm.channel import LONGEST, encode
 from ftslurm.worker import processes
+from ftslurm.worker.gateway import Gateway, pair
 from ftslurm.worker.guard import Guard, Task, options
 
 WAITING = """
@@ -88,6 +90,34 @@ def test_an_exception_that_says_memory_is_told_as_such(kind: str, tmp_path: Path
     with step(tmp_path / "run") as task:
         task.begin(f"print('now', flush=True)\nraise {kind}('1.2 GiB')")
         assert task.until("failed")["oom"] is True
+
+
+FLOOD = """
+import ctypes, os, subprocess, time
+print("first", flush=True)
+for _ in range(300):
+    os.write(1, b"flood " * 1000 + b"\\n")
+    time.sleep(0.005)
+subprocess.run(["echo", "a child"])
+libc = ctypes.CDLL(None)
+libc.write(1, b"C code\\n", 7)
+print("last", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_log_that_its_script_floods_is_kept_below_the_cap_while_it_runs(tmp_path: Path) -> None:
+    with step(tmp_path / "run", "--log-max-mb=1") as task:
+        task.begin(FLOOD)
+        log = task.log_path
+        task.wait(lambda: task.log().endswith("\nlast\n"), "the end of the flood")
+        task.wait(lambda: log.stat().st_size <= 1 << 20 and log.with_suffix(".times").exists(), "the cut")
+        text = task.log()
+        assert text.startswith("first\nflood")
+        assert text.endswith("flood \na child\nC code\nlast\n")
+        assert re.search(r"^ftslurm: \d+ bytes of this log were dropped here \(logs.max_mb=1\)$", text, re.MULTILINE)
+        marks = [int(mark.split()[1]) for mark in log.with_suffix(".times").read_text().splitlines()]
+        assert marks == sorted(marks)
 
 
 def test_the_end_of_stdin_alone_does_not_end_a_worker(tmp_path: Path) -> None:
@@ -254,8 +284,10 @@ def _listener() -> socket.socket:
 
 
 def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_becomes_a_group() -> None:
-    task = Task(0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]))
-    guard = Guard(task, worker=0, orders=-1)
+    task = Task(
+        0, 0, "n0", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=9"]), Gateway(pair()[1])
+    )
+    guard = Guard(task, worker=0, requests=pair()[0], orders=-1)
     guard.orders = None
     guard.receive(encode("ping", reached=41))
     assert task.position.reached == 41

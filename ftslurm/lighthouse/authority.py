@@ -1,0 +1,99 @@
+"""The first request of an HTTP/2 connection, as far as it says who asks. Pure: bytes in, a value out.
+
+torchft's client takes no credentials, but a URL may have a user part: of `http://TOKEN@host:port` it sends
+`TOKEN@host:port` as the `:authority` of every request (torchft 0.2.0, tonic 0.12). grpc shows that to no handler in
+Python, and should not see the bytes of strangers at all, so it is read here, before grpc.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpack import Decoder, Encoder, HPACKError
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+LONGEST = 4096  # bytes until the first request is whole; torchft's has some 200
+_HEAD = 9  # bytes before the payload of a frame: its length (3), kind, flags, stream (4)
+_DATA, _HEADERS, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 4, 7, 9
+_END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x4, 0x8, 0x20
+_UNAUTHENTICATED = "16"  # grpc's status
+
+
+class NotHTTP2(ValueError):
+    """Bytes that no HTTP/2 client begins with."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The first request of a connection."""
+
+    stream: int
+    authority: bytes
+
+    @property
+    def token(self) -> bytes:
+        """The user part of the authority; empty if there is none."""
+        return self.authority.rpartition(b"@")[0]
+
+
+def first_request(data: bytes) -> Request | None:
+    """The first request in what a client has sent so far; None: it is not whole yet.
+
+    Raises:
+        NotHTTP2: it is no request and will be none, or is longer than any of torchft's.
+    """
+    if not data.startswith(PREFACE[: len(data)]):
+        raise NotHTTP2("it does not begin as HTTP/2 does")
+    at, block, stream = len(PREFACE), b"", 0
+    while len(data) >= at + _HEAD:
+        length, kind, flags = int.from_bytes(data[at : at + 3], "big"), data[at + 3], data[at + 4]
+        number = int.from_bytes(data[at + 5 : at + _HEAD], "big") & 0x7FFFFFFF
+        payload = data[at + _HEAD : at + _HEAD + length]
+        if len(payload) < length:
+            break
+        at += _HEAD + length
+        if stream:  # between the frames of one block of headers there may be no other
+            if (kind, number) != (_CONTINUATION, stream):
+                raise NotHTTP2("its headers are not whole")
+            block += payload
+        elif kind == _HEADERS and number:
+            stream, block = number, _fragment(payload, flags)
+        elif kind in (_DATA, _HEADERS, _CONTINUATION):
+            raise NotHTTP2("it does not begin with headers")
+        if stream and flags & _END_HEADERS:
+            return Request(stream, _authority(block))
+    if len(data) >= LONGEST:
+        raise NotHTTP2(f"its first request is longer than {LONGEST} bytes")
+    return None
+
+
+def _fragment(payload: bytes, flags: int) -> bytes:
+    """What a HEADERS frame has of the block of headers."""
+    pad, begin = 0, 0
+    if flags & _PADDED:
+        pad, begin = (payload[0] if payload else 0), 1
+    if flags & _PRIORITY:
+        begin += 5
+    if begin + pad > len(payload):
+        raise NotHTTP2("more padding than frame")
+    return payload[begin : len(payload) - pad]
+
+
+def _authority(block: bytes) -> bytes:
+    try:
+        headers = Decoder(max_header_list_size=2 * LONGEST).decode(block, raw=True)
+    except HPACKError as error:
+        raise NotHTTP2("its headers cannot be read") from error
+    return next((bytes(value) for name, value in headers if name == b":authority"), b"")
+
+
+def denial(stream: int, reason: str) -> bytes:
+    """All that a server says to a client whose first request is refused: why, as a status of grpc, and goodbye."""
+    fields = [(":status", "200"), ("content-type", "application/grpc")]
+    fields += [("grpc-status", _UNAUTHENTICATED), ("grpc-message", reason)]
+    headers = _frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, Encoder().encode(fields, huffman=False))
+    return _frame(_SETTINGS, 0, 0, b"") + headers + _frame(_GOAWAY, 0, 0, stream.to_bytes(4, "big") + bytes(4))
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload

@@ -1,0 +1,119 @@
+"""What people read on a terminal must not steer it: control characters are shown, not sent.
+
+A script, a node, another user's run directory may have put anything into a log, a journal or a file's name: sequences
+that retitle the window, move the cursor over what was printed, or paste; characters that turn the direction of the
+text; line ends that make one event look like two. On disk all stays as it is. It is made harmless where it goes to a
+person: `readable` for events, `visible` for text, `guarded_output` for all that the command line prints, `LogText`
+for logs.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any
+
+# C0 and C1 without tab and newline; line separators; what turns the direction of text; half of a character (which
+# could not even be printed).
+_HARMFUL = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+_IN_TEXT = re.compile(f"[{_HARMFUL}]")
+_IN_LINE = re.compile(f"[\n{_HARMFUL}]")
+_IN_LOG = re.compile(f"(\x1b\\[[0-9;:]{{0,64}}m)|[{_HARMFUL}]")
+_UNFINISHED = re.compile(r"(?:\r+|\x1b(?:\[[0-9;:]{0,64})?)\Z")
+_SUSPECT = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f-\xff]")
+_MANY_LINES = ("traceback",)  # fields of an event that have them
+
+
+def visible(text: str, lines: bool = False) -> str:
+    """The text with control characters written out: \\x1b, \\n, \\u202e. Tabs stay.
+
+    Args:
+        lines: newlines stay, too.
+    """
+    return (_IN_TEXT if lines else _IN_LINE).sub(_written_out, text)
+
+
+def readable(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event of the journal for people: harmless, and what is one line stays one line."""
+    return {visible(name): _readable(value, name in _MANY_LINES) for name, value in event.items()}
+
+
+def _readable(value: Any, lines: bool) -> Any:
+    if isinstance(value, str):
+        return visible(value, lines)
+    if isinstance(value, dict):
+        return {visible(str(name)): _readable(inner, lines) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_readable(inner, lines) for inner in value]
+    return value
+
+
+def _written_out(found: re.Match[str]) -> str:
+    sign = found[0]
+    if sign in "\n\r":
+        return "\\n" if sign == "\n" else "\\r"
+    return f"\\x{ord(sign):02x}" if ord(sign) < 0x100 else f"\\u{ord(sign):04x}"
+
+
+class LogText:
+    """The text of logs for people, piece by piece.
+
+    A carriage return ends a line, so a progress bar is shown as the lines that it has been.
+    """
+
+    def __init__(self, colours: bool) -> None:
+        """Begin. colours: sequences that choose colours (ESC [ ... m) are passed on; all others are always shown."""
+        self.colours = colours
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._rest = ""  # the beginning of a sequence that is not whole yet
+
+    def feed(self, data: bytes, final: bool = False) -> bytes:
+        """The next piece, harmless; what is not whole yet waits for the next one, unless this one is final."""
+        if not (self._rest or self._decoder.getstate()[0] or _SUSPECT.search(data)):
+            return data
+        text, self._rest = self._rest + self._decoder.decode(data, final), ""
+        if not final and (unfinished := _UNFINISHED.search(text)):
+            text, self._rest = text[: unfinished.start()], unfinished[0]
+        return _IN_LOG.sub(self._shown, re.sub("\r+\n?", "\n", text)).encode()
+
+    def _shown(self, found: re.Match[str]) -> str:
+        if found[1] and self.colours:
+            return found[1]
+        return _written_out(found) if not found[1] else visible(found[1])
+
+
+class _Guarded:
+    """A stream that writes text out harmless, and is otherwise the one beneath it."""
+
+    def __init__(self, beneath: IO[str]) -> None:
+        self.beneath = beneath
+
+    def write(self, text: str) -> int:
+        self.beneath.write(visible(text, lines=True))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.beneath, name)
+
+
+@contextmanager
+def guarded_output() -> Iterator[None]:
+    """Make all harmless that is printed meanwhile to stdout and stderr, errors that quote a file among it."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _Guarded(before[0]), _Guarded(before[1])
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def beneath(stream: Any) -> Any:
+    """The stream itself, for those who draw on a terminal and guard their text themselves."""
+    return stream.beneath if isinstance(stream, _Guarded) else stream

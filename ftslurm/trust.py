@@ -1,0 +1,308 @@
+"""Whose work is a file, and may it be acted on? Judgements of what `stat` says are pure; the openers below ask them.
+
+On a shared machine others may leave things where ours are looked for: a link, a named pipe that blocks whoever opens
+it, another folder in the place of a run directory. Acted on is a regular file of our own that nobody else can write,
+reached through folders that nobody but us and root can change. What is only shown to people may be anybody's.
+"""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from ftslurm.errors import Distrusted
+
+MOST = 64 << 20  # bytes that are read of a file; none of ours is larger
+REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # somebody else's, no file, a link; nothing that passes
+_MOST_LINKS = 40  # as the kernel follows
+_COPY = "if you trust it, copy it: cp -r"
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def distrust(found: os.stat_result, advice: str = _COPY) -> str | None:
+    """Why a file or folder may be somebody else's work, None if all is well: reading it can run code in it.
+
+    Args:
+        advice: what to do about one that belongs to another user.
+    """
+    if found.st_uid != os.geteuid():
+        return f"it belongs to another user (uid {found.st_uid}); {advice}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        mode = stat.S_IMODE(found.st_mode)
+        return f"others can write into it (mode {mode:04o}); if nobody did: chmod -R go-w"
+    return None
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def open_fd(path: Path, flags: int = _READ) -> int:
+    """Open a regular file; a named pipe does not block, and a link is not followed.
+
+    Args:
+        flags: instead of reading; O_NOFOLLOW, O_NONBLOCK and O_CLOEXEC go without saying. What O_CREAT makes has mode
+            0600.
+
+    Raises:
+        OSError: it cannot be opened, is a symbolic link, or is no file.
+    """
+    number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return number
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Open a regular file for reading, whoever has written it.
+
+    Raises:
+        OSError: it cannot be opened, is a symbolic link, or is no file.
+    """
+    return os.fdopen(open_fd(path), "rb")
+
+
+def open_own(path: Path) -> IO[bytes]:
+    """Open a regular file that nobody but us can have written.
+
+    Raises:
+        PermissionError: somebody else can; the reason is its `strerror`.
+        OSError: it cannot be opened, is a symbolic link, or is no file.
+    """
+    file = open_file(path)
+    if why := distrust(os.fstat(file.fileno())):
+        file.close()
+        raise PermissionError(errno.EPERM, why, str(path))
+    return file
+
+
+def read_text(path: Path, *, own: bool = False) -> str:
+    """The text of a regular file; bytes that are no UTF-8 come back as os.fsdecode would have them.
+
+    Args:
+        own: nobody but us can have written it.
+
+    Raises:
+        OSError: it cannot be read, is a symbolic link, no file or longer than MOST; PermissionError: it is not our own.
+    """
+    with open_own(path) if own else open_file(path) as file:
+        text = file.read(MOST + 1)
+    if len(text) > MOST:
+        raise OSError(errno.EFBIG, f"it is longer than {MOST} bytes", str(path))
+    return text.decode(errors="surrogateescape")
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Write a new file of our own that nobody else may read.
+
+    Args:
+        durable: it is on disk when this returns.
+
+    Raises:
+        OSError: it cannot be written, or exists.
+    """
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(number, "wb") as file:
+        file.write(data)
+        file.flush()
+        if durable:
+            os.fsync(number)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder and those above it that are missing, so that nobody else may write them, whatever the umask is.
+
+    Raises:
+        OSError: one of them cannot be made.
+    """
+    for folder in reversed([path, *path.parents]):
+        try:
+            folder.mkdir(mode=0o755)
+        except FileExistsError as error:
+            if not folder.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file or folder is there and nobody but us can have written it."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return not stat.S_ISLNK(found.st_mode) and distrust(found) is None
+
+
+def check_own(paths: Sequence[Path]) -> None:
+    """Refuse files and folders of a run that somebody else may have written, links among them; missing ones are fine.
+
+    Raises:
+        Distrusted: the message names it.
+    """
+    for path in paths:
+        try:
+            found = path.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise Distrusted(f"{path} cannot be looked at: {error.strerror}") from error
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            raise Distrusted(f"{path} is neither a file nor a folder, so it is not what ftslurm has made: remove it")
+        if why := distrust(found, "only its owner can act on the run; looking is done with ftslurm status and logs"):
+            raise Distrusted(f"{path}: {why}")
+
+
+# --- the folders above ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A folder or link on the way to a path with which somebody else could lead it to another place."""
+
+    path: Path
+    mode: int
+    user: int | None  # who owns it, and is neither we, nor root, nor trusted
+    group: int | None  # whose members may write it, and are not trusted
+    everybody: bool  # all may write it
+
+
+def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: frozenset[int]) -> Doubt | None:
+    """Who else could put something else in the place of what lies in a folder, or to which a link leads.
+
+    In a sticky folder, as /tmp, only the owners of what lies there can: those are judged themselves.
+
+    Args:
+        users, groups: ids of those who may.
+    """
+    mode, link = stat.S_IMODE(found.st_mode), stat.S_ISLNK(found.st_mode)
+    closed = link or bool(mode & stat.S_ISVTX)
+    user = None if found.st_uid in users else found.st_uid
+    group = None if closed or not mode & stat.S_IWGRP or found.st_gid in groups else found.st_gid
+    everybody = not closed and bool(mode & stat.S_IWOTH)
+    return None if user is group is None and not everybody else Doubt(path, mode, user, group, everybody)
+
+
+def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Every folder and every link through which a path is reached, from the root on, as far as they are there."""
+    at, links = Path("/"), 0
+    todo = str(path.absolute()).split("/")[::-1]
+    yield at, at.lstat()
+    while todo and links <= _MOST_LINKS:
+        name = todo.pop()
+        if name in ("", ".", ".."):
+            at = at.parent if name == ".." else at
+            continue
+        there = at / name
+        try:
+            found = there.lstat()
+            target = str(there.readlink()) if stat.S_ISLNK(found.st_mode) else None
+        except OSError:
+            return  # whoever is about to make it, or to open it, will say why
+        yield there, found
+        if target is None:
+            at = there
+        else:
+            at, links = Path("/") if target.startswith("/") else at, links + 1
+            todo += target.split("/")[::-1]
+
+
+def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
+    """Refuse a run directory in whose place others could put one of their own.
+
+    Args:
+        trusted: names or numbers of the users and groups that may (run.trust).
+        made: it is there already; else it is about to be made.
+
+    Raises:
+        Distrusted: the message says who could, and what to do.
+    """
+    users = frozenset({os.geteuid(), 0, *_outside(), *_known(map(_uid, trusted))})
+    groups = frozenset({0, *_private_group(), *_known(map(_gid, trusted))})
+    doubts = [one for there, found in way(path) if (one := doubt(there, found, users, groups)) is not None]
+    if doubts:
+        raise Distrusted(_complaint(path, doubts, trusted, made))
+
+
+def unknown(trusted: Sequence[str]) -> str | None:
+    """The first word of run.trust that names neither a user nor a group of this machine, None if all do."""
+    return next((word for word in trusted if _uid(word) is None and _gid(word) is None), None)
+
+
+def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made: bool) -> str:
+    others = dict.fromkeys(name for one in doubts for name in _names(one))
+    said = f"others could put another folder in the place of the run directory {path}: " + "; ".join(map(_say, doubts))
+    if open_to_all := [str(one.path) for one in doubts if one.everybody]:
+        return f"{said}. Close it with: chmod o-w {' '.join(open_to_all)}; or choose another place with run.root=DIR"
+    words = ",".join([*trusted, *others])
+    setting = f"write trust: [{words}] under run: in its config.yaml" if made else f"set run.trust=[{words}]"
+    elsewhere = "" if made else "choose another place with run.root=DIR; or, "
+    return f"{said}. Take the right away (chmod g-w, chown); {elsewhere}if you trust them all, {setting}"
+
+
+def _say(one: Doubt) -> str:
+    whose = [f"belongs to {_user_name(one.user)}"] if one.user is not None else []
+    who = "everybody" if one.everybody else None if one.group is None else f"the group {_group_name(one.group)}"
+    whose += [f"may be written by {who} (mode {one.mode:04o})"] if who is not None else []
+    return f"{one.path} {' and '.join(whose)}"
+
+
+def _names(one: Doubt) -> list[str]:
+    user = [] if one.user is None else [_user_name(one.user)]
+    return user + ([] if one.group is None else [_group_name(one.group)])
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _uid(word: str) -> int | None:
+    try:
+        return pwd.getpwnam(word).pw_uid
+    except KeyError:
+        return int(word) if word.isdecimal() else None
+
+
+def _gid(word: str) -> int | None:
+    try:
+        return grp.getgrnam(word).gr_gid
+    except KeyError:
+        return int(word) if word.isdecimal() else None
+
+
+def _known(ids: Iterable[int | None]) -> set[int]:
+    return {one for one in ids if one is not None}
+
+
+def _private_group() -> set[int]:
+    """Our primary group, if it is named as we are and has no other member: with a umask of 002 it may write much."""
+    try:
+        me = pwd.getpwuid(os.geteuid())
+        group = grp.getgrgid(me.pw_gid)
+    except KeyError:
+        return set()
+    return {me.pw_gid} if group.gr_name == me.pw_name and set(group.gr_mem) <= {me.pw_name} else set()
+
+
+def _outside() -> set[int]:
+    """In a container without root's help, the one number as which all users outside of it appear, root among them."""
+    try:
+        mapped = Path("/proc/self/uid_map").read_text().split()
+        return set() if mapped == ["0", "0", "4294967295"] else {int(Path("/proc/sys/kernel/overflowuid").read_text())}
+    except (OSError, ValueError):
+        return set()

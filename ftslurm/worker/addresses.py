@@ -1,0 +1,47 @@
+"""How the servers of a run are named: HOST:PORT/SERVICE, with or without http:// before it.
+
+PORT is that of the guard that has the server in its care (gate.py); the SERVICE is what it is to be asked for. An
+address without one of these services is somebody else's, and is left as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+LIGHTHOUSE, STORE, SERVER, CHECKPOINT = "lighthouse", "store", "server", "checkpoint"
+_MANAGER = "manager:"  # and its number, for a process may have several
+
+
+def manager(number: int) -> str:
+    """The service of the manager that listens on this port of its machine's loopback."""
+    return f"{_MANAGER}{number}"
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where something is."""
+
+    host: str
+    port: int
+    service: str | None = None  # None: no server of this run's guards
+
+    @property
+    def dialled(self) -> str:
+        """What both sides of a handshake mean by it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}/{self.service}"
+
+
+def read(text: str) -> Address | None:
+    """An address from what torchft, the controller or a script says; None: it is none."""
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        host, port = parts.hostname or "", parts.port or 80
+    except ValueError:
+        return None
+    if not host:
+        return None
+    word = parts.path.strip("/")
+    known = word in (LIGHTHOUSE, STORE, SERVER) or (word.startswith(_MANAGER) and word[len(_MANAGER) :].isdigit())
+    return Address(host, port, word if known else None)

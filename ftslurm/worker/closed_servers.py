@@ -1,0 +1,175 @@
+"""torchft's servers, for nobody but the run.
+
+torchft's manager, its parameter server and torch's TCPStore listen on every interface and serve whoever comes: a
+stranger may read a group's addresses in its store, join its quorum, or end it with a `Kill`. Here they are made to
+listen on loopback, where only their guard can connect (inner.py), and are reached at HOST:PORT/SERVICE through two
+guards that prove to each other that they are of this run (gate.py, forward.py). torchft is handed loopback addresses
+wherever it connects to one of them, so none of its own code, in Rust or in a child process, has to know.
+
+The checkpoints' server is in closed_transport.py: what it sends would be too much for a guard.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+from ftslurm.worker import addresses
+from ftslurm.worker.gateway import Gateway
+from ftslurm.worker.publishing import listener_at, publish
+
+_store = SimpleNamespace(here="", public="")
+
+
+def begin(here: str, public: str) -> None:
+    """The group's store is known once the script may start.
+
+    Args:
+        here: HOST:PORT for this worker.
+        public: HOST:PORT/store, as other groups are told it.
+    """
+    _store.here, _store.public = here, public
+
+
+def install(gateway: Gateway) -> None:
+    """Close what scripts will make from now on."""
+    _close_managers(gateway, importlib.import_module("torchft.manager"))
+    with suppress(ImportError, AttributeError):  # a torchft without
+        _close_parameter_servers(gateway, importlib.import_module("torchft.parameter_server"))
+
+
+# --- managers ---------------------------------------------------------------------------------------------------------
+
+
+def _close_managers(gateway: Gateway, module: Any) -> None:
+    """Every Manager's server is published, and every address that torchft connects to leads there."""
+    make_server, make_client = module.ManagerServer, module.ManagerClient
+    own: dict[str, Any] = {}  # to our own servers, made before others could no longer connect
+
+    @functools.wraps(make_server, updated=())
+    def server(*, bind: str, store_addr: str, **words: Any) -> _Server:
+        place = gateway.reserve()
+        words["hostname"] = f"{place}/manager"  # torchft puts a colon and the port after it
+        public = _store.public if _store.public and store_addr == _store.here else store_addr
+        made = make_server(bind=f"127.0.0.1:{bind.rpartition(':')[2]}", store_addr=public, **words)
+        address = made.address()
+        port = int(address.rpartition(":")[2].strip("/"))
+        own[address] = make_client(f"http://127.0.0.1:{port}", connect_timeout=words["connect_timeout"])
+        with listener_at(port) as listener:
+            publish(gateway, addresses.manager(port), listener.fileno(), port)
+        return _Server(made, lambda: gateway.withdraw(addresses.manager(port)))
+
+    @functools.wraps(make_client, updated=())
+    def client(addr: str, *args: Any, **words: Any) -> _Client:
+        made = own.pop(addr, None) or make_client(through(gateway, addr), *args, **words)
+        return _Client(made, gateway)
+
+    module.ManagerServer, module.ManagerClient = server, client
+
+
+def through(gateway: Gateway, address: str) -> str:
+    """The way to a server of the run, as an address of its own kind; others as they are."""
+    where = addresses.read(address)
+    if where is None or where.service is None:
+        return address
+    scheme, mark, _ = address.partition("://")
+    return (scheme + mark if mark else "") + gateway.door(address)
+
+
+class _Server:
+    """torchft's ManagerServer, whose end is told."""
+
+    def __init__(self, server: Any, ended: Callable[[], None]) -> None:
+        self._server = server
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def shutdown(self) -> None:
+        with suppress(OSError):
+            self._ended()
+        self._server.shutdown()
+
+
+class _Client:
+    """torchft's ManagerClient, whose answers name the stores that this process can reach."""
+
+    def __init__(self, client: Any, gateway: Gateway) -> None:
+        self._client = client
+        self._gateway = gateway
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def _quorum(self, *args: Any, **words: Any) -> Any:
+        quorum = self._client._quorum(*args, **words)
+        quorum.store_address = through(self._gateway, quorum.store_address)
+        return quorum
+
+
+# --- parameter servers ------------------------------------------------------------------------------------------------
+
+
+def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
+    """A ParameterServer's sessions are asked for through the guards, and meet in the group's store instead of its own.
+
+    torchft builds a session's address from the machine's name and the store's port, and hands it to both sides.
+    """
+    kind: Any = module.ParameterServer
+    base: Any = module._IPv6HTTPServer
+    new_session, handle = kind.__dict__["new_session"].__func__, kind._handle_session
+
+    class LoopbackServer(base):  # type: ignore[misc]
+        address_family = socket.AF_INET
+
+        def __init__(self, address: tuple[str, int], handler: Any) -> None:
+            super().__init__(("127.0.0.1", address[1]), handler)
+            publish(gateway, addresses.SERVER, self.socket.fileno(), self.socket.getsockname()[1])
+
+    def address(_: Any) -> str:
+        return f"http://{gateway.reserve()}/{addresses.SERVER}"
+
+    @functools.wraps(handle)
+    def handle_session(server: Any, session_id: str, store_addr: str) -> None:
+        handle(server, session_id, _session(gateway, store_addr))
+
+    @functools.wraps(new_session)
+    def opened(cls: Any, address: str) -> Any:
+        way = through(gateway, address)
+        return new_session(cls, way if way == address else f"{way}/new_session")
+
+    def load(file: Any) -> Any:
+        told = json.load(file)
+        return told | {"store_addr": _session(gateway, told["store_addr"])}
+
+    module.json = SimpleNamespace(load=load, dumps=json.dumps)
+    module.TCPStore, module._IPv6HTTPServer = _GroupStore, LoopbackServer
+    module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: _store.public.rpartition(":")[0]}))
+    kind.address, kind._handle_session, kind.new_session = address, handle_session, classmethod(opened)
+
+
+def _session(gateway: Gateway, address: str) -> str:
+    """The address of a session's store for this process: a door's, where HOST:PORT/store/session/ID has the guard's."""
+    store, mark, session = address.partition("/session/")
+    return through(gateway, store) + mark + session
+
+
+class _GroupStore:
+    """The group's store in place of a parameter server's own."""
+
+    def __init__(self, **_: Any) -> None:
+        from torch.distributed import TCPStore
+
+        host, _, port = _store.here.rpartition(":")
+        self._client = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+        self.port = _store.public.rpartition(":")[2]  # PORT/store: torchft puts it after the machine's name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)

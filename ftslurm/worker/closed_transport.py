@@ -1,0 +1,110 @@
+"""torchft's checkpoint server and its clients, for nobody but the run.
+
+`HTTPTransport` sends the state to whoever asks, and unpickles what it is sent. Here each side of every connection has
+to prove that it is of this run (handshake.py) before the first byte of HTTP: nobody else is sent the state, and nothing
+of anybody else's is ever unpickled. The state itself goes straight from worker to worker, at the speed it had, and is
+not encrypted. A token in the URL would not do: the manager tells the URL to whoever asks it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib
+import os
+import socket
+import threading
+import time
+import urllib.request
+from types import SimpleNamespace
+from typing import Any
+
+from ftslurm.worker import handshake
+from ftslurm.worker.addresses import CHECKPOINT
+from ftslurm.worker.gateway import Gateway
+
+MOST_STRANGERS = 64  # connections that have not proved themselves; one more is hung up on
+AGAIN_S = 0.05
+
+
+def install(gateway: Gateway, module: Any = None) -> None:
+    """Close the transports that scripts will make from now on."""
+    module = module or importlib.import_module("torchft.checkpointing.http_transport")
+    base: Any = module._IPv6HTTPServer
+    local = os.environ.get("FTSLURM_CLUSTER") == "local"
+    if local:
+        module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: "127.0.0.1"}))
+
+    class ClosedServer(base):  # type: ignore[misc]
+        """Serves those who have proved themselves. Each connection has a thread of its own."""
+
+        address_family = socket.AF_INET if local else base.address_family
+
+        def __init__(self, address: tuple[str, int], handler: Any) -> None:
+            super().__init__(("127.0.0.1" if local else address[0], address[1]), handler)
+            self.room = threading.BoundedSemaphore(MOST_STRANGERS)
+
+        def process_request(self, request: Any, client_address: Any) -> None:
+            if self.room.acquire(blocking=False):
+                super().process_request(request, client_address)
+            else:
+                self.shutdown_request(request)
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            here = f"{module.socket.gethostname()}:{self.socket.getsockname()[1]}"
+            try:
+                handshake.demand(request, _key(gateway), here, CHECKPOINT)
+            except OSError:
+                words = f"a connection from {client_address[0]} to the checkpoint server, by somebody not of this run"
+                gateway.tell("checkpoint", words)
+                return
+            finally:
+                self.room.release()
+            super().finish_request(request, client_address)
+
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(gateway))
+    module._IPv6HTTPServer = ClosedServer
+    module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=opener.open))
+
+
+class _Handler(urllib.request.HTTPHandler):
+    """Opens http:// addresses by connections that have proved themselves."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__()
+        self.gateway = gateway
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(lambda host, **words: _Connection(self.gateway, host, **words), request)
+
+
+class _Connection(http.client.HTTPConnection):
+    """Proves itself before it says anything else."""
+
+    def __init__(self, gateway: Gateway, host: str, **words: Any) -> None:
+        super().__init__(host, **words)
+        self.gateway = gateway
+
+    def connect(self) -> None:
+        """Raises OSError: whoever is there is not of this run, or nobody is."""
+        deadline = time.monotonic() + handshake.PATIENCE_S
+        while True:
+            super().connect()
+            assert isinstance(self.sock, socket.socket)
+            try:
+                handshake.introduce(self.sock, _key(self.gateway), f"{self.host}:{self.port}/{CHECKPOINT}")
+                return
+            except handshake.Refused as error:
+                self.gateway.tell("server", f"the checkpoint of another group: {error}")
+                raise
+            except ConnectionResetError:  # it may have no room for us at the moment
+                self.sock.close()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(AGAIN_S)
+
+
+def _key(gateway: Gateway) -> bytes:
+    key = gateway.key()
+    if not key:
+        raise handshake.Refused("the controller has not told the run's key")
+    return key

@@ -1,0 +1,98 @@
+"""What a worker asks its guard for: a way to a server of the run, and a way in for the servers that it has itself.
+
+One message a question and one an answer, JSON, over a socket pair that was made before the worker was forked; the
+guard's end is network.py. No torch here, and nothing that its guard may not import.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+LONGEST = 4096  # of a message, in bytes
+PATIENCE_S = 30.0  # a guard answers at once, unless somebody has stopped it
+
+
+class Gateway:
+    """The worker's end. Threads take turns; forked children of the worker have none."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection: socket.socket | None = connection
+        self._turn = threading.Lock()
+        connection.settimeout(PATIENCE_S)
+
+    def keep(self) -> None:
+        """This process is the worker: those that it forks are not."""
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        self._turn = threading.Lock()
+        if connection is not None:
+            connection.close()
+
+    def reserve(self, port: int = 0) -> str:
+        """HOST:PORT, where the guard takes connections for this worker's servers; always the same one.
+
+        Args:
+            port: which it is to be, if there is none yet; 0: any.
+
+        Raises:
+            OSError: that port cannot be had.
+        """
+        return str(self._ask("reserve", port=port))
+
+    def publish(self, service: str, listener: int, unix: bool = False) -> None:
+        """From now on the run can reach a server, and nobody else can.
+
+        Args:
+            listener: the descriptor of its TCP socket on loopback, which stays the caller's; who is connected to it by
+                now stays connected.
+            unix: it is that of a Unix socket's inode instead (O_PATH).
+
+        Raises:
+            OSError: the guard could not.
+        """
+        self._ask("publish", listener, service=service, unix=unix)
+
+    def withdraw(self, service: str) -> None:
+        """A server has ended: who asks for it is turned away."""
+        self._ask("withdraw", service=service)
+
+    def door(self, address: str) -> str:
+        """127.0.0.1:PORT, where the server of an address is to be found (addresses.py); of others the address.
+
+        Raises:
+            OSError: the guard has no port left.
+        """
+        return str(self._ask("door", address=address))
+
+    def key(self) -> bytes:
+        """The run's key; b"": there is none."""
+        return bytes.fromhex(str(self._ask("key")))
+
+    def tell(self, kind: str, words: str) -> None:
+        """Something was refused; the guard says so once of each kind."""
+        self._ask("refused", kind=kind, words=words)
+
+    def _ask(self, question: str, descriptor: int | None = None, **fields: object) -> Any:
+        with self._turn:
+            if self._connection is None:
+                raise OSError("a process that the worker has forked has no guard")
+            data = json.dumps({"question": question, **fields}).encode()
+            if descriptor is None:
+                self._connection.send(data)
+            else:
+                socket.send_fds(self._connection, [data], [descriptor])
+            answer = json.loads(self._connection.recv(LONGEST) or b"{}")
+        if "error" in answer or "value" not in answer:
+            raise OSError(answer.get("error") or "the guard is gone")
+        return answer["value"]
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends: the guard's, the worker's. Not inherited by programs that either starts."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,147 @@
+"""torchft's checkpoint server and client: the run gets the state, a stranger nothing, nothing of his is loaded."""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import pickle
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ftslurm.worker import closed_transport, handshake
+
+http_transport: Any = pytest.importorskip("torchft.checkpointing.http_transport")
+TIMEOUT = timedelta(seconds=20)
+
+
+class Guard:
+    """What the transport asks its guard for."""
+
+    def __init__(self, key: bytes = b"k" * 32) -> None:
+        self.own = key
+        self.refused: list[tuple[str, str]] = []
+
+    def key(self) -> bytes:
+        return self.own
+
+    def tell(self, kind: str, words: str) -> None:
+        self.refused.append((kind, words))
+
+
+@pytest.fixture
+def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
+    for name in ("_IPv6HTTPServer", "urllib", "socket"):
+        monkeypatch.setattr(http_transport, name, getattr(http_transport, name))
+    monkeypatch.setenv("FTSLURM_CLUSTER", "local")
+    made = Guard()
+    closed_transport.install(made)  # type: ignore[arg-type]
+    return made
+
+
+@pytest.fixture
+def sender(guard: Guard) -> Iterator[Any]:
+    made = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
+    made.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5)}, timeout=TIMEOUT)
+    yield made
+    made.shutdown()
+
+
+@pytest.mark.parametrize("chunks", [0, 3])
+def test_the_run_gets_the_state(guard: Guard, chunks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # nobody's
+    there = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=chunks)
+    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=chunks)
+    there.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5), "n": 3}, timeout=TIMEOUT)
+    assert there.metadata().startswith("http://127.0.0.1:")
+    got = here.recv_checkpoint(0, there.metadata(), 7, TIMEOUT)
+    assert torch.equal(got["w"], torch.arange(5))
+    assert got["n"] == 3
+    assert guard.refused == []
+    for each in (there, here):
+        each.shutdown()
+
+
+def test_a_local_runs_server_is_on_loopback_alone(sender: Any) -> None:
+    assert sender._server.socket.getsockname()[0] == "127.0.0.1"
+
+
+def test_a_stranger_gets_nothing(guard: Guard, sender: Any) -> None:
+    for path in ("7/full", "7/metadata"):
+        with pytest.raises((OSError, http.client.HTTPException)):
+            urllib.request.urlopen(f"{sender.address()}{path}", timeout=5).read()
+    assert guard.refused
+    assert "127.0.0.1" in guard.refused[0][1]
+
+
+def test_another_runs_key_gets_nothing(guard: Guard, sender: Any) -> None:
+    address = sender.address().removeprefix("http://").rstrip("/")
+    host, _, port = address.removesuffix("/checkpoint").rpartition(":")
+    with socket.create_connection((host, int(port)), 5) as sock, pytest.raises(ConnectionResetError):
+        handshake.introduce(sock, b"o" * 32, address)
+    assert guard.refused
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return open, ("unpickled", "w")
+
+
+def test_nothing_that_a_stranger_serves_is_unpickled(
+    guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the port that a dead group's server had, for instance."""
+    monkeypatch.chdir(tmp_path)
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(pickle.dumps(Evil()))
+
+    class Impostor(http.server.ThreadingHTTPServer):
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            request.sendall(handshake.challenge())
+            request.recv(handshake.ANSWER, socket.MSG_WAITALL)
+            request.sendall(b"p" * handshake.PROOF)
+            super().finish_request(request, client_address)
+
+    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
+    for kind in (http.server.ThreadingHTTPServer, Impostor):
+        with kind(("127.0.0.1", 0), Handler) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with pytest.raises((handshake.Refused, TimeoutError, urllib.error.URLError)):
+                here.recv_checkpoint(0, f"http://127.0.0.1:{server.server_port}/checkpoint/", 7, timedelta(seconds=2))
+            server.shutdown()
+    assert asked == []
+    assert list(tmp_path.iterdir()) == []
+    assert any(kind == "server" for kind, _ in guard.refused)
+    here.shutdown()
+
+
+def test_without_a_key_nobody_is_served(guard: Guard, sender: Any) -> None:
+    guard.own = b""
+    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
+    with pytest.raises((handshake.Refused, urllib.error.URLError)):
+        here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)
+    here.shutdown()
+
+
+def test_silent_strangers_do_not_keep_the_run_out(guard: Guard, sender: Any) -> None:
+    where = ("127.0.0.1", sender._server.socket.getsockname()[1])
+    held = [socket.create_connection(where) for _ in range(2 * closed_transport.MOST_STRANGERS)]
+    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
+    assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
+    for sock in held:
+        sock.close()
+    here.shutdown()

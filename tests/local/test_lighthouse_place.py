@@ -1,0 +1,50 @@
+"""Where a Lighthouse is reached: its guard's port, which is the one asked for, or another if it may move."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from ftslurm.lighthouse import place
+from ftslurm.worker.gateway import Gateway, pair
+from ftslurm.worker.network import Network
+
+
+@pytest.fixture
+def gateway() -> Iterator[Gateway]:
+    selector, over = selectors.PollSelector(), threading.Event()
+    requests, questions = pair()
+    network = Network(selector, requests, "127.0.0.1")
+
+    def serve() -> None:
+        while not over.is_set():
+            for key, events in selector.select(min(0.01, network.tend())):
+                key.data(events)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield Gateway(questions)
+    over.set()
+    thread.join(20)
+
+
+def test_it_moves_unless_somebody_has_asked_for_that_port(gateway: Gateway) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = int(taken.getsockname()[1])
+        with pytest.raises(RuntimeError, match=r"port \d+ cannot be had \(lighthouse.port\).* in use"):
+            place.reserve(gateway, port, may_move=False)
+        url = place.reserve(gateway, port, may_move=True)
+    assert urlsplit(url).port not in (None, port)
+    assert url.endswith("/lighthouse")
+
+
+def test_it_waits_for_a_predecessors_port(gateway: Gateway) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = int(taken.getsockname()[1])
+    threading.Timer(0.3, taken.close).start()
+    assert place.reserve(gateway, port, may_move=True) == f"http://127.0.0.1:{port}/lighthouse"

@@ -1,0 +1,100 @@
+"""Run pytest; tests that failed run once more, alone, after all others: python tests/suite.py [--retries N] PYTEST-ARGS
+
+Some tests need the machine to keep pace, and fail now and then beside others. If all of them pass in the second run,
+the suite passes, and each is told of in a line that begins with `flaky:`. The second run is a fresh process without
+pytest-xdist, in the place of the first one. What is no failure of a test is never retried: a test that could not be
+collected, an error in a teardown (what was left behind may be another test's), a worker that crashed, an interrupt.
+Nor is anything after a run that stopped early (-x), or after more failures than --retries: that is not flakiness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+
+import pytest
+
+RETRIES = 10
+CRASHED = "???"  # pytest-xdist's word for when the test failed whose worker has died
+
+
+class Recorder:
+    """What failed in a run, and whether nothing else went wrong in it."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, str] = {}  # the ids of tests, and what each failed of
+        self.passed: set[str] = set()
+        self.final = False  # something failed that another try does not mend
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.final |= report.failed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed.setdefault(report.nodeid, reason(report))
+            self.final |= report.when in ("teardown", CRASHED)
+        elif report.passed and report.when == "call":
+            self.passed.add(report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self.final |= bool(session.shouldfail or session.shouldstop)
+
+
+class Only:
+    """Leaves out all tests but these."""
+
+    def __init__(self, wanted: dict[str, str]) -> None:
+        self.wanted = wanted
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self.wanted])
+        items[:] = [item for item in items if item.nodeid in self.wanted]
+
+
+def reason(report: pytest.TestReport) -> str:
+    """What a test has failed of, in one line."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    lines = crash.message.splitlines()[:1] if crash else report.longreprtext.splitlines()[-1:]
+    return lines[0][:300] if lines else "no reason given"
+
+
+def together(words: list[str], retries: int) -> int:
+    """The first run; returns pytest's exit code, or does not return if there is something to retry."""
+    recorder = Recorder()
+    code = int(pytest.main(words, plugins=[recorder]))
+    count = 0 if recorder.final or code != pytest.ExitCode.TESTS_FAILED else len(recorder.failed)
+    if count > retries:
+        print(f"==> {count} tests failed: not retried, at most {retries} are (--retries)")
+    elif count:
+        print(f"==> once more, alone: {count} {'test' if count == 1 else 'tests'}", flush=True)
+        os.execv(sys.executable, [sys.executable, __file__, "--alone", json.dumps(recorder.failed), *words])
+    return code
+
+
+def alone(words: list[str], first: dict[str, str]) -> int:
+    """The second run, of what has failed in the first one; tells of both and returns the exit code."""
+    recorder = Recorder()
+    code = int(pytest.main([*words, "-n0", "--maxfail=0"], plugins=[recorder, Only(first)]))
+    for test, why in sorted(first.items()):
+        if test in recorder.failed:
+            print(f"failed twice: {test} (first: {why}; then: {recorder.failed[test]})")
+        elif test in recorder.passed:
+            print(f"flaky: {test} (first: {why}; then: passed)")
+        else:
+            print(f"failed: {test} (first: {why}; then: it did not run)")
+    return code or int(not recorder.passed >= first.keys())
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
+    parser.add_argument("--retries", type=int, default=RETRIES)
+    parser.add_argument("--alone", type=json.loads)  # what has failed, of the first run
+    ours, words = parser.parse_known_args(words)
+    return together(words, ours.retries) if ours.alone is None else alone(words, ours.alone)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

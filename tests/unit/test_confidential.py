@@ -1,0 +1,116 @@
+"""Secrets are told by their names, asked for before anything is submitted, and given to the workers alone."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftslurm import compose
+from ftslurm.checks import check
+from ftslurm.confidential import check_submitter, check_worker, exposed, warning
+from ftslurm.config import Config
+from ftslurm.core.actions import Launch
+from ftslurm.core.model import Place, StepId
+from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.launchers.local import LocalLauncher
+from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.rundir import RunDir
+from ftslurm.submit import exported
+
+SECRET = "s3cr3t-value"
+NAMES = ["WANDB_API_KEY", "HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD", "PGPASSWD", "MY_CREDENTIALS", "SECRET2"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("form", ["job.env.{}={}", "+job.env.{}={}", "++job.env.{}={}", "job.env={{A: 1, {}: {}}}"])
+def test_a_secret_on_the_command_line_is_told_by_its_name(name: str, form: str) -> None:
+    words = ["job=ddp", form.format(name, SECRET), f"job.args.token={SECRET}"]
+    assert exposed(words) == [name]
+    said = warning(exposed(words))
+    assert f"job.env.{name}" in said
+    assert f"job.secrets=[{name}]" in said
+    assert SECRET not in said
+
+
+@pytest.mark.parametrize("name", ["NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "KEYBOARD", "MAX_TOKENS"])
+def test_other_variables_are_none(name: str) -> None:
+    assert exposed([f"job.env.{name}=1", f"job.env={{{name}: 1}}", "job.secrets=[HF_TOKEN]"]) == []
+
+
+def test_one_that_is_not_set_or_empty_is_refused_before_anything_is_submitted() -> None:
+    check_submitter(["A", "B"], {"A": "1", "B": "2"}, None)
+    for environ in ({"A": "1"}, {"A": "1", "B": ""}):
+        with pytest.raises(EnvironmentProblem, match=r"job\.secrets: B is not set in this environment, or empty"):
+            check_submitter(["A", "B"], environ, None)
+
+
+@pytest.mark.parametrize(
+    ("export", "reaches"),
+    [(None, True), ("ALL", True), ("ALL,X=1", True), ("PATH,A", True), ("NONE", False), ("NIL", False), ("AB", False)],
+)
+def test_one_that_sbatch_would_not_pass_on_is_refused_too(export: str | None, reaches: bool) -> None:
+    if reaches:
+        check_submitter(["A"], {"A": "1"}, export)
+    else:
+        with pytest.raises(EnvironmentProblem, match=f"A would not reach the job, sbatch is told --export={export}"):
+            check_submitter(["A"], {"A": "1"}, export)
+    check_submitter([], {}, export)
+
+
+def test_what_sbatch_is_told_to_export_is_known() -> None:
+    config = Config()
+    config.cluster.kind = "slurm"
+    assert exported(config, {}) is None
+    config.cluster.sbatch = {"export": "NONE"}
+    assert exported(config, {}) == "NONE"
+    assert exported(config, {"SBATCH_EXPORT": "ALL"}) == "ALL"
+    config.cluster.mode, config.cluster.controller_sbatch = "array", {"export": "X"}
+    assert exported(config, {}) == "X"
+    config.cluster.controller = "here"
+    assert exported(config, {}) is None
+
+
+def test_a_worker_without_one_does_not_start() -> None:
+    check_worker({})
+    check_worker({"FTSLURM_SECRETS": "A,B", "A": "1", "B": "2"})
+    with pytest.raises(RuntimeError, match=r"job\.secrets: B has not reached the worker"):
+        check_worker({"FTSLURM_SECRETS": "A,B", "A": "1"})
+
+
+@pytest.mark.parametrize("name", ["9LIVES", f"API_KEY={SECRET}", "SLURM_JWT", "FTSLURM_X", "HOME_PAGE"])
+def test_names_that_cannot_be_passed_on_are_refused(name: str, tmp_path: Path) -> None:
+    config = Config()
+    config.job.script, config.job.name, config.run.name = str(tmp_path / "x.py"), "x", "x"
+    (tmp_path / "x.py").write_text("")
+    config.job.env = {"HOME_PAGE": "x"}
+    config.job.secrets = ["GOOD", name]
+    with pytest.raises(ConfigError, match=r"job\.secrets") as refused:
+        check(config)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", SECRET)
+    monkeypatch.setenv("OTHER", "x")
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    config, run = Config(), RunDir(Path("/runs/x"))
+    config.job.script, config.job.secrets = "x.py", ["MY_API_KEY"]
+    launcher = (LocalLauncher if local else SrunLauncher)(config, run)
+    place = Place(("n1",))
+    for unit, group in (("group-0000", 0), ("standby-000", None)):
+        (command,) = launcher.commands(Launch(StepId(unit, 0), group, place), Path("/logs"))
+        assert (command.env["MY_API_KEY"], command.env["FTSLURM_SECRETS"]) == (SECRET, "MY_API_KEY")
+        assert SECRET not in " ".join(command.argv)
+    others = [*launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs")), launcher.look("n1")]
+    if isinstance(launcher, SrunLauncher):
+        others.append(launcher.attach(StepId("group-0000", 0), place, known=True))
+        config.cluster.mode = "array"
+        others += launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs"))
+    for command in others:
+        assert command.env["OTHER"] == "x"
+        assert not {"MY_API_KEY", "FTSLURM_SECRETS"} & set(command.env)
+    assert SECRET not in compose.dump(config)
+    assert os.environ["MY_API_KEY"] == SECRET

@@ -1,0 +1,319 @@
+"""The port that strangers can reach, with real sockets: the run gets through, strangers get nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm.worker import gate as gates
+from ftslurm.worker import handshake, owners
+from ftslurm.worker.forward import Forwarder
+from ftslurm.worker.gate import Gate, UnixTarget
+from ftslurm.worker.gateway import Gateway, pair
+from ftslurm.worker.inner import Inner
+from ftslurm.worker.network import Network
+from ftslurm.worker.refusals import Refusals
+
+KEY = b"k" * 32
+PATIENCE_S = 20.0
+
+
+class Loop(threading.Thread):
+    """A guard's loop with one gate and doors, and what has been refused."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.selector = selectors.PollSelector()
+        self.refusals = Refusals()
+        self.gate = Gate(self.selector, "127.0.0.1", lambda: KEY, self.refusals)
+        self.doors: list[Forwarder] = []
+        self.todo: list[Callable[[], object]] = []
+        self.over = False
+
+    def run(self) -> None:
+        while not self.over:
+            due = min([0.01, self.gate.tend(), *(door.tend() for door in self.doors)])
+            for key, events in self.selector.select(due):
+                key.data(events)
+            while self.todo:
+                self.todo.pop(0)()
+        for each in (*self.doors, self.gate):
+            each.close()
+        assert not self.selector.get_map()
+
+    def do(self, what: Callable[[], object]) -> None:
+        self.todo.append(what)
+        until(lambda: what not in self.todo)
+
+    def door(self, address: str, key: bytes = KEY) -> socket.socket:
+        """A connection to a door that leads to an address."""
+        made = Forwarder(self.selector, address, key=lambda: key, refusals=self.refusals, moves=False)
+        self.do(lambda: self.doors.append(made))
+        return connect(int(made.url.rpartition(":")[2]))
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    made.gate.open()
+    made.start()
+    yield made
+    made.over = True
+    made.join(PATIENCE_S)
+    assert not made.is_alive()
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+
+
+def stranger(loop: Loop) -> socket.socket:
+    return connect(int(loop.gate.host_port.rpartition(":")[2]))
+
+
+def ended(sock: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionResetError):
+        return sock.recv(1000) == b""
+    return True
+
+
+def inode(path: Path) -> int:
+    """A descriptor of a socket's file, which goes."""
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    path.unlink()
+    return found
+
+
+@contextlib.contextmanager
+def echo(listener: socket.socket) -> Iterator[None]:
+    """Answer what comes with the same in capitals."""
+
+    def serve(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError), sock:
+            while data := sock.recv(65536):
+                sock.sendall(data.upper())
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+@pytest.fixture(params=["unix", "loopback"])
+def offered(request: pytest.FixtureRequest, loop: Loop, tmp_path: Path) -> Iterator[None]:
+    """A server behind the gate, as the service `store`."""
+    if request.param == "unix":
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(50)
+        target: gates.Target = UnixTarget(inode(tmp_path / "s"))
+    else:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=50)
+        target = Inner(listener.dup())
+    with echo(listener):
+        loop.do(lambda: loop.gate.offer("store", target))
+        yield
+
+
+@pytest.mark.usefixtures("offered")
+def test_the_run_gets_through_both_guards(loop: Loop) -> None:
+    for _ in range(5):
+        with loop.door(f"{loop.gate.host_port}/store") as way:
+            for words in (b"abc", b"x" * 300_000):
+                way.sendall(words)
+                got = b""
+                while len(got) < len(words):
+                    got += way.recv(65536)
+                assert got == words.upper()
+    assert loop.refusals.counts == {}
+
+
+def test_who_is_early_waits_for_the_server(loop: Loop, tmp_path: Path) -> None:
+    with loop.door(f"{loop.gate.host_port}/store") as way:
+        way.sendall(b"early")
+        until(lambda: any(guest.wants for guest in list(loop.gate.guests)))
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        with echo(listener):
+            loop.do(lambda: loop.gate.offer("store", UnixTarget(inode(tmp_path / "s"))))
+            assert way.recv(100) == b"EARLY"
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_stranger_is_hung_up_on_and_that_is_said_once(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
+    for words in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"x" * handshake.ANSWER, b"x" * 100_000):
+        with stranger(loop) as sock:
+            began = time.monotonic()
+            with contextlib.suppress(OSError):
+                sock.sendall(words)
+            said = sock.recv(handshake.CHALLENGE)
+            assert said.startswith(handshake.MAGIC)
+            assert ended(sock)
+            assert time.monotonic() - began < 5
+    assert loop.refusals.counts["stranger"] >= 3
+    assert capfd.readouterr().err.count("refused: a connection from 127.0.0.1") == 1
+
+
+@pytest.mark.usefixtures("offered")
+def test_one_with_another_runs_key_gets_nothing(loop: Loop) -> None:
+    with loop.door(f"{loop.gate.host_port}/store", key=b"o" * 32) as way:
+        way.sendall(b"abc")
+        assert ended(way)
+    until(lambda: "stranger" in loop.refusals.counts)
+
+
+@pytest.mark.usefixtures("offered")
+def test_a_flood_does_not_keep_the_run_out(loop: Loop) -> None:
+    with contextlib.ExitStack() as held:
+        for _ in range(3 * gates.MOST_STRANGERS):
+            held.enter_context(stranger(loop))
+        with loop.door(f"{loop.gate.host_port}/store") as way:
+            way.sendall(b"abc")
+            assert way.recv(100) == b"ABC"
+        until(lambda: loop.refusals.counts.get("flood"))
+        assert len([guest for guest in list(loop.gate.guests) if guest.is_stranger]) <= gates.MOST_STRANGERS
+
+
+def test_a_squatter_at_a_port_of_the_run_is_told_nothing(loop: Loop) -> None:
+    squatter = socket.create_server(("127.0.0.1", 0))
+    heard = []
+
+    def squat() -> None:
+        sock, _ = squatter.accept()
+        with sock:
+            sock.sendall(handshake.challenge())
+            heard.append(sock.recv(handshake.ANSWER, socket.MSG_WAITALL))
+            sock.sendall(b"p" * handshake.PROOF)
+            heard.append(sock.recv(1000))
+
+    thread = threading.Thread(target=squat, daemon=True)
+    thread.start()
+    with squatter, loop.door(f"127.0.0.1:{squatter.getsockname()[1]}/store") as way:
+        way.sendall(b"what is meant for the run")
+        assert ended(way)
+        thread.join(PATIENCE_S)
+    assert b"meant" not in b"".join(heard)
+    assert heard[-1] == b""
+    assert "server" in loop.refusals.counts
+
+
+def test_nobody_but_its_guard_connects_to_an_inner_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        inner = Inner(listener.dup())
+        if not inner.filtered:
+            pytest.skip("this kernel attaches no filters")
+        with pytest.raises(TimeoutError):
+            socket.create_connection(("127.0.0.1", inner.port), 0.3)
+        for _ in range(3):
+            with inner.dial() as far:
+                taken, _ = listener.accept()
+                inner.settled(far)
+                far.setblocking(True)
+                far.sendall(b"hello")
+                assert taken.recv(10) == b"hello"
+                taken.close()
+        with pytest.raises(TimeoutError):  # still nobody
+            socket.create_connection(("127.0.0.1", inner.port), 0.3)
+        inner.close()
+
+
+def test_whose_a_connection_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        near = connect(port)
+        far, peer = listener.accept()
+        assert owners.uids_of_clients([peer, ("127.0.0.1", 1)], far.getsockname()) == [os.getuid(), None]
+        assert list(owners.clients_of(port)) == [(peer, os.getuid())]
+        assert owners.uids_of_clients([peer], ("127.0.0.1", port + 1)) == [None]
+        near.close()
+        until(lambda: owners.uids_of_clients([peer], far.getsockname()) == [None])  # nobody holds it any more
+        far.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_a_door_serves_its_owner_alone(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, echo(listener):
+        made = Forwarder(loop.selector, f"http://127.0.0.1:{listener.getsockname()[1]}", refusals=loop.refusals)
+        loop.do(lambda: loop.doors.append(made))
+        port = int(made.url.rpartition(":")[2])
+        child = os.fork()
+        if child == 0:
+            os.setuid(65534)
+            sock = connect(port)
+            with contextlib.suppress(OSError):
+                sock.sendall(b"let me in")
+            os._exit(0 if ended(sock) else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        with connect(port) as ours:
+            ours.sendall(b"abc")
+            assert ours.recv(10) == b"ABC"
+    assert "refused: a connection of user 65534 to this worker's way" in capfd.readouterr().err
+
+
+def test_what_a_worker_asks_its_guard() -> None:
+    selector = selectors.PollSelector()
+    requests, questions = pair()
+    network = Network(selector, requests, "127.0.0.1")
+    network.learn(KEY.hex())
+    network.learn("ff" * 32)
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            for key, events in selector.select(min(0.01, network.tend())):
+                key.data(events)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    gateway = Gateway(questions)
+    place = gateway.reserve()
+    assert gateway.reserve() == place
+    assert gateway.key() == KEY
+    assert gateway.door("elsewhere:29500") == "elsewhere:29500"
+    way = gateway.door(f"http://{place}/store")
+    assert gateway.door(f"{place}/store") == way
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener, echo(listener):
+        gateway.publish("store", listener.fileno())
+        with connect(int(way.rpartition(":")[2])) as sock:
+            sock.sendall(b"abc")
+            assert sock.recv(10) == b"ABC"
+        gateway.withdraw("store")
+    with pytest.raises(OSError, match="no such question"):
+        gateway._ask("nonsense")
+    over.set()
+    thread.join(PATIENCE_S)
+
+
+def test_the_port_asked_for_is_had_or_said(tmp_path: Path) -> None:
+    selector = selectors.PollSelector()
+    gate = Gate(selector, "127.0.0.1", lambda: KEY, Refusals())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(OSError, match="in use"):
+            gate.open(taken.getsockname()[1])
+        port = taken.getsockname()[1]
+    assert gate.open(port) == f"127.0.0.1:{port}"
+    gate.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -89,3 +90,12 @@ def run(battlefield: Field, request: pytest.FixtureRequest) -> Iterator[Run]:
     yield battlefield.a_run()
     if request.node.stash.get(_FAILED, False):
         battlefield.spoilt()
+
+
+@pytest.fixture
+def public_path() -> Iterator[Path]:
+    """A folder of ours that everybody can get to, and read; pytest's own are closed to others."""
+    with tempfile.TemporaryDirectory(prefix="ftslurm-public-") as name:
+        path = Path(name).resolve()
+        path.chmod(0o755)
+        yield path

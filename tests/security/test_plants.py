@@ -14,12 +14,9 @@ STARTED = '{"seq": 1, "time": 1.0, "event": "run_started", "run_id": "run-1", "g
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
-    """A folder that everybody may write, and that everybody can get to."""
-    for path in (tmp_path, *tmp_path.parents):
-        if path.stat().st_uid == 0 and path.stat().st_mode & 0o005 != 0o005:
-            path.chmod(path.stat().st_mode | 0o005)
-    path = tmp_path / "open"
+def open_folder(public_path: Path) -> Path:
+    """A folder that everybody may write."""
+    path = public_path / "open"
     path.mkdir()
     path.chmod(0o777)
     return path

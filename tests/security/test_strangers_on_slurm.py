@@ -71,10 +71,10 @@ def test_on_slurm_a_stranger_neither_ends_nor_poisons_the_training(run: Run, str
 
 
 def test_a_job_does_not_run_what_a_stranger_has_put_in_the_place_of_its_run(
-    own_cluster: Cluster, stranger: Stranger, tmp_path: Path
+    own_cluster: Cluster, stranger: Stranger, public_path: Path
 ) -> None:
     """The folder above has become everybody's while the job waited in the queue."""
-    root, loot = tmp_path / "root", tmp_path / "loot"
+    root, loot = public_path / "root", public_path / "loot"
     loot.mkdir()
     backend = Backend("slurm", {"COLUMNS": "200", **own_cluster.env}, root)
     root.mkdir(mode=0o755)
@@ -85,8 +85,6 @@ def test_a_job_does_not_run_what_a_stranger_has_put_in_the_place_of_its_run(
     run.process.terminate()
     run.process.wait()
 
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(folder.stat().st_mode | 0o005)
     directory.parent.chmod(0o777)
     evil = root / "evil.py"
     evil.write_text(f"import tempfile; tempfile.mkdtemp(prefix='ran-', dir={str(loot)!r})")
@@ -96,7 +94,6 @@ def test_a_job_does_not_run_what_a_stranger_has_put_in_the_place_of_its_run(
         **{f"submitit/{job}_{name}": "PAYLOAD" for name in ("submitted.pkl", "0_submitted.pkl")},
     }
     stranger.attack("plant", run=str(directory), files=files, folder=str(loot), pipes=[])
-    directory.parent.chmod(0o777)
     own_cluster.run(["scontrol", "release", job])
     try:
         run.until(lambda: over(own_cluster, job), "the job ends", 60.0)

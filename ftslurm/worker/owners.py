@@ -4,7 +4,6 @@ The kernel is asked for that one socket (sock_diag(7)): 0.02 ms, whatever else i
 the tables /proc/net/tcp and tcp6 are read (proc(5)), which takes milliseconds where they are large.
 """
 
-
 from __future__ import annotations
 
 import errno

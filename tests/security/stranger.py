@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import http2
 import ports
 
-PATIENCE_S = 1.5  # for an answer: what is to be shut is shut at once, and what expects a password within a second
+PATIENCE_S = 3.0  # for an answer: what is to be shut is shut at once, and what expects a password within a second
 QUORUM, HEARTBEAT = "/torchft.LighthouseService/Quorum", "/torchft.LighthouseService/Heartbeat"
 KILL = "/torchft.ManagerService/Kill"
 STORE_HELLO = b"\0" + (0x3C85F7CE).to_bytes(4, "little") + b"\x07"  # torch's TCPStore: validate, number of keys
@@ -101,26 +101,22 @@ def open_ports(only: Iterable[int] | None) -> list[int]:
     return sorted(only if only is not None else {listener.port for listener in ports.listeners()})
 
 
-def read_stores(only: list[int] | None = None) -> dict[int, dict[str, str]]:
-    """Ask every port, as a TCPStore of torch, where the manager of its group is."""
+def read_stores(only: list[int] | None = None, spoil: bool = False) -> dict[int, dict[str, str]]:
+    """Ask every port, as a TCPStore of torch, where the manager of its group is.
+
+    Args:
+        spoil: where there is an answer, say that the manager is elsewhere.
+    """
 
     def read(port: int) -> dict[str, str]:
         store = TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=2), wait_for_workers=False)
-        return {key: store.get(key).decode() for key in ("manager_addr", "replica_id")}
+        found = {key: store.get(key).decode() for key in ("manager_addr", "replica_id")}
+        if spoil:
+            store.set("manager_addr", "http://127.0.0.1:9")
+            store.delete_key("replica_id")
+        return found
 
-    return in_threads({port: lambda p=port: read(p) for port in open_ports(only)}, 6.0)
-
-
-def spoil_stores(only: list[int] | None = None) -> list[int]:
-    """In every store that lets us, say that the manager is elsewhere, and delete what it said; which have let us."""
-
-    def spoil(port: int) -> bool:
-        store = TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=2), wait_for_workers=False)
-        store.set("stranger", "was here")
-        store.set("manager_addr", "http://127.0.0.1:9")
-        return bool(store.get("stranger"))
-
-    return sorted(in_threads({port: lambda p=port: spoil(p) for port in open_ports(only)}, 6.0))
+    return in_threads({port: lambda p=port: read(p) for port in open_ports(only)}, 5.0)
 
 
 def join(step: int, folder: str, seconds: float = 8.0, only: list[int] | None = None) -> dict[str, Any]:
@@ -207,16 +203,10 @@ def guess(step: int, seconds: float = 6.0, only: list[int] | None = None) -> dic
 def kill(only: list[int] | None = None) -> dict[int, str]:
     """Tell every port to end its process, as torchft's managers do when one asks; what they answered.
 
-    Once properly, and once with all said at once and hung up before anybody can look who has called.
+    Once properly, and before that with all said at once, and hung up.
     """
     reason = b"\x0a\x08stranger"
-    for listener in ports.listeners():
-        if only is None or listener.port in only:
-            for family, host in listener.ways() * 5:
-                with contextlib.suppress(OSError), socket.socket(family) as sock:
-                    sock.settimeout(PATIENCE_S)
-                    sock.connect((host, listener.port))
-                    sock.sendall(http2.HELLO + http2.call(1, KILL, reason))
+    _blurt([http2.HELLO + http2.call(1, KILL, reason)] * 5, only)
 
     def ask(port: int) -> str:
         channel = grpc.insecure_channel(f"ipv4:127.0.0.1:{port}", options=[("grpc.enable_http_proxy", 0)])
@@ -227,21 +217,33 @@ def kill(only: list[int] | None = None) -> dict[int, str]:
 
 
 def say_and_hang_up(step: int, only: list[int] | None = None) -> int:
-    """Ask for a quorum at that step with every guessed store, and be gone before anybody can look who has called.
+    """Ask for a quorum at that step with every guessed store, and hang up; how many requests were sent."""
+    stores = [f"127.0.0.1:{port}" for port in open_ports(only)]
+    members = [Member(f"toy_0:{uuid.uuid4()}", "http://127.0.0.1:9", store, step=step) for store in stores]
+    return _blurt([http2.HELLO + http2.call(1, QUORUM, messages.write_request(member)) for member in members], only)
 
-    Whose connection it is cannot be told any more by then: the kernel shows the closed end as root's. Returns how
-    many requests were taken by the kernel of the other side.
+
+def _blurt(words: list[bytes], only: list[int] | None) -> int:
+    """Say each of these at every port, on a connection of its own, and be gone before anybody can look who has called.
+
+    Whose connection it is cannot be told any more by then: the kernel shows an end that was closed as root's. Returns
+    how many times that could be said.
     """
-    here, sent = open_ports(only), 0
-    for listener in [listener for listener in ports.listeners() if listener.port in here]:
-        for way, store in itertools.product(listener.ways(), here):
-            member = Member(f"toy_0:{uuid.uuid4()}", "http://127.0.0.1:9", f"127.0.0.1:{store}", step=step)
-            with contextlib.suppress(OSError), socket.socket(way[0]) as sock:
-                sock.settimeout(0.2)
-                sock.connect((way[1], listener.port))
-                sock.sendall(http2.HELLO + http2.call(1, QUORUM, messages.write_request(member)))
-                sent += 1
-    return sent
+
+    def say(listener: ports.Listener, family: socket.AddressFamily, host: str) -> int:
+        said = 0
+        with contextlib.suppress(OSError):
+            for text in words:
+                with socket.socket(family) as sock:
+                    sock.settimeout(PATIENCE_S)
+                    sock.connect((host, listener.port))
+                    sock.sendall(text)
+                    said += 1
+        return said
+
+    here = [listener for listener in ports.listeners() if only is None or listener.port in only]
+    tasks = {(one, way): lambda o=one, w=way: say(o, *w) for one in here for way in one.ways()}
+    return sum(in_threads(tasks, PATIENCE_S + 5.0).values())
 
 
 # --- floods --------------------------------------------------------------------------------------------------------
@@ -401,15 +403,17 @@ def _read(sock: socket.socket, seconds: float) -> bytes:
 
 def _greeted(candidates: set[int]) -> tuple[socket.socket | None, bytes]:
     """A connection to somebody who speaks first, and what was said."""
-    for port in candidates:
-        sock = socket.socket()
-        sock.settimeout(0.3)
-        with contextlib.suppress(OSError):
-            sock.connect(("127.0.0.1", port))
-            if greeting := _read(sock, 0.3):
-                return sock, greeting
-        sock.close()
-    return None, b""
+
+    def connect(port: int) -> tuple[socket.socket, bytes]:
+        sock = socket.create_connection(("127.0.0.1", port), 0.3)
+        greeting = _read(sock, 0.3)
+        if not greeting:
+            sock.close()
+            raise ConnectionError
+        return sock, greeting
+
+    found = in_threads({port: lambda p=port: connect(p) for port in candidates}, 0.7)
+    return next(iter(found.values()), (None, b""))
 
 
 def squat(wanted: list[int], folder: str, seconds: float) -> dict[str, object]:
@@ -442,8 +446,7 @@ def plant(run: str, files: dict[str, str], folder: str, pipes: list[str]) -> lis
 
 
 ATTACKS: dict[str, Callable[..., Any]] = {
-    attack.__name__: attack
-    for attack in (look, read_stores, spoil_stores, join, guess, kill, say_and_hang_up, flood, squat, plant)
+    attack.__name__: attack for attack in (look, read_stores, join, guess, kill, say_and_hang_up, flood, squat, plant)
 }
 
 LIGHT = (look, kill, guess, say_and_hang_up, flood, plant)  # these need no torch, which takes two seconds to import

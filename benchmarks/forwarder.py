@@ -5,8 +5,8 @@
 One group asks for a quorum again and again with torchft's own client: straight, of a Lighthouse that anybody can reach,
 and as ftslurm runs it, through the door of the group's guard (ftslurm/worker/forward.py) and the gate of the
 Lighthouse's (ftslurm/worker/gate.py), each a process of its own; both in turn, of our Lighthouse and of torchft's. Then
-what a new connection costs until its first answer, handshake included, and what the door costs while a manager only
-sends its heartbeats.
+what a new connection costs until its first answer, handshake included, what the door costs while a manager only sends
+its heartbeats, and the same for a group's store.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import atexit
 import json
 import os
 import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -32,6 +35,9 @@ from lighthouse_process import LighthouseProcess
 
 from ftslurm import channel
 from ftslurm.worker.forward import Forwarder
+from ftslurm.worker.gate import Gate
+from ftslurm.worker.inner import Inner
+from ftslurm.worker.refusals import Refusals
 
 KEY = os.urandom(32)
 RULES = {"min_replicas": 1, "join_timeout_ms": 100, "quorum_tick_ms": 20, "heartbeat_timeout_ms": 5000}
@@ -74,6 +80,58 @@ def step(folder: Path, kind: str) -> str:
         if message["type"] == "address":
             return str(message["url"])
     raise RuntimeError(f"the Lighthouse has not started, see {folder}")
+
+
+def keep_store(pipe: Connection) -> None:
+    """A group's stores and its guard in one process; tells where they are: one open to all, one behind the gate."""
+    from torch.distributed import TCPStore
+
+    stores = []
+    for _ in range(2):
+        listener = socket.create_server(("127.0.0.1", 0))
+        copy, port = listener.dup(), listener.getsockname()[1]
+        fd = listener.detach()
+        stores.append(
+            (copy, port, TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=fd))
+        )
+    selector = selectors.PollSelector()
+    gate = Gate(selector, "127.0.0.1", lambda: KEY, Refusals())
+    pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{gate.open()}/store"))
+    gate.offer("store", Inner(stores[1][0]))
+    while True:
+        for key, events in selector.select(min(1.0, gate.tend())):
+            key.data(events)
+
+
+def store_trips(url: str, count: int) -> list[float]:
+    """Seconds that a value takes to be set and read."""
+    from torch.distributed import TCPStore
+
+    store = TCPStore("127.0.0.1", int(url.rpartition(":")[2]), is_master=False)
+    times = []
+    for number in range(count):
+        began = time.perf_counter()
+        store.set("key", str(number))
+        store.get("key")
+        times.append(time.perf_counter() - began)
+    return times[count // 10 :]
+
+
+def started(context: Any, target: Callable[..., None], *words: object) -> tuple[Any, Any]:
+    """A process of ours, and the first thing it says."""
+    here, there = context.Pipe()
+    process = context.Process(target=target, args=(*words, there), daemon=True)
+    process.start()
+    return process, here.recv()
+
+
+def compare(name: str, ways: tuple[str, str], measure: Callable[[str, int], list[float]]) -> None:
+    """One row: both ways in turn."""
+    arms: tuple[list[float], list[float]] = ([], [])
+    for turn in range(8):
+        arms[turn % 2].extend(measure(ways[turn % 2], turn // 2))
+    more = 1e3 * (statistics.median(arms[1]) - statistics.median(arms[0]))
+    print(f"{name:<24}{cell(arms[0]):>18}{cell(arms[1]):>18}{more:>10.3f}", flush=True)
 
 
 def round_trips(url: str, count: int, first: int) -> list[float]:
@@ -129,35 +187,29 @@ def main() -> None:
     os.environ.setdefault("RUST_LOG", "warn")
     from torchft.coordination import LighthouseServer
 
-    context = get_context("fork" if sys.platform == "linux" else "spawn")
+    context = get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "open").mkdir()
         ours = LighthouseProcess(Path(folder) / "open", **RULES)
         atexit.register(ours.kill)
         stock = LighthouseServer(bind="127.0.0.1:0", **RULES | {"quorum_tick_ms": 1})
         stock_url = f"http://127.0.0.1:{stock.address().rpartition(':')[2]}"
-        print(f"{'ms, median (p99)':<16}{'straight':>20}{'closed':>20}{'more':>10}   of {args.n}")
+        print(f"{'ms, median (p99)':<24}{'straight':>18}{'closed':>18}{'more':>10}   of {args.n}")
+        part = args.n // 4
         for name, url in (("ftslurm", ours.url), ("torchft", stock_url)):
             (Path(folder) / name).mkdir()
-            closed = step(Path(folder) / name, name)
-            here, there = context.Pipe()
-            process = context.Process(target=forward, args=(closed, there), daemon=True)
-            process.start()
-            ways = (url, str(here.recv()))
-            for what, measure in (
-                ("quorum", lambda way, turn: round_trips(way, args.n // 4, turn * (args.n // 4))),
-                ("first answer", lambda way, _: first_answers(way, args.n // 16)),
-            ):
-                arms: tuple[list[float], list[float]] = ([], [])
-                for turn in range(8):  # in turn
-                    arms[turn % 2].extend(measure(ways[turn % 2], turn // 2))
-                more = 1e3 * (statistics.median(arms[1]) - statistics.median(arms[0]))
-                print(f"{name + ' ' + what:<20}{cell(arms[0]):>16}{cell(arms[1]):>20}{more:>10.3f}", flush=True)
+            process, way = started(context, forward, step(Path(folder) / name, name))
+            compare(f"{name} quorum", (url, way), lambda way, turn: round_trips(way, part, turn * part))
+            compare(f"{name} first answer", (url, way), lambda way, _: first_answers(way, part // 4))
             if name == "ftslurm":
-                share = heartbeats(ways[1], process.pid or 0)
-                print(f"CPU of the door with ten heartbeats a second: {100 * share:.2f} %", flush=True)
+                print(f"CPU of the door with ten heartbeats a second: {100 * heartbeats(way, process.pid):.2f} %")
             process.terminate()
         stock.shutdown()
+    keeper, (straight, closed) = started(context, keep_store)
+    process, way = started(context, forward, closed)
+    compare("store, set and get", (straight, way), lambda way, _: store_trips(way, part))
+    for each in (process, keeper):
+        each.terminate()
 
 
 if __name__ == "__main__":

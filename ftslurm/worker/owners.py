@@ -1,7 +1,13 @@
-"""Whose is the other end of a connection on this machine's loopback? From /proc/net/tcp and tcp6 (proc(5))."""
+"""Whose is the other end of a connection on this machine's loopback?
+
+The kernel is asked for that one socket (sock_diag(7)): 0.02 ms, whatever else is connected. Where it does not answer,
+the tables /proc/net/tcp and tcp6 are read (proc(5)), which takes milliseconds where they are large.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 from collections.abc import Iterator, Sequence
@@ -10,19 +16,51 @@ from contextlib import suppress
 Address = tuple[str, int]
 
 _ESTABLISHED = b"01"
-
-
 TRIES = 3  # a table that changes while it is read may lack a row (seq_file goes on by position)
+_SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # linux/netlink.h, linux/sock_diag.h
+_HEAD = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
+_ASKED = struct.Struct("=BBBBI2s2s16s16sIII")  # inet_diag_req_v2
+_TOLD = struct.Struct("=BBBB48xIIIII")  # inet_diag_msg: family, state ..., uid and inode at its end
 
 
 def uids_of_clients(clients: Sequence[Address], server: Address) -> list[int | None]:
     """For each connection the user whose socket is the client's end; None: it is closed, or that is not known.
 
-    However many there are, the tables are read once, or TRIES times if one cannot be found.
-
     Args:
         clients, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
     """
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
+            kernel.settimeout(1.0)
+            return [_ask(kernel, client, server) for client in clients]
+    except OSError:
+        return from_tables(clients, server)
+
+
+def _ask(kernel: socket.socket, client: Address, server: Address) -> int | None:
+    """The user of one socket.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    ports = struct.pack("!H", client[1]), struct.pack("!H", server[1])
+    hosts = socket.inet_aton(client[0]), socket.inet_aton(server[0])
+    none = 0xFFFFFFFF  # no cookie
+    asked = _ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, none, *ports, *hosts, 0, none, none)
+    kernel.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked)
+    told = kernel.recv(4096)
+    kind = _HEAD.unpack_from(told)[1]
+    if kind == _ERROR:
+        number = -struct.unpack_from("=i", told, _HEAD.size)[0]
+        if number == errno.ENOENT:
+            return None
+        raise OSError(number, os.strerror(number))
+    _, state, *_, uid, inode = _TOLD.unpack_from(told, _HEAD.size)
+    return uid if kind == _BY_FAMILY and state == int(_ESTABLISHED) and inode else None
+
+
+def from_tables(clients: Sequence[Address], server: Address) -> list[int | None]:
+    """The same from /proc: however many there are, the tables are read once, or TRIES times if one is not found."""
     found: dict[Address, int] = {}
     for _ in range(TRIES):
         missing = {_hex(client): client for client in clients if client not in found}

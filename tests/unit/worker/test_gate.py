@@ -246,11 +246,13 @@ def test_whose_a_connection_is() -> None:
         port = listener.getsockname()[1]
         near = connect(port)
         far, peer = listener.accept()
-        assert owners.uids_of_clients([peer, ("127.0.0.1", 1)], far.getsockname()) == [os.getuid(), None]
+        for whose in (owners.uids_of_clients, owners.from_tables):
+            assert whose([peer, ("127.0.0.1", 1)], far.getsockname()) == [os.getuid(), None]
+            assert whose([peer], ("127.0.0.1", port + 1)) == [None]
         assert list(owners.clients_of(port)) == [(peer, os.getuid())]
-        assert owners.uids_of_clients([peer], ("127.0.0.1", port + 1)) == [None]
         near.close()
         until(lambda: owners.uids_of_clients([peer], far.getsockname()) == [None])  # nobody holds it any more
+        assert owners.from_tables([peer], far.getsockname()) == [None]
         far.close()
 
 

@@ -22,19 +22,31 @@ def own_network() -> Iterator[None]:
     Raises:
         OSError: this process may not make one, or the kernel cannot.
     """
-    outside = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     addresses = [ADDRESS, *_own_addresses()]
+    outside = _present()
+    if _libc().setns(outside, _CLONE_NEWNET) != 0:  # root of a user namespace alone: from here there is no way back
+        os.close(outside)
+        _unshare(addresses)
+        outside = _present()
     try:
-        _check(_libc().unshare(_CLONE_NEWNET))
+        _unshare(addresses)
         try:
-            _bring_up("lo")
-            for number, address in enumerate(addresses):  # under its own name a machine has to reach itself
-                _give_address(f"lo:{number}", address)
             yield
         finally:
             _check(_libc().setns(outside, _CLONE_NEWNET))
     finally:
         os.close(outside)
+
+
+def _present() -> int:
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+
+
+def _unshare(addresses: list[str]) -> None:
+    _check(_libc().unshare(_CLONE_NEWNET))
+    _bring_up("lo")
+    for number, address in enumerate(addresses):  # under its own name a machine has to reach itself
+        _give_address(f"lo:{number}", address)
 
 
 def _own_addresses() -> list[str]:

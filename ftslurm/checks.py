@@ -73,6 +73,7 @@ _AT_MOST: Mapping[str, float] = {
 }
 # kill -9, SIGTERM, SIGSTOP, an exit, no memory and a hang of one rank; its node; scancel of its step; the Lighthouse.
 FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
+_WORDS = ("job.secrets", "run.trust", "cluster.setup", "cluster.srun", "standby.imports")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -104,6 +105,9 @@ def check(config: Config) -> None:
     for key, most in _AT_MOST.items():
         if (get(config, key) or 0) > most:
             raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
+    for key in _WORDS:
+        if not all(isinstance(word, str) for word in get(config, key)):  # OmegaConf lets them through
+            raise ConfigError(f"{key}: must be a list of words, and has a list or a mapping in it")
     for rule in (
         _check_groups,
         _check_roles,

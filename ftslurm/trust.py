@@ -23,6 +23,7 @@ MOST = 64 << 20  # bytes that are read of a file; none of ours is larger
 REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # somebody else's, no file, a link; nothing that passes
 _MOST_LINKS = 40  # as the kernel follows
 _COPY = "if you trust it, copy it: cp -r"
+_LOOK = "only its owner can act on the run; looking is done with ftslurm status and logs"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -139,8 +140,11 @@ def is_own(path: Path) -> bool:
     return not stat.S_ISLNK(found.st_mode) and distrust(found) is None
 
 
-def check_own(paths: Sequence[Path]) -> None:
+def check_own(paths: Sequence[Path], advice: str = _LOOK) -> None:
     """Refuse files and folders of a run that somebody else may have written, links among them; missing ones are fine.
+
+    Args:
+        advice: what to do about one that belongs to another user.
 
     Raises:
         Distrusted: the message names it.
@@ -154,7 +158,7 @@ def check_own(paths: Sequence[Path]) -> None:
             raise Distrusted(f"{path} cannot be looked at: {error.strerror}") from error
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             raise Distrusted(f"{path} is neither a file nor a folder, so it is not what ftslurm has made: remove it")
-        if why := distrust(found, "only its owner can act on the run; looking is done with ftslurm status and logs"):
+        if why := distrust(found, advice):
             raise Distrusted(f"{path}: {why}")
 
 
@@ -238,7 +242,8 @@ def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made
     others = dict.fromkeys(name for one in doubts for name in _names(one))
     said = f"others could put another folder in the place of the run directory {path}: " + "; ".join(map(_say, doubts))
     if open_to_all := [str(one.path) for one in doubts if one.everybody]:
-        return f"{said}. Close it with: chmod o-w {' '.join(open_to_all)}; or choose another place with run.root=DIR"
+        elsewhere = "" if made else "; or choose another place with run.root=DIR"
+        return f"{said}. Close it with: chmod o-w {' '.join(open_to_all)}{elsewhere}"
     words = ",".join([*trusted, *others])
     setting = f"write trust: [{words}] under run: in its config.yaml" if made else f"set run.trust=[{words}]"
     elsewhere = "" if made else "choose another place with run.root=DIR; or, "

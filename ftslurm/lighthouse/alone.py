@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ftslurm.config import LighthouseConfig
-from ftslurm.errors import ConfigError
+from ftslurm.errors import ConfigError, FtslurmError
 from ftslurm.lighthouse.door import Door
 from ftslurm.lighthouse.output import flush, log
 from ftslurm.lighthouse.place import BIND_FOR_S
 from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
 from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
+from ftslurm.trust import check_own
 
 _DEFAULT = LighthouseConfig()
 SETTINGS: dict[str, int] = {
@@ -43,6 +44,7 @@ SETTINGS: dict[str, int] = {
 NOT_PROTECTED = (
     "the token keeps others out of the quorum, but travels in clear text: who can listen on the network can read it",
     "the managers, stores and checkpoint servers of the groups stay as open as torchft makes them",
+    "torchft's managers print the address, with the token, into their own log: keep it private, or set RUST_LOG=warn",
 )
 OPEN = "open=true: any manager that reaches the port is let in, also another user's, and can be taken for the training"
 HELP = f"""\
@@ -59,6 +61,10 @@ in the file NAME/token, else a random one, written there: it stays the same when
 What it does not protect:
   {NOT_PROTECTED[0]}
   {NOT_PROTECTED[1]}
+  {NOT_PROTECTED[2]}
+
+While anybody of the old training is heard, groups that begin anew get no quorum. To begin anew on purpose end all of
+them and wait for forget_after_ms, or start a Lighthouse with another name.
 """
 
 
@@ -107,9 +113,11 @@ def main(words: Sequence[str]) -> int:
         return 0
     try:
         told = read(words)
-        Path(told.name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(told.name)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_own([folder, folder / "lighthouse.json", folder / "lighthouse.quorum"], "choose another with name=NAME")
         asyncio.run(_serve(told))
-    except (ConfigError, OSError, ValueError, RuntimeError) as error:
+    except (FtslurmError, OSError, ValueError, RuntimeError) as error:
         flush()
         print(f"lighthouse: {error}", file=sys.stderr)
         return 2

@@ -230,8 +230,27 @@ def test_nothing_is_left_behind_however_it_ends(start: Start, tmp_path: Path, mo
 def test_help_says_what_is_not_protected() -> None:
     command = [sys.executable, "-m", "ftslurm.lighthouse", "--help"]
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    for words in ("open=true", "http://TOKEN@host:port", "clear text", "checkpoint servers", "min_replicas=N"):
+    for words in (
+        "open=true",
+        "http://TOKEN@host:port",
+        "clear text",
+        "checkpoint servers",
+        "min_replicas=N",
+        "RUST_LOG=warn",
+    ):
         assert words in told
+
+
+@pytest.mark.parametrize("planted", ["mine", "mine/lighthouse.json", "mine/lighthouse.quorum"])
+def test_a_memory_that_others_can_write_is_refused(planted: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    if planted != "mine":
+        (tmp_path / planted).write_text("{}")
+    (tmp_path / planted).chmod(0o777)
+    command = [sys.executable, "-m", "ftslurm.lighthouse", "name=mine"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr == f"lighthouse: {planted}: others can write into it (mode 0777); if nobody did: chmod -R go-w\n"
 
 
 def test_a_token_in_the_command_line_is_refused(tmp_path: Path) -> None:

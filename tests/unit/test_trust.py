@@ -82,6 +82,8 @@ def test_a_folder_that_everybody_may_write_is_never_trusted(tmp_path: Path) -> N
         trust.check_way(run, [])
     with pytest.raises(Distrusted):
         trust.check_way(run, ["0"])
+    with pytest.raises(Distrusted, match=rf"chmod o-w {open_to_all}$"):  # it is there: no other place can be chosen
+        trust.check_way(run, [], made=True)
     (tmp_path / "hidden").symlink_to(open_to_all)
     with pytest.raises(Distrusted, match=f"{open_to_all} may be written"):
         trust.check_way(tmp_path / "hidden" / "mine" / "ddp", [])

@@ -190,11 +190,13 @@ def plan_verb(words: list[str]) -> int:
     from ftslurm.compose import run_hydra
 
     def show(config: Config) -> int:
-        from ftslurm import cluster, plan
+        from ftslurm import cluster, plan, submit, trust
 
         note = cluster.resolve(config, preview=True)
         if note:
             print(f"ftslurm: {note}", file=sys.stderr)
+        confidential.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
+        trust.check_way(Path(config.run.dir or config.run.root), config.run.trust)
         for line in plan.plan(config):
             print(line)
         return 0

@@ -198,12 +198,12 @@ async def _bind(port: int) -> socket.socket:
 
 
 async def _forget(server: Server, after_s: float) -> NoReturn:
-    """Let a new history begin once nobody is left of the old one."""
+    """Let a new history begin once nobody is left of the old one; who is refused because of it does not count."""
     heard = now()
     while True:
         await asyncio.sleep(min(1.0, after_s / 4))
         book = server.book
-        heard = max([heard, *book.beats.values()])
+        heard = max([heard, *(beat for name, beat in book.beats.items() if name in book.holders)])
         if now() - heard >= after_s and book.memory.highest > 0:
             log(f"nobody has been heard for {after_s:g} s: who comes now may begin anew")
             book.new_history(0)

@@ -338,6 +338,17 @@ def test_a_secret_on_the_command_line_is_warned_of_and_one_that_is_missing_refus
     assert run_dirs(home) == []
 
 
+def test_plan_refuses_what_run_would_refuse(home: Path) -> None:
+    missing = ftslurm("plan", "job.secrets=[HF_TOKEN]", *LOCAL, cwd=home, HF_TOKEN="")
+    assert missing.returncode == 2
+    assert missing.stderr.startswith("ftslurm: job.secrets: HF_TOKEN is not set in this environment, or empty")
+    (home / "everybodys").mkdir()
+    (home / "everybodys").chmod(0o777)
+    unsafe = ftslurm("plan", "run.root=everybodys/runs", *LOCAL, cwd=home)
+    assert unsafe.returncode == 2
+    assert "may be written by everybody" in unsafe.stderr
+
+
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 ODD = ["two words", """it's "quoted" $HOME \\ ;""", "two\nlines", "--flag=x,y", "é", "", "[1]"]

@@ -44,10 +44,14 @@ def install(gateway: Gateway, module: Any = None) -> None:
             self.room = threading.BoundedSemaphore(MOST_STRANGERS)
 
         def process_request(self, request: Any, client_address: Any) -> None:
-            if self.room.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
+            if not self.room.acquire(blocking=False):
                 self.shutdown_request(request)
+                return
+            try:
+                super().process_request(request, client_address)
+            except RuntimeError:  # no thread can be had: its place is free again
+                self.room.release()
+                raise
 
         def finish_request(self, request: Any, client_address: Any) -> None:
             here = f"{module.socket.gethostname()}:{self.socket.getsockname()[1]}"

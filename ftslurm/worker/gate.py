@@ -88,7 +88,7 @@ class Gate:
             key: tells the run's key, b"" as long as it is not known.
         """
         self.selector = selector
-        self.name = name
+        self.name = name.lower()  # as addresses.read has it: capital letters mean nothing in it
         self.key = key
         self.refusals = refusals
         self.clock = clock

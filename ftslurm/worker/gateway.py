@@ -1,7 +1,9 @@
 """What a worker asks its guard for: a way to a server of the run, and a way in for the servers that it has itself.
 
 One message a question and one an answer, JSON, over a socket pair that was made before the worker was forked; the
-guard's end is network.py. No torch here, and nothing that its guard may not import.
+guard's end is network.py. An answer bears the number of its question: one that nobody waits for any more, because the
+guard was stopped for a while or a signal's handler has raised something, is nobody else's. No torch here, and nothing
+that its guard may not import.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import json
 import os
 import socket
 import threading
+import time
 from typing import Any
 
 LONGEST = 4096  # of a message, in bytes
@@ -22,7 +25,7 @@ class Gateway:
     def __init__(self, connection: socket.socket) -> None:
         self._connection: socket.socket | None = connection
         self._turn = threading.Lock()
-        connection.settimeout(PATIENCE_S)
+        self._asked = 0
 
     def keep(self) -> None:
         """This process is the worker: those that it forks are not."""
@@ -82,15 +85,27 @@ class Gateway:
         with self._turn:
             if self._connection is None:
                 raise OSError("a process that the worker has forked has no guard")
-            data = json.dumps({"question": question, **fields}).encode()
+            self._asked += 1
+            data = json.dumps({"question": question, "number": self._asked, **fields}).encode()
+            self._connection.settimeout(PATIENCE_S)
             if descriptor is None:
                 self._connection.send(data)
             else:
                 socket.send_fds(self._connection, [data], [descriptor])
-            answer = json.loads(self._connection.recv(LONGEST) or b"{}")
+            answer = self._answer(self._connection, self._asked)
         if "error" in answer or "value" not in answer:
             raise OSError(answer.get("error") or "the guard is gone")
         return answer["value"]
+
+    @staticmethod
+    def _answer(connection: socket.socket, number: int) -> dict[str, Any]:
+        """The answer to that question; {}: the guard is gone."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            answer: dict[str, Any] = json.loads(connection.recv(LONGEST) or b"{}")
+            if not answer or answer.get("number") == number:
+                return answer
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import selectors
 import socket
@@ -41,6 +42,7 @@ class Network:
         self.doors: dict[str, Forwarder] = {}  # and to stores and managers, by their address
         self.store = ""  # the address of the group's own
         _raise_limit()
+        requests.setblocking(False)  # a worker that does not read its answers must not make us wait
         selector.register(requests, selectors.EVENT_READ, self._asked)
 
     def learn(self, key: str) -> None:
@@ -124,16 +126,24 @@ class Network:
     def _asked(self, _events: int) -> None:
         try:
             data, descriptors, _, _ = socket.recv_fds(self.requests, LONGEST, 1)
+        except BlockingIOError:
+            return
         except OSError:
             data, descriptors = b"", []
         if not data:
             self.selector.unregister(self.requests)
             self.requests.close()
             return
+        number = None
         try:
-            answer: dict[str, object] = {"value": self._answer(json.loads(data), descriptors)}
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-            answer = {"error": str(error)}
+            asked = json.loads(data)
+            number = asked["number"]
+            answer: dict[str, object] = {"value": self._answer(asked, descriptors)}
+        except Exception as error:  # whatever a worker gone wrong may say, its guard goes on
+            answer = {"error": str(error) or repr(error)}
+        for left in descriptors:  # that no server has been made of
+            os.close(left)
+        answer["number"] = number
         with contextlib.suppress(OSError):
             self.requests.send(json.dumps(answer).encode())
 
@@ -142,9 +152,11 @@ class Network:
             case "reserve":
                 return self.gate.open(int(asked["port"]))
             case "publish" if asked["unix"]:
-                self.gate.offer(asked["service"], UnixTarget(descriptors[0]))
+                self.gate.offer(str(asked["service"]), UnixTarget(descriptors.pop()))
             case "publish":
-                self._publish(asked["service"], Inner(socket.socket(fileno=descriptors[0])))
+                listener = socket.socket(fileno=descriptors[0])
+                descriptors.clear()
+                self._publish(str(asked["service"]), Inner(listener))
             case "withdraw":
                 self.gate.withdraw(asked["service"])
             case "door":

@@ -7,6 +7,7 @@ the tables /proc/net/tcp and tcp6 are read (proc(5)), which takes milliseconds w
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import socket
 import struct
@@ -16,6 +17,7 @@ from contextlib import suppress
 Address = tuple[str, int]
 
 _ESTABLISHED = b"01"
+_OPEN = (_ESTABLISHED, b"04", b"05")  # or it will say no more, but still hears: FIN_WAIT1, FIN_WAIT2
 TRIES = 3  # a table that changes while it is read may lack a row (seq_file goes on by position)
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # linux/netlink.h, linux/sock_diag.h
 _HEAD = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
@@ -30,21 +32,51 @@ def uids_of_clients(clients: Sequence[Address], server: Address) -> list[int | N
         clients, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
     """
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
-            kernel.settimeout(1.0)
-            return [_ask(kernel, client, server) for client in clients]
+        if tells():
+            with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel:
+                kernel.settimeout(1.0)
+                return [_ask(kernel, client, server) for client in clients]
     except OSError:
-        return from_tables(clients, server)
+        pass
+    return from_tables(clients, server)
+
+
+@functools.cache
+def tells() -> bool:
+    """Whether this kernel answers at all: without its module tcp_diag it says ENOENT of every socket there is.
+
+    Raises:
+        OSError: that cannot be found out now.
+    """
+    with (
+        socket.create_server(("127.0.0.1", 0)) as own,
+        socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as kernel,
+    ):
+        kernel.settimeout(1.0)
+        return _look_up(kernel, own.getsockname(), (socket.inet_ntoa(bytes(4)), 0)) is not None
 
 
 def _ask(kernel: socket.socket, client: Address, server: Address) -> int | None:
-    """The user of one socket.
+    """The user of one end of a connection; None: it is closed.
 
     Raises:
         OSError: the kernel does not tell.
     """
-    ports = struct.pack("!H", client[1]), struct.pack("!H", server[1])
-    hosts = socket.inet_aton(client[0]), socket.inet_aton(server[0])
+    found = _look_up(kernel, client, server)
+    if found is None:
+        return None
+    state, uid, inode = found
+    return uid if state == int(_ESTABLISHED) and inode else None
+
+
+def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int, int, int] | None:
+    """State, user and inode of one socket; None: there is none.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    ports = struct.pack("!H", here[1]), struct.pack("!H", there[1])
+    hosts = socket.inet_aton(here[0]), socket.inet_aton(there[0])
     none = 0xFFFFFFFF  # no cookie
     asked = _ASKED.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, none, *ports, *hosts, 0, none, none)
     kernel.send(_HEAD.pack(_HEAD.size + len(asked), _BY_FAMILY, _REQUEST, 1, 0) + asked)
@@ -56,7 +88,7 @@ def _ask(kernel: socket.socket, client: Address, server: Address) -> int | None:
             return None
         raise OSError(number, os.strerror(number))
     _, state, *_, uid, inode = _TOLD.unpack_from(told, _HEAD.size)
-    return uid if kind == _BY_FAMILY and state == int(_ESTABLISHED) and inode else None
+    return (state, uid, inode) if kind == _BY_FAMILY else None
 
 
 def from_tables(clients: Sequence[Address], server: Address) -> list[int | None]:
@@ -79,7 +111,7 @@ def clients_of(port: int) -> Iterator[tuple[Address, int]]:
     there = _hex(("127.0.0.1", port))
     for line in _lines(there):
         row = _Row(line)
-        if row.there == there and row.state == _ESTABLISHED:
+        if row.there == there and row.state in _OPEN:
             yield (_address(row.here), row.uid if row.inode else -1)
 
 

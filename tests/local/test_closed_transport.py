@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import http.server
 import pickle
@@ -152,4 +153,21 @@ def test_silent_strangers_do_not_keep_the_run_out(guard: Guard, sender: Any) -> 
     assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
     for sock in held:
         sock.close()
+    here.shutdown()
+
+
+def test_where_no_thread_can_be_had_no_place_is_lost(
+    guard: Guard, sender: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    where = ("127.0.0.1", sender._server.socket.getsockname()[1])
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", none)
+        for _ in range(2 * closed_transport.MOST_STRANGERS):
+            with socket.create_connection(where, 5.0) as sock, contextlib.suppress(ConnectionResetError):
+                assert sock.recv(1) == b""
+    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
+    assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
     here.shutdown()

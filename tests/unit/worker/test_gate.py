@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
+import select
 import selectors
 import socket
 import threading
@@ -319,3 +321,99 @@ def test_the_port_asked_for_is_had_or_said(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
     assert gate.open(port) == f"127.0.0.1:{port}"
     gate.close()
+
+
+# --- what a worker asks its guard ----------------------------------------------------------------------------------
+
+
+class Asked:
+    """A guard that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.requests, questions = pair()
+        self.network = Network(selectors.PollSelector(), self.requests, "127.0.0.1")
+        self.network.learn(KEY.hex())
+        self.gateway = Gateway(questions)
+        self.questions = questions
+
+    def say(self, data: bytes, *descriptors: int) -> bytes:
+        """What the guard answers to a message."""
+        socket.send_fds(self.questions, [data], descriptors)
+        self.network._asked(selectors.EVENT_READ)
+        return self.questions.recv(4096)
+
+
+def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = Asked()
+    monkeypatch.setattr("ftslurm.worker.gateway.PATIENCE_S", 0.05)
+    with pytest.raises(TimeoutError):
+        asked.gateway.key()  # the guard has been stopped
+    monkeypatch.setattr("ftslurm.worker.gateway.PATIENCE_S", PATIENCE_S)
+    asked.network._asked(selectors.EVENT_READ)
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(asked.gateway.reserve()), daemon=True)
+    thread.start()
+    assert select.select([asked.requests], [], [], PATIENCE_S)[0]
+    asked.network._asked(selectors.EVENT_READ)
+    thread.join(PATIENCE_S)
+    assert found == [asked.network.gate.host_port]
+    asked.network.gate.close()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"[" * 4000,
+        b'{"number": 1, "question": "reserve", "port": 70000}',
+        b'{"number": 1, "question": "reserve", "port": 1e999}',
+        b'{"number": 1, "question": "publish", "service": "store", "unix": false}',
+        b"\xff\xfe",
+        b"[]",
+    ],
+)
+def test_whatever_a_worker_says_its_guard_goes_on_and_keeps_no_descriptor(message: bytes) -> None:
+    asked, (out, into) = Asked(), os.pipe()
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    assert b'"error"' in asked.say(message, out)
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(out)
+    os.close(into)
+
+
+def test_a_worker_that_reads_no_answers_does_not_make_its_guard_wait() -> None:
+    asked = Asked()
+    for _ in range(2000):
+        asked.questions.send(b'{"number": 1, "question": "key"}')
+        asked.network._asked(selectors.EVENT_READ)
+
+
+def test_capital_letters_in_a_machines_name_keep_nobody_out(loop: Loop) -> None:
+    gate = Gate(loop.selector, "LocalHost", lambda: KEY, loop.refusals)
+    loop.do(gate.open)
+    listener = socket.create_server(("127.0.0.1", 0))
+    with echo(listener):
+        loop.do(lambda: gate.offer("store", Inner(listener.dup())))
+        sock = loop.door(f"{gate.host_port}/store")
+        sock.sendall(b"abc")
+        assert sock.recv(3) == b"ABC"
+    loop.do(gate.close)
+
+
+def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert owners.tells()
+    owners.tells.cache_clear()
+    monkeypatch.setattr(owners, "_look_up", lambda *_: None)  # what ENOENT comes to, without the module tcp_diag
+    with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
+        try:
+            assert owners.uids_of_clients([client.getsockname()], server.getsockname()) == [os.getuid()]
+        finally:
+            owners.tells.cache_clear()
+
+
+def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
+        client.shutdown(socket.SHUT_WR)
+        assert (client.getsockname(), os.getuid()) in list(owners.clients_of(server.getsockname()[1]))

@@ -333,12 +333,24 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
     host, _, port = gateway.reserve().rpartition(":")
     listener = socket.create_server(("127.0.0.1", 0), backlog=256)
     here, mine = os.dup(listener.fileno()), listener.getsockname()[1]
-    _kept.append(
-        TCPStore("127.0.0.1", mine, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
-    )
+    store = TCPStore("127.0.0.1", mine, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    _kept.append(store)
     publish(gateway, addresses.STORE, here, mine)
     os.close(here)
+    empty(store)
     return host, int(port)
+
+
+def empty(store: Any) -> None:
+    """A stranger who was quicker than the filter may have left something: ranks would believe it (manager_addr).
+
+    Raises:
+        OSError: that cannot be undone with this torch.
+    """
+    if store.num_keys() and not hasattr(store, "list_keys"):
+        raise OSError("a stranger has written to the group's store before it was closed to him")
+    for key in store.list_keys() if store.num_keys() else ():
+        store.delete_key(key)
 
 
 def leave_together(rank: int, world: int) -> None:

@@ -285,7 +285,7 @@ class _Link:
 
     def _near_ready(self, _events: int) -> None:
         """Nobody there yet. Whoever hangs up meanwhile has given up: HTTP/2 knows no half-closed connections."""
-        if self.closed:
+        if self.closed or self.splice is not None:
             return
         try:
             data = self.near.recv(CHUNK - len(self.held))

@@ -295,6 +295,7 @@ class Guard:
         words = script.last_words(self.log.path) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
+        self.network.gate.close()  # who dials the dead must not wait for us
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
         self.wire.finish(self.task.options.orphan_after_s)
         if not killed:

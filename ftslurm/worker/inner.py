@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 
 _SO_ATTACH_FILTER = 26
 _LOOPBACK = 0x7F000001
@@ -35,8 +36,11 @@ class Inner:
         self.listener = listener
         self.port = int(listener.getsockname()[1])
         self.ports: set[int] = set()  # of our connections that are being set up
-        self.filtered = True
-        self._allow()
+        try:
+            attach(listener, ())
+            self.filtered = True
+        except OSError:
+            self.filtered = False  # a kernel without; whoever made us says so
 
     def dial(self) -> socket.socket:
         """A socket that is being connected to it; `settled` once it is connected, or has failed.
@@ -63,19 +67,16 @@ class Inner:
     def settled(self, far: socket.socket) -> None:
         """Its port is no longer let in."""
         self.ports.discard(far.getsockname()[1])
-        self._allow()
+        with suppress(OSError):  # want of memory: the next one who dials says it anew
+            self._allow()
 
     def close(self) -> None:
         """Let go of it; it goes on listening if its process does."""
         self.listener.close()
 
     def _allow(self) -> None:
-        if not self.filtered:
-            return
-        try:
+        if self.filtered:
             attach(self.listener, self.ports)
-        except OSError:
-            self.filtered = False  # a kernel without; whoever made us says so
 
 
 def attach(listener: socket.socket, ports: Iterable[int]) -> None:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,8 @@ def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
         assert "how this task has ended cannot be left for a new controller" in task.step_log()
         with attached(folder) as there:
             assert there.until("exited")["code"] == 0
-            there.send("ping")
+            with suppress(BrokenPipeError):  # that somebody has come may have been enough
+                there.send("ping")
             assert there.process.wait(PATIENCE_S) == 0
             assert task.process.wait(PATIENCE_S) == 0
 

@@ -29,6 +29,7 @@ from ftslurm.lighthouse.place import BIND_FOR_S
 from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
 from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
 from ftslurm.trust import check_own
+from ftslurm.worker.gate import bind
 
 _DEFAULT = LighthouseConfig()
 SETTINGS: dict[str, int] = {
@@ -188,10 +189,8 @@ async def _bind(port: int) -> socket.socket:
     """
     deadline = now() + (BIND_FOR_S if port else 0.0)
     while True:
-        for family, host in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104 other nodes dial it
-            with suppress(OSError, ValueError):  # the second where IPv6 is off
-                both = family == socket.AF_INET6
-                return socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=both)
+        with suppress(OSError):
+            return bind(socket.gethostname(), port)
         if now() >= deadline:
             raise RuntimeError(f"port {port} cannot be had: name another (port=N), or none")
         await asyncio.sleep(0.05)

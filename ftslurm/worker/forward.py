@@ -22,13 +22,12 @@ import socket
 import time
 from collections.abc import Callable
 
-from ftslurm.worker import addresses, handshake, owners
+from ftslurm.worker import addresses, arrivals, handshake, owners
 from ftslurm.worker.refusals import Refusals
 from ftslurm.worker.resolve import Address, Resolver
 from ftslurm.worker.splice import CHUNK, Splice, listen
 
 MOST = 512  # connections at a time; who comes later waits in the kernel's queue. A manager has two
-AT_ONCE = 32  # of them are taken before anything else is looked at
 SILENT_FOR_S = 10.0  # whoever connects and says nothing for so long is hung up on
 DIAL_FOR_S = 2.0  # an address that neither takes nor refuses a connection for this long is dialled anew
 DIAL_ONCE_FOR_S = 10.0  # or given up, if what is there does not move
@@ -179,19 +178,9 @@ class Forwarder:
         self.accepting = room
 
     def _accept(self, _events: int) -> None:
-        """Take some of those who have come; whoever floods us must not keep the guard from its other work."""
-        come: list[tuple[socket.socket, tuple[str, int]]] = []
-        while len(come) < min(AT_ONCE, MOST - len(self.links)):
-            try:
-                near, peer = self.listener.accept()
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno != errno.ECONNABORTED:
-                    self.next_accept = self.clock() + 0.5  # no file descriptors, no memory: not in a busy loop
-                    break
-                continue
-            come.append((near, peer))
+        """Take some of those who have come, if they are ours."""
+        come, rest_s = arrivals.take(self.listener, MOST - len(self.links))
+        self.next_accept = self.clock() + rest_s
         found = owners.uids_of_clients([peer for _, peer in come], self.listener.getsockname())
         for (near, _), owner in zip(come, found, strict=True):
             if owner == os.getuid():

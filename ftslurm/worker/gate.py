@@ -21,13 +21,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from ftslurm.worker import handshake
+from ftslurm.worker import arrivals, handshake
 from ftslurm.worker.refusals import Refusals
 from ftslurm.worker.splice import Splice, listen
 
 MOST_STRANGERS = 64  # connections that have not proved themselves
 MOST_GUESTS = 4096  # connections in all
-AT_ONCE = 32  # of them are taken before anything else is looked at
 PROVE_WITHIN_S = 1.0
 OFFERED_WITHIN_S = 10.0  # an address may be known before its server is up
 BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
@@ -106,7 +105,7 @@ class Gate:
             OSError: that port cannot be had.
         """
         if self.listener is None:
-            self.listener = _bind(self.name, port)
+            self.listener = bind(self.name, port)
             self.listener.setblocking(False)
             self.host_port = f"{self.name}:{self.listener.getsockname()[1]}"
             self._accept_or_not()
@@ -163,16 +162,9 @@ class Gate:
 
     def _accept(self, _events: int) -> None:
         assert self.listener is not None
-        for _ in range(AT_ONCE):
-            try:
-                near, peer = self.listener.accept()
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno == errno.ECONNABORTED:
-                    continue
-                self.next_accept = self.clock() + 0.5  # no file descriptors, no memory: not in a busy loop
-                break
+        come, rest_s = arrivals.take(self.listener, arrivals.AT_ONCE)
+        self.next_accept = self.clock() + rest_s
+        for near, peer in come:
             self._make_room()
             guest = _Guest(self, near, str(peer[0]))
             self.guests[guest] = None
@@ -307,7 +299,7 @@ class _Guest:
                 end.close()
 
 
-def _bind(name: str, port: int) -> socket.socket:
+def bind(name: str, port: int) -> socket.socket:
     """A listening socket: on a local run only this machine can reach it, on a cluster the other nodes must.
 
     Raises:

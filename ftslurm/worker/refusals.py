@@ -18,7 +18,3 @@ class Refusals:
         if self.counts[kind] == 1:
             with suppress(OSError):
                 os.write(2, f"ftslurm: refused: {words} (more of the kind are not told)\n".encode())
-
-    def summary(self) -> str:
-        """How many of each kind; "": none."""
-        return ", ".join(f"{count} x {kind}" for kind, count in self.counts.items())

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import threading
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+import guarded_network
 import pytest
 
 from ftslurm.lighthouse import place
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.network import Network
+from ftslurm.worker.gateway import Gateway
 
 
 @pytest.fixture
 def gateway() -> Iterator[Gateway]:
-    selector, over = selectors.PollSelector(), threading.Event()
-    requests, questions = pair()
-    network = Network(selector, requests, "127.0.0.1")
-
-    def serve() -> None:
-        while not over.is_set():
-            for key, events in selector.select(min(0.01, network.tend())):
-                key.data(events)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    yield Gateway(questions)
-    over.set()
-    thread.join(20)
+    with guarded_network.asked() as made:
+        yield made
 
 
 def test_it_moves_unless_somebody_has_asked_for_that_port(gateway: Gateway) -> None:

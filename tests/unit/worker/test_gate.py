@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import guarded_network
 import pytest
 
 from ftslurm.worker import gate as gates
@@ -279,37 +280,21 @@ def test_a_door_serves_its_owner_alone(loop: Loop, capfd: pytest.CaptureFixture[
 
 
 def test_what_a_worker_asks_its_guard() -> None:
-    selector = selectors.PollSelector()
-    requests, questions = pair()
-    network = Network(selector, requests, "127.0.0.1")
-    network.learn(KEY.hex())
-    network.learn("ff" * 32)
-    over = threading.Event()
-
-    def serve() -> None:
-        while not over.is_set():
-            for key, events in selector.select(min(0.01, network.tend())):
-                key.data(events)
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    gateway = Gateway(questions)
-    place = gateway.reserve()
-    assert gateway.reserve() == place
-    assert gateway.key() == KEY
-    assert gateway.door("elsewhere:29500") == "elsewhere:29500"
-    way = gateway.door(f"http://{place}/store")
-    assert gateway.door(f"{place}/store") == way
-    with socket.create_server(("127.0.0.1", 0), backlog=50) as listener, echo(listener):
-        gateway.publish("store", listener.fileno())
-        with connect(int(way.rpartition(":")[2])) as sock:
-            sock.sendall(b"abc")
-            assert sock.recv(10) == b"ABC"
-        gateway.withdraw("store")
-    with pytest.raises(OSError, match="no such question"):
-        gateway._ask("nonsense")
-    over.set()
-    thread.join(PATIENCE_S)
+    with guarded_network.asked(KEY, b"\xff" * 32) as gateway:
+        place = gateway.reserve()
+        assert gateway.reserve() == place
+        assert gateway.key() == KEY
+        assert gateway.door("elsewhere:29500") == "elsewhere:29500"
+        way = gateway.door(f"http://{place}/store")
+        assert gateway.door(f"{place}/store") == way
+        with socket.create_server(("127.0.0.1", 0), backlog=50) as listener, echo(listener):
+            gateway.publish("store", listener.fileno())
+            with connect(int(way.rpartition(":")[2])) as sock:
+                sock.sendall(b"abc")
+                assert sock.recv(10) == b"ABC"
+            gateway.withdraw("store")
+        with pytest.raises(OSError, match="no such question"):
+            gateway._ask("nonsense")
 
 
 def test_the_port_asked_for_is_had_or_said(tmp_path: Path) -> None:

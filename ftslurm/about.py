@@ -18,6 +18,7 @@ def about(config: Config, run: RunDir, job: str, number: int | None, past: Past 
         "run_id": run.root.name,
         "name": config.run.name,
         "job_id": job,
+        "requeues": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
         "versions": versions(),
         "groups": past.groups if past is not None and past.groups is not None else groups.count,  # `ftslurm scale`
         "workers": groups.nodes * groups.workers,

@@ -12,15 +12,17 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ftslurm import compose, slurm, trust
 from ftslurm.config import Config
+from ftslurm.core.model import Cause
+from ftslurm.core.past import Live
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, Journal, JournalReader
 from ftslurm.past import read_past
-from ftslurm.rundir import RunDir
+from ftslurm.rundir import GROUP, RunDir
 from ftslurm.status import RunStatus, fold
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
@@ -53,13 +55,17 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
     return None
 
 
-def end_journal(run: RunDir, reason: str) -> Event:
-    """Close the journal of a run that nobody carries on, so that nobody goes on waiting for it."""
+def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
+    """Close the journal of a run that nobody carries on, so that nobody waits for it; `left`: what still runs."""
     now = RunStatus()
     for event in JournalReader(run.events).iter_new():
         now = fold(now, event)
     with Journal(run.events) as journal:
-        return journal.append("run_finished", outcome="stopped", reason=reason, steps=now.step, restarts=now.restarts)
+        for step in left:
+            group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
+            fields = {"unit": step.unit, "group": group, "attempt": step.attempt, "cause": Cause.CANCELLED.value}
+            journal.append("step_exited", **fields, error=reason)
+        return journal.append("run_finished", outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
 
 
 def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:

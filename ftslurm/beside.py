@@ -1,48 +1,59 @@
-"""`python -m ftslurm.beside RUN NUMBER PID [alone]`: the controller as a process beside a pilot.
+"""`python -m ftslurm.beside RUN NUMBER PID [...]`: the controller as a child process of what keeps it running.
 
-The pilot has taken the lead for it, and has this PID.
+That process (keeper.py, or a pilot) has this PID, and has taken the lead for it under that NUMBER.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
+from ftslurm.keeper import BAD_INPUT, SIGNALS
 from ftslurm.rundir import RunDir
 from ftslurm.worker.processes import PR_SET_PDEATHSIG, prctl
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the controller to its end, or until another one goes on; the exit code is `submit.control`'s.
-
-    What Slurm sends to the job is for the pilot, which tells us when we are to make way.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    """Run the controller to its end, or until another one goes on; the exit code is `keeper.control`'s."""
+    parser = argparse.ArgumentParser(prog="python -m ftslurm.beside", description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("number", type=int)
+    parser.add_argument("pid", type=int)
+    parser.add_argument("--signals", type=int, help="the pipe through which the keeper passes on its signals")
+    parser.add_argument("--after", default="", help="how the controller before has crashed")
+    parser.add_argument("--pilot", action="store_true", help="the keeper is a pilot that may be told to requeue itself")
+    told = parser.parse_args(words)
+    if told.signals is None:  # what Slurm sends to the job is for the pilot, which tells us when we are to make way
+        for number in (*SIGNALS, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     from ftslurm import compose, submit, summary, view
     from ftslurm.jobs import PILOT
     from ftslurm.journal import JournalReader, last_event
+    from ftslurm.keeper import control
 
-    run = RunDir(Path(words[0]))
-    if os.getppid() != int(words[2]):
-        return 1  # the pilot died before the line above took effect
-    if "alone" not in words[3:]:
-        os.environ[PILOT] = words[2]
+    run = RunDir(told.run)
+    if os.getppid() != told.pid:
+        return 1  # the keeper died before the line above took effect
+    if told.pilot:
+        os.environ[PILOT] = str(told.pid)
     try:
         config, console = compose.of_run(run), view.console()
+        lines = view.Lines(console)
+        for event in JournalReader(run.events).iter_new():
+            lines.know(event)
+        again = partial(submit.submit, config, run)
+        code = control(config, run, again, lines.tell, told.number, told.signals, told.after)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
-        return 2
-    lines = view.Lines(console)
-    for event in JournalReader(run.events).iter_new():
-        lines.know(event)
-    code = submit.control(config, run, lines.tell, number=int(words[1]))
+        return BAD_INPUT
     if last_event(run.events) == "run_finished":
         console.print(summary.summary(lines.status, run))
     return code

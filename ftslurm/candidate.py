@@ -8,14 +8,12 @@ others look now and then whether the lead is vacant.
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
-import sys
 import time
 from contextlib import suppress
 
-from ftslurm import inbox, lead
+from ftslurm import inbox, keeper, lead
 from ftslurm.config import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import last_event
@@ -40,6 +38,7 @@ class Candidate:
         self.process: subprocess.Popen[bytes] | None = None
         self.number = 0  # ours, when we have led last
         self.failures = 0
+        self.crashes = keeper.Crashes()
         self.told = 0  # the leader that our output has named last
         self.making_way = False
         self.asked = 0  # the number of the one that was told to
@@ -91,14 +90,18 @@ class Candidate:
             self.process.wait(ENDS_S if over else MAKES_WAY_S)
 
     def _ended(self, code: int, now: float) -> None:
+        """The controller here has ended. One that has crashed is started again at once, for nobody can know sooner."""
         self.process = None
         self.next_look = 0.0
-        if code == 0 or last_event(self.run.events) == "run_finished":
+        how = keeper.crashed(self.run, code)
+        if how is None:
             return
-        self.failures += 1
-        wait_s = min(2.0**self.failures, FOLLOWS_S)
-        print(f"the controller has failed here (code {code}), see {self.run.controller_log}", flush=True)
-        self.next_look = now + wait_s
+        print(f"the controller has crashed here ({how}), see {self.run.controller_log}", flush=True)
+        if self.crashes.note() or not lead.held(self.run, self.number):
+            self.failures += 1
+            self.next_look = now + min(2.0**self.failures, FOLLOWS_S)
+        else:
+            self._lead(self.number, f"the controller has crashed ({how})")
 
     def _look(self, now: float) -> None:
         self._say_who_leads()
@@ -112,14 +115,16 @@ class Candidate:
         stands_back = self.making_way or not self.by_hand
         if stands_back and now < self.vacant_since + STANDS_BACK_S:
             return
+        self._lead(last)
+
+    def _lead(self, last: int, after: str = "") -> None:
         number = lead.take(self.run, last, self.job)
         if number is None:
             return
         self.number, self.vacant_since = number, None
         alone = self.making_way or self.tasks == 1  # nobody else would do what this controller cannot do to its own job
-        command = [sys.executable, "-m", "ftslurm.beside", str(self.run.root), str(number), str(os.getpid())]
-        command += ["alone"] if alone else []
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        options = [*([] if alone else ["--pilot"]), *([f"--after={after}"] if after else [])]
+        self.process = keeper.start(self.run, number, *options)
 
     def _say_who_leads(self) -> None:
         """For who reads the output of this job and looks for that of the run."""

@@ -23,8 +23,8 @@ exited {task, code, signal, oom, error}   G  how the process ended. A guard that
 adopted {task, host, ready, group, attempt, rank, lighthouse, store, begun, floor, step}   G  to a new controller, after
                                           a `hello`: what the one before knew. group to lighthouse are null before the
                                           assignment, floor before the script starts, store but for rank 0, step before
-                                          this attempt's first commit. Then serving, served, session, done, failed and
-                                          exited again, the last of each
+                                          this attempt's first commit. Then address, serving, served, session, done,
+                                          failed and exited again, the last of each
 dumped {task}                             G  the answer to `dump`, within a second
 warning {task, text}                      rank 0: something its user should know
 injected {task, fault, error}             G  the answer to `inject`; error says why it could not be done

@@ -150,9 +150,8 @@ def start(config: Config, sweep: bool) -> int:
 
 
 def here(config: Config) -> int:
-    """Run the controller in this process, in the allocation it runs in; a batch job that is started again goes on."""
-    from ftslurm import again, compose, past, slurm, submit, summary, view
-    from ftslurm.journal import JournalReader
+    """Keep a controller below this process, in its allocation; a batch job that is started again goes on."""
+    from ftslurm import again, compose, keeper, slurm, submit
     from ftslurm.launchers import srun
     from ftslurm.rundir import replace_text
 
@@ -176,14 +175,8 @@ def here(config: Config) -> int:
     run = before[0] if before is not None else submit.create(config)
     if steps and slurm.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
-    console = view.console()
-    console.print(f"run {run.root}" + (" goes on" if before is not None else ""))
-    lines = view.Lines(console)
-    for event in JournalReader(run.events).iter_new():
-        lines.know(event)
-    code = submit.control(config, run, lines.tell, past.read_past(run)[0])
-    console.print(summary.summary(lines.status, run))
-    return code
+    print(f"run {run.root}" + (" goes on" if before is not None else ""), flush=True)
+    return keeper.keep(config, run)
 
 
 def plan_verb(words: list[str]) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import platform
+import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -47,7 +49,7 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.model import Allocation, Evidence, StepId
 from ftslurm.core.past import Past
-from ftslurm.core.supply import over
+from ftslurm.core.supply import array, over
 from ftslurm.jobs import Jobs, srun_names
 from ftslurm.journal import Journal
 from ftslurm.launchers.aside import Answered
@@ -56,7 +58,7 @@ from ftslurm.launchers.children import Children, Complained, Gone, News, Said
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.program import Launcher
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.past import claim, newest_checkpoint
+from ftslurm.past import claim, home, newest_checkpoint
 from ftslurm.rundir import LIGHTHOUSE, RunDir
 from ftslurm.translate import ANSWER_S, MARGIN_S, asked_by_signal, asked_by_slurm, ended, inject_asked, order, translate
 from ftslurm.wakeup import Wakeup
@@ -79,12 +81,23 @@ class Controller:
         tell: Callable[[Mapping[str, Any]], None],
         past: Past | None = None,
         number: int | None = None,
+        signals: int | None = None,
+        after: str = "",
     ) -> None:
-        """Begin; `past` is what an earlier controller had come to, `number` ours among those that took the lead."""
-        self.config = config
+        """Begin.
+
+        Args:
+            tell: called with every event once it is in the journal.
+            past: what an earlier controller had come to.
+            number: ours among those that took the lead.
+            signals: a pipe of signals, see Wakeup.
+            after: how the controller before has crashed.
+        """
+        self.config, self.after = config, after
         self.tell = tell
         self.run_dir = run
         self.local = config.cluster.kind == "local"
+        self.array = array(config)  # groups have jobs of their own, and go on when ours ends
         self.job = allocation.name
         self.launcher: LocalLauncher | SrunLauncher = (LocalLauncher if self.local else SrunLauncher)(config, run)
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
@@ -92,11 +105,14 @@ class Controller:
         with contextlib.suppress(OSError):
             self.run_dir.alive.touch(mode=0o600)
         self.state = begin(config)
-        self.events: list[Event] = [Granted(allocation, newest_checkpoint(config, run), past, claim(config, run))]
-        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2))
+        homes = frozenset({home(self.job, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
+        saved, refused = newest_checkpoint(config, run), claim(config, run)
+        self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
+        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2), signals)
         greeting = channel.encode("key", key=key.load_or_make(run.key).hex())
         self.children = Children(run.root, self.local, self._make_sure, greeting, config.logs.max_mb)
-        self.children.selector.register(self.wakeup.fd, 1)
+        for fd in (self.wakeup.fd, *([] if signals is None else [signals])):
+            self.children.selector.register(fd, selectors.EVENT_READ)
         self.jobs = Jobs(config, run, self.children)
         self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision
         self.number = number
@@ -158,7 +174,7 @@ class Controller:
     def _record_start(self, granted: Event) -> None:
         assert isinstance(granted, Granted)
         fields = about(self.config, self.run_dir, granted.allocation.name, self.number, granted.past)
-        self.started = [self.journal.append("run_started", **fields)]
+        self.started = [self.journal.append("run_started", **fields, after=self.after or None)]
 
     # --- what happened ---------------------------------------------------------------------------------------------
 
@@ -203,11 +219,11 @@ class Controller:
 
         If the groups have jobs of their own (array mode), our job's end is theirs only if somebody wants it so.
         """
-        if self.number is not None and self.job.isdigit() and number == signal.SIGUSR2:
+        if self.array and self.job.isdigit() and number == signal.SIGUSR2:
             self.jobs.ask_successor()
             self.leave_at = self.now() + max(1.0, self.config.cluster.signal_s - MARGIN_S)
             return
-        if self.number is not None and self.job.isdigit() and number == signal.SIGTERM:
+        if self.array and self.job.isdigit() and number == signal.SIGTERM:
             self.children.asides.ask(WHY, slurm.job_state(self.job), timeout_s=ANSWER_S)
             return
         self.events.append(asked_by_signal(number, self.config, slurm.is_batch(os.environ)))
@@ -256,10 +272,10 @@ class Controller:
         elif news.what == WHY:
             restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
             said = asked_by_slurm(news.text.split(), self.config, restarts, slurm.is_batch(os.environ))
-            if self.number is not None and said:
+            if self.array and said:
                 self.leaving = f"its job ends: {said[0].reason}"
                 return
-            why = [] if self.number is None else [asked_by_signal(signal.SIGTERM, self.config)]
+            why = [asked_by_signal(signal.SIGTERM, self.config)] if self.array else []
             self.events += [*why, *said, Explained()]
         elif news.what.startswith(STATE) and news.code == 0 and "|" in news.text:
             state, _, reason = news.text.splitlines()[0].strip().partition("|")

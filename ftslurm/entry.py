@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from ftslurm import pilots, submit
+from ftslurm import compose, keeper, pilots, submit
 from ftslurm.errors import FtslurmError
+from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
 
 
@@ -21,10 +23,31 @@ def main(words: Sequence[str]) -> int:
     try:
         if what == submit.PILOT:
             return pilots.hold(run)
-        return submit.main(run, hand_over=what == submit.SUCCESSOR)
+        return lead_run(run, hand_over=what == submit.SUCCESSOR)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
+
+
+def lead_run(run: RunDir, hand_over: bool) -> int:
+    """What the controller's job runs. When Slurm has requeued the job this is the run's second life, or a later one.
+
+    Args:
+        hand_over: there is an earlier controller (array mode), which is to make way.
+
+    Returns:
+        The exit code: if the run does not succeed, neither does the job.
+
+    Raises:
+        FtslurmError: the run directory cannot be read, or may be somebody else's work.
+    """
+    config = compose.of_run(run)
+    if config.cluster.kind == "local":  # workers end with the controller: nobody could adopt them
+        return keeper.control(config, run, partial(submit.submit, config, run))
+    outcome = read_past(run)[1]
+    if outcome in ("succeeded", "failed"):
+        return int(outcome == "failed")
+    return keeper.keep(config, run, hand_over)
 
 
 if __name__ == "__main__":

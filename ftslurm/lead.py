@@ -8,6 +8,7 @@ locked, so nothing has to be unlocked when a node dies.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import time
@@ -19,6 +20,7 @@ from ftslurm.config import Config
 from ftslurm.journal import Event, integer, last_line, text
 from ftslurm.rundir import RunDir
 
+log = logging.getLogger("ftslurm.lead")
 LOOK_S = 0.1  # who has asked for the lead looks this often whether it has been left
 SUPERSEDED = "superseded"  # the outcome of a controller after which another one has taken the lead
 LEFT = "controller_left"  # the journal's last line when a controller has made way for another
@@ -63,6 +65,9 @@ def leader(run: RunDir) -> Leader | None:
 def take(run: RunDir, after: int | None = None, job: str | None = None) -> int | None:
     """Take the lead; None: somebody else was faster.
 
+    The name of the file is the claim. What is in it helps others to see sooner that we are gone; a disk that is too
+    full for it must not depose one leader without making another.
+
     Args:
         after: the last leader that was known when the lead was found vacant (`vacant`); None: whoever is the last now.
         job: id of our Slurm job.
@@ -81,10 +86,13 @@ def take(run: RunDir, after: int | None = None, job: str | None = None) -> int |
         fd = os.open(run.leaders / _name(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         return None
-    with os.fdopen(fd, "w") as file:
-        file.write(json.dumps(who))
-        file.flush()
+    try:
+        os.write(fd, json.dumps(who).encode())
         os.fsync(fd)
+    except OSError as error:
+        log.warning("who leads cannot be written to %s: %s", run.leaders / _name(number), error.strerror)
+    finally:
+        os.close(fd)
     return number if held(run, number) else None
 
 

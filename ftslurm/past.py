@@ -62,13 +62,20 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
     return found.past, found.outcome
 
 
+def home(job: object, requeues: object) -> str:
+    """One life of a Slurm job: its id, and how often it had been requeued; empty: not known."""
+    return f"{job}.{requeues}" if job is not None and requeues is not None else ""
+
+
 @dataclass
 class _Reading:
     """The journal so far."""
 
     began: bool = False
     outcome: str | None = None
-    own: str | None = None  # the controller's allocation
+    own: str | None = None  # the controller's allocation, if groups may run in it
+    home: str = ""  # see core/past.py
+    host: str = ""
     step: int = 0
     resuming: int | None = None
     attempts: dict[str, int] = field(default_factory=dict)
@@ -104,13 +111,17 @@ class _Reading:
             left_out=tuple(self.left_out.values()),
             leaving=tuple(self.leaving.values()),
             scheduled=tuple(self.scheduled.values()),
+            home=self.home,
+            host=self.host,
         )
 
     def fold(self, event: Event) -> None:
         unit, number, attempt = text(event, "unit"), integer(event, "step"), integer(event, "attempt")
         match event.get("event"):
             case "run_started":
-                self.began, self.outcome, self.own = True, None, text(event, "job_id")
+                self.began, self.outcome = True, None
+                self.own = text(event, "job_id") if text(event, "mode") != "array" else None
+                self.home, self.host = home(event.get("job_id"), event.get("requeues")), text(event, "host") or ""
                 self.moving = set(self.attempts) - self.scheduled.keys()
                 self.count = integer(event, "groups") or 0
             case "step_launched" if unit is not None and attempt is not None:
@@ -122,7 +133,8 @@ class _Reading:
                 if unit != LIGHTHOUSE and attempt is not None:
                     self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
                 self.noticed[unit] = decimal(event, "noticed")
-                self.moving.discard(unit)  # its next launch answers that
+                if event.get("with_job") is not True:
+                    self.moving.discard(unit)  # its next launch answers that
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
                     self.over[unit] = Phase.SUCCEEDED.value
@@ -159,6 +171,8 @@ class _Reading:
                 self.left_out[node] = LeftOut(node, decimal(event, "time") or 0.0, integer(event, "group"))
             case "node_restored" if (node := text(event, "node")) is not None:
                 self.left_out.pop(node, None)
+            case "controller_left" if LIGHTHOUSE in self.live:  # it ends its Lighthouse
+                self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
             case "run_finished":
                 self.outcome = text(event, "outcome")
 
@@ -168,15 +182,15 @@ class _Reading:
         self.moving.discard(unit)
         self.over.pop(unit, None)
         self.scheduled.pop(unit, None)
-        if unit == LIGHTHOUSE:
-            return  # it runs beside its controller, and ends with it
         where, (name, _, number) = text(event, "allocation"), (text(event, "standby") or "").partition("/")
         taken = self.live.pop(name, None)  # a standby's step goes on as this one
         ran_as = StepId(name, int(number)) if number.isdigit() else StepId(unit, attempt)
-        place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if where == self.own else where)
+        beside = unit == LIGHTHOUSE or where == self.own  # in the controller's job, or on its machine
+        place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if beside else where)
+        stays = None if not beside else self.home if self.own is not None else self.host
         launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
         noticed = self.noticed.get(unit)
-        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed)
+        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed, home=stays)
 
     def _is_up(self, event: Event, step: Live) -> None:
         hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step")

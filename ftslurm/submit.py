@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import shlex
@@ -18,14 +17,12 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm import again, capped, compose, heard, lead, slurm, trust
+from ftslurm import compose, heard, slurm, trust
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
-from ftslurm.core.past import Past
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.journal import Event, last_event
-from ftslurm.launchers import local, srun
-from ftslurm.past import read_past
+from ftslurm.journal import last_event
+from ftslurm.launchers import local
 from ftslurm.rundir import RunDir, replace_text
 from ftslurm.wording import seconds
 
@@ -328,71 +325,3 @@ def _process_lives(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def main(run: RunDir, hand_over: bool = False) -> int:
-    """What the controller's job runs: the controller, to its end. If the run does not succeed, neither does the job.
-
-    When Slurm has requeued the job this is the run's second controller, or a later one.
-
-    Args:
-        hand_over: there is an earlier one (array mode), which is to make way.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        FtslurmError: the run directory cannot be read, or may be somebody else's work.
-    """
-    config = compose.of_run(run)
-    before, outcome = read_past(run)
-    if outcome in ("succeeded", "failed"):
-        return int(outcome == "failed")
-    return control(config, run, past=before, hand_over=hand_over)
-
-
-def control(
-    config: Config,
-    run: RunDir,
-    tell: Callable[[Event], None] = lambda _: None,
-    past: Past | None = None,
-    hand_over: bool = False,
-    number: int | None = None,
-) -> int:
-    """Run the controller in this process, and see to it that the run goes on in another job if it is to.
-
-    Args:
-        tell: called with every event once it is in the journal.
-        past: what an earlier controller of this run had come to.
-        number: ours, if the lead has been taken for us already (array mode).
-
-    Returns:
-        The exit code of the run: 0 it succeeded, or goes on with another controller; 1 it did not.
-    """
-    from ftslurm.controller import Controller
-
-    handler = capped.Handler(run.controller_log, config.logs.max_mb)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("ftslurm")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
-        if config.cluster.kind == "slurm" and config.cluster.mode == "array":  # groups outlive their controller
-            if number is None:
-                number = lead.follow(config, run, os.environ.get("SLURM_JOB_ID"), hand_over)
-            past, outcome = read_past(run)
-            if number is None:
-                return 0 if outcome == "succeeded" else 1
-        outcome = Controller(config, run, allocation, tell, past, number).run()
-    except Exception:
-        logger.exception("the controller failed; this is a bug in ftslurm")
-        raise
-    if outcome == "requeued":
-        why_not = again.go_on(config, run, lambda job: submit(config, run, after=job))
-        if why_not is None:
-            return 0
-        logger.error("%s", why_not)
-        tell(again.end_journal(run, why_not))
-    return 0 if outcome in ("succeeded", "left", lead.SUPERSEDED) else 1

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable
+
+ONCE_S = 1.0  # one signal may come twice: to the process, and to the one that passes it on
 
 
 class Wakeup:
@@ -14,7 +17,14 @@ class Wakeup:
     To be made in the main thread, the only one in which Python handles signals.
     """
 
-    def __init__(self, numbers: Iterable[int]) -> None:
+    def __init__(self, numbers: Iterable[int], passed_on: int | None = None) -> None:
+        """Begin to collect.
+
+        Args:
+            passed_on: a pipe through which another process passes on its signals, a byte each; to be waited for, too.
+        """
+        self.passed_on = passed_on
+        self._last: dict[int, float] = {}
         self.fd, self._write = os.pipe()
         for end in (self.fd, self._write):
             os.set_blocking(end, False)
@@ -31,4 +41,11 @@ class Wakeup:
             while os.read(self.fd, 512):
                 pass
         seen, self._seen = self._seen, []  # swap, never clear: a handler may run between any two lines
-        return seen
+        with contextlib.suppress(BlockingIOError):
+            seen += os.read(self.passed_on, 512) if self.passed_on is not None else b""
+        now, new = time.monotonic(), list[int]()
+        for number in seen:
+            if now - self._last.get(number, -ONCE_S) >= ONCE_S:
+                new.append(number)
+            self._last[number] = now
+        return new

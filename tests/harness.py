@@ -102,8 +102,6 @@ class Run:
         live: dict[str, dict[str, object]] = {}
         attempts: dict[str, int] = {}
         for e in self.events:
-            if e["event"] == "run_started":
-                live.pop("lighthouse", None)  # it has ended with the controller before, which may not have said so
             if e["event"] == "step_launched":
                 unit = str(e["unit"])
                 if e["standby"]:
@@ -173,6 +171,17 @@ class Run:
         now = time.time()
         os.kill(max(found), signal.SIGKILL)
         return now
+
+    def kill_controller(self, number: int = signal.SIGKILL) -> int:
+        """Kill the controller that leads, not what keeps it; returns how many have led so far."""
+        leaders = self.named("run_started")
+        os.kill(int(str(leaders[-1]["pid"])), number)
+        return len(leaders)
+
+    def longest_gap(self, group: int, since: float) -> float:
+        """The longest time between two steps that a group has committed from that moment on."""
+        times = [s["time"] for s in self.steps(group) if s["time"] >= since]
+        return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def processes(self) -> dict[int, str]:
         """Every process of this run, by the environment it was started with; on every node, they are all here."""

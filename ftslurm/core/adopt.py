@@ -1,8 +1,9 @@
 """The steps of an earlier controller that run on are adopted by this one: no group is restarted for it. Pure.
 
-Only steps in jobs of their own outlive a controller (Place.allocation), so only those are asked. What their guards say
-is put together when all tasks have: then the unit is what it was, and the normal flow goes on from there. A step that
-cannot be reached is brought down and counts as failed, so there are never two of one group.
+A step lives on if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not been
+requeued since (Live.home). What the guards say is put together when all tasks have: then the unit is what it was, and
+the normal flow goes on from there. A step that cannot be reached is brought down and counts as failed, so there are
+never two of one group.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse,
 from ftslurm.core.past import Live, Past
 from ftslurm.core.phases import phases, since
 from ftslurm.core.units import swap, tasks_of
-from ftslurm.rundir import group_unit
+from ftslurm.rundir import LIGHTHOUSE, group_unit
 
 AGAIN_S = 2.0  # an srun that could not start is tried again after this long
 _NO_JOB = (
@@ -31,19 +32,32 @@ _NO_JOB = (
 _ALIVE = ("RUNNING", "SUSPENDED", "SIGNALING", "RESIZING")
 
 
-def opened(state: RunState, past: Past, now: float) -> RunState:
-    """The units as the earlier controller has left them: what had finished has finished, what ran is to be adopted."""
-    over, live = dict(past.over), {step.unit: step for step in past.live if step.place.allocation is not None}
-    for unit in (*state.groups, *state.standbys):
+def opened(state: RunState, past: Past, homes: frozenset[str], now: float, config: Config) -> Outcome:
+    """The units as the earlier controller has left them.
+
+    What had finished has finished, what still can run is to be adopted, and what was lost together with the Slurm job
+    of that controller has ended.
+
+    Args:
+        homes: where this controller runs, see Live.home.
+    """
+    actions: list[Action] = []
+    here = config.cluster.mode == "array" or past.home in homes  # else all that there was went with the job
+    over, live = dict(past.over) if here else {}, {step.unit: step for step in past.live}
+    for unit in state.units:
+        step = live.get(unit.name)
         if unit.name in over:
             ends = (Exit(unit.attempt, now, Cause.OK, ()),) if over[unit.name] == Phase.SUCCEEDED.value else ()
             state = swap(state, replace(unit, phase=Phase(over[unit.name]), exits=(*unit.exits, *ends)))
-        elif unit.name in live:
-            state = swap(state, _left_behind(unit, live[unit.name], now))
+        elif step is not None and (step.home is None or step.home in homes):
+            state = swap(state, _left_behind(unit, step, now))
+        elif step is not None:
+            unit, record = _gone(unit, step, past, now)
+            state, actions = swap(state, unit), [*actions, record]
     if not any(unit.adoption for unit in state.groups):
-        return state
+        return state, actions
     resuming = past.resuming is not None
-    return replace(
+    went_on = replace(
         state,
         step=past.step,
         saved=past.saved,
@@ -52,6 +66,28 @@ def opened(state: RunState, past: Past, now: float) -> RunState:
         resuming=resuming,
         resume_step=past.resuming or 0,
         stepping_since=now if past.step > 0 else None,
+    )
+    return went_on, actions
+
+
+def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, Record]:
+    """A step that was lost with its controller's job, which Slurm has started again since, or with its machine.
+
+    A controller that is told of its job's end says how its steps end; so one that has said nothing was lost with its
+    node, and Slurm has ended what ran on the other nodes.
+    """
+    beside = next((one.place.nodes[:1] for one in past.live if one.unit == LIGHTHOUSE), ()) or (past.host,)
+    cause, node, error = Cause.PREEMPTED, None, "Slurm has ended it with its job"
+    if unit.is_lighthouse:
+        cause, error = Cause.CANCELLED, "it has ended with the controller before"
+    elif beside[0] in step.place.nodes:
+        cause, node, error = Cause.NODE_LOST, beside[0], f"{beside[0]} was lost, with the controller"
+    exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": step.attempt, "code": None}
+    fields |= {"signal": None, "cause": cause.value, "node": node, "rank": None, "error": error, "step": None}
+    fields |= {"launched": True, "healthy_s": 0.0, "noticed": round(now, 3), "with_job": True, "evidence": []}
+    return replace(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_)), Record(
+        "step_exited", fields | {"traceback": None, "phases": None}
     )
 
 
@@ -89,6 +125,7 @@ def left_out(state: RunState, past: Past, now: float, config: Config) -> RunStat
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
+    hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
     return replace(
         unit,
         phase=Phase.STARTING,
@@ -96,8 +133,9 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         place=live.place,
         ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
         reason="adopted",
-        hosts=live.hosts,
-        pulses=(Pulse(now, moved=now),) * len(live.hosts),  # it is given the time to be heard
+        hosts=hosts,
+        pulses=(Pulse(now, moved=now),) * len(hosts),  # it is given the time to be heard
+        ready=frozenset({0} if unit.is_lighthouse else ()),  # not a dud, should it not be reached
         marks=Marks(launched=live.launched, noticed=live.noticed),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
@@ -109,6 +147,10 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
     for unit in state.units:
         adoption, place = unit.adoption, unit.place
         if adoption is None or adoption.asked or now < adoption.again or place is None:
+            continue
+        if place.allocation is None:  # in our own job, or on our machine
+            actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
+            state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
             continue
         job = jobs.job(state, place.allocation)
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
@@ -194,7 +236,7 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
         marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
         due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
     )
-    if unit.phase is Phase.STOPPING:
-        return unit
+    if unit.phase is Phase.STOPPING or unit.is_lighthouse:
+        return unit  # it says its address next
     runs = len(ready) == len(words) if unit.is_standby else begun
     return replace(unit, phase=Phase.RUNNING if runs else Phase.STARTING)

@@ -17,6 +17,7 @@ class Granted:
     checkpoint: Saved | None = None
     past: Past | None = None
     refused: str | None = None  # why the run must not go on
+    homes: frozenset[str] = frozenset()  # where we are: a life of our Slurm job, our node (Live.home)
 
 
 @dataclass(frozen=True)

@@ -21,18 +21,18 @@ PATIENT = 5  # checkpoints may be missed before it is said
 ASKED = 1  # the stage of a worker that asks for a quorum (worker/position.py)
 
 
-def opened(state: RunState, event: Granted, now: float, config: Config) -> RunState:
+def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """The first state of a run that may have a past: a checkpoint to start from, an earlier life of the same run.
 
     Groups without a quorum only count their attempts on: what each goes on from is its script's own business.
     """
-    saved, past = event.checkpoint, event.past
+    saved, past, gone = event.checkpoint, event.past, list[Action]()
     for unit in state.units:
         state = swap(state, replace(unit, due=now))
     known = saved is not None and saved.step is not None and saved.step > 0
     state = replace(state, checkpoint=saved, origin=saved.step or 0 if saved is not None else 0)
     if event.refused is not None:
-        return replace(state, ending=Ending("failed", event.refused))
+        return replace(state, ending=Ending("failed", event.refused)), []
     if past is not None:
         state, last = adopt.scaled(state, past), dict(past.attempts)
         exits = dict(past.exits)
@@ -41,19 +41,19 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> RunSt
         state = adopt.scheduled(state, past, now, config)
         state = adopt.left_out(state, past, now, config)
         state = replace(state, restarted=now, leaving=past.leaving)
-        if config.cluster.mode == "array":  # groups are in other jobs than their controller
-            state = adopt.opened(state, past, now)
+        state, gone = adopt.opened(state, past, event.homes, now, config)
         failed = {one.unit for one in past.scheduled}
         idle = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.adoption)
         moved = (u for u in idle if u.name not in failed)
         state = replace(state, planned=past.planned + len(list(moved)))
         if any(unit.adoption for unit in state.groups):
-            return state
+            return state, gone
         if past.step > 0 and not independent(config):
             lost = f"the job was requeued at step {past.step}, with all groups"
-            return replace(state, step=past.step, lost=lost)
-    known = known and not independent(config)
-    return replace(state, resuming=known, resume_step=saved.step or 0) if known and saved is not None else state
+            return replace(state, step=past.step, lost=lost), gone
+    if known and saved is not None and not independent(config):
+        state = replace(state, resuming=True, resume_step=saved.step or 0)
+    return state, gone
 
 
 def reached(state: RunState, config: Config) -> int:

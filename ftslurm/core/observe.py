@@ -70,7 +70,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
         known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
         state = replace(state, allocation=event.allocation, polled=known)
         granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
-        return history.opened(state, event, now, config), granted
+        state, ends = history.opened(state, event, now, config)
+        return state, granted + ends
     if isinstance(event, NodesLeft):
         had = state.allocation.nodes if state.allocation is not None else ()
         gone = [node for node in had if node not in event.nodes and node not in state.avoid]
@@ -175,7 +176,7 @@ def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Conf
     if unit.phase is not Phase.STARTING:
         return state, []  # it is being brought down already
     fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
-    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url}
+    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url, "slurm_step": unit.slurm_step}
     up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
     state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [Record("step_ready", fields)]

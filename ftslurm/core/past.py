@@ -20,6 +20,7 @@ class Live:
     slurm_step: str | None = None
     noticed: float | None = None  # when the failure was, or the move, that it answers
     joined: float | None = None  # when it is in the journal that it has committed its first step
+    home: str | None = None  # where alone it can still run (Past.home); None: in a Slurm job of its own
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,5 @@ class Past:
     left_out: tuple[LeftOut, ...] = ()
     scheduled: tuple[Scheduled, ...] = ()
     leaving: tuple[Job, ...] = ()  # those that were about to end, and why; `since`: when that was known
+    home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
+    host: str = ""  # and the node

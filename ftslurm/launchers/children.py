@@ -24,6 +24,7 @@ from ftslurm.slurm import SRUN_FAILED
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 
 HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
+ORDER_S = 1.0  # and a process that has been told to end in less
 STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is gone
 
 
@@ -33,6 +34,7 @@ class Command:
 
     argv: list[str]
     env: Mapping[str, str]
+    by_order: bool = False  # no srun, whose death would end nothing: it is told to end, or lives on
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,7 @@ News = Said | Complained | Gone | Answered
 class _Child:
     id: StepId
     process: subprocess.Popen[bytes]
+    by_order: bool
     out: channel.Lines = field(default_factory=channel.Lines)
     err: channel.Lines = field(default_factory=channel.Lines)
     unsent: bytearray = field(default_factory=bytearray)
@@ -146,7 +149,7 @@ class Children:
                     entry.log.close()
                     del self.steps[step]
                 return f"cannot start {command.argv[0]}: {error}"
-            child = _Child(step, process)
+            child = _Child(step, process, command.by_order)
             for pipe in (process.stdin, process.stdout, process.stderr):
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
@@ -172,13 +175,18 @@ class Children:
         """Let go of all steps, so that they live on in their jobs and a new controller may adopt them.
 
         However an srun ends, its step ends too, unless all its processes are killed at once (measured on 22.05, 24.11).
+        A Lighthouse beside us ends, for it writes in the run directory; not if another controller has adopted it: then
+        it does not hear us.
         """
-        for pid in self.by_pid:
+        for pid, child in self.by_pid.items():
+            if child.by_order:
+                self.send(child.id, channel.encode("kill"))
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
-        for child in self.by_pid.values():  # a Lighthouse writes in the run directory: it is gone before the next is
+        for child in self.by_pid.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(HELPER_S)
+                child.process.wait(ORDER_S if child.by_order else HELPER_S)
         self.by_pid.clear()
         self.steps.clear()
 

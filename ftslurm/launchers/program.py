@@ -45,7 +45,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         f"--log-max-mb={config.logs.max_mb}",
         f"--heartbeat-s={health.heartbeat_s}",
         f"--orphan-after-s={health.orphan_after_s}",
-        *(["--eof-ends"] if local else []),
+        "--eof-ends" if local else "--adoptable",
         *(["--ends-job"] if not local and (config.cluster.mode, config.cluster.controller) == ("steps", "job") else []),
     ]
     if launch.id.unit == LIGHTHOUSE:
@@ -61,8 +61,6 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "quorum_tick_ms": lighthouse.quorum_tick_ms,
         }
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
-    if not local and config.cluster.mode == "array":
-        shared.append("--adoptable")  # it is in another job than the controller, and outlives it
     gpus = config.groups.gpus or 0
     if is_standby(launch):  # its share of the GPUs comes with the assignment
         own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]

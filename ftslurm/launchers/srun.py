@@ -20,6 +20,8 @@ from ftslurm.launchers import program
 from ftslurm.launchers.children import Command
 from ftslurm.rundir import LIGHTHOUSE, RunDir
 
+KEEPER = "FTSLURM_KEEPER"  # the process that starts us again if we crash; without it our Lighthouse ends, too
+_BESIDE = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": platform.node()}  # no step, but a process
 PRESENT_S, ON_ITS_WAY_S = 1.0, 15.0  # how long the guards of a step that is to be adopted may take to answer
 
 
@@ -47,20 +49,24 @@ class SrunLauncher:
         Args:
             known: the step has been up; one that has only just been launched is waited for.
         """
-        argv = slurm.srun_command(
+        lighthouse = step.unit == LIGHTHOUSE
+        log_dir = self.run.logs if lighthouse else self.run.attempt(step.unit, step.attempt)
+        known = known or lighthouse  # it is up within a moment
+        way = program.attach(self.config, step, log_dir, PRESENT_S if known else ON_ITS_WAY_S)
+        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
+        if lighthouse and self.config.cluster.mode == "array":
+            return Command(way, env | _BESIDE, by_order=True)
+        srun = slurm.srun_command(
             job=self._job(place.allocation),
             name=f"adopt-{step.unit}",
             nodes=place.nodes,
-            tasks_per_node=self.config.groups.workers,
+            tasks_per_node=1 if lighthouse else self.config.groups.workers,
             gpus=False,
             chdir=str(Path.cwd()),
             extra=[],
         )
-        log_dir, patience_s = self.run.attempt(step.unit, step.attempt), PRESENT_S if known else ON_ITS_WAY_S
-        argv = [*argv, *program.attach(self.config, step, log_dir, patience_s)]
-        argv[0] = shutil.which(argv[0]) or argv[0]
-        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
-        env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
+        argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *way]
         return Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})
 
     def _without_secrets(self) -> dict[str, str]:
@@ -72,8 +78,9 @@ class SrunLauncher:
     def _lighthouse(self, launch: Launch, log_dir: Path) -> Command:
         """Beside the controller, which need not be in an allocation: a process like any other."""
         env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
-        env |= {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": platform.node()}
-        return Command([*program.command(self.config, launch, log_dir, local=False, url=self.url), "--eof-ends"], env)
+        argv = program.command(self.config, launch, log_dir, local=False, url=self.url)
+        keeper = os.environ.get(KEEPER) or str(os.getpid())
+        return Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)
 
     def look(self, node: str, allocation: str | None = None) -> Command:
         """A probe of one node: is it there, and which of our processes? (ftslurm.worker.look)"""

@@ -71,6 +71,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
     parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
+    parser.add_argument("--keeper", type=int, default=None, help="the process without which we are to end, too")
     parser.add_argument("--ends-job", action="store_true", help="without its controller the Slurm job is to end")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
@@ -179,6 +180,8 @@ class Guard:
             name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
             end = last_words(options.log_dir, self.task.index)
             self.wire.be_adoptable(self.reports, name, self.adopted, self.story, end)
+        if options.keeper is not None:
+            self.end_with(options.keeper)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
@@ -187,7 +190,7 @@ class Guard:
             now = time.monotonic()
             if now - self.wire.heard > options.orphan_after_s:
                 self.orphaned(f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)")
-            if self.wire.is_cut():
+            if options.keeper is None and self.wire.is_cut():
                 self.orphaned("slurmstepd is gone")  # srun will never learn of it
             if now >= next_alive and self.task.local_index == 0:
                 next_alive = now + options.heartbeat_s
@@ -198,6 +201,16 @@ class Guard:
                     self.log.tend()
             for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
                 key.data(events)
+
+    def end_with(self, keeper: int) -> None:
+        """End when that process does: it starts our controller again, and nobody else can."""
+        why = "the process beside which the controller ran has ended"
+        try:
+            self.selector.register(os.pidfd_open(keeper), selectors.EVENT_READ, lambda _: self.orphaned(why))
+        except ProcessLookupError:
+            self.orphaned(why)
+        except OSError:
+            pass  # a kernel before 5.3: the silence rule ends us
 
     def receive(self, data: bytes) -> None:
         if not data:

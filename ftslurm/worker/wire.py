@@ -21,7 +21,7 @@ from collections.abc import Callable
 from ftslurm import channel
 
 MOST_UNSENT = 1 << 18  # bytes; who reads so slowly learns the rest from what comes later
-KEPT = ("serving", "served", "session", "done", "failed", "exited")  # said again, the last of each
+KEPT = ("address", "serving", "served", "session", "done", "failed", "exited")  # said again, the last of each
 FINISH_S = 1.0  # who does not read for so long learns the end of the step from srun
 LEFT = ("failed", "exited")  # left behind before they are said: who hears them may have the step killed, and go
 _PEER = struct.Struct("iII")  # pid, uid, gid
@@ -124,6 +124,8 @@ class Wire:
             end: the file in which that is left behind (last_words).
         """
         self.story, self.end = story, end
+        with contextlib.suppress(OSError):
+            os.unlink(end)  # of an earlier attempt with the same log folder: the Lighthouse's
         os.set_blocking(reports, False)
         os.set_blocking(1, False)
         self.reports = reports

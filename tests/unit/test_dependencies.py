@@ -46,7 +46,8 @@ LAYERS = """
     again
     wording_jobs still
     wording
-    candidate submit status_json
+    submit status_json keeper
+    candidate
     summary pilots
     plan
     view arraytask

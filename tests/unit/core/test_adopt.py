@@ -12,6 +12,7 @@ from history import (
     B0,
     B1,
     CHECKPOINT,
+    LIGHT0,
     LIGHT1,
     S0,
     Moment,
@@ -260,12 +261,47 @@ def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
 
 
 def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
-    own = past(live(A0, Place(("n1",))), live(B0, Place(("n2",))))
-    story = play((10, opening(own)), (11, ALL), config=array())
+    lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, home="7.0")
+    own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
+    before = past(lighthouse, *own, home="7.0", host="n1.cluster")
+    steps = config()
+    steps.cluster.kind = "slurm"
+    story = play((10, opening(before, homes=frozenset({"7.1", "n1.cluster"}))), config=steps)
     assert story.all(Attach) == []
     assert "the job was requeued at step 40" in story.reason()
-    steps = config()
-    assert play((10, opening(past())), config=steps).all(Attach) == []
+    ends = {e["unit"]: (e["cause"], e["node"]) for e in story.records("step_exited")}
+    assert ends == {
+        "lighthouse": ("cancelled", None),
+        "group-0000": ("node_lost", "n1"),
+        "group-0001": ("preempted", None),
+    }
+    assert [len(unit.exits) for unit in story.state.groups] == [1, 1]
+
+
+def test_what_runs_in_the_job_of_a_controller_that_has_crashed_is_adopted_with_the_lighthouse() -> None:
+    steps = config(lighthouse={"kind": "ftslurm"})
+    steps.cluster.kind = "slurm"
+    lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, "7.0", home="7.0")
+    own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
+    before = past(lighthouse, *own, home="7.0", over=(("group-0002", "FAILED"),))
+    begun = Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
+    up = [Hello(LIGHT0, 0, "n1", "7.0"), Adopted(LIGHT0, Word(0)), LighthouseUp(LIGHT0, OLD)]
+    story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
+    assert {a.id for a in story.all(Attach)} == {LIGHT0, A0, B0}
+    assert story.all(Launch) == []
+    assert story.phases() == [Phase.RUNNING] * 2
+    assert story.state.lighthouse.phase is Phase.RUNNING
+    assert {(a.id, a.group, a.attempt) for a in story.all(Announce)} == {(LIGHT0, 0, 0), (LIGHT0, 1, 0)}
+    assert story.all(Redirect) == []
+    gone = play((10, begun), (11, word(A0), word(B0), Ended(LIGHT0, code=76)), config=steps)
+    assert gone.ids(Launch) == [LIGHT1]  # at once: it was no dud
+
+
+def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
+    ended = Live("lighthouse", LIGHT0, 0, Place(()), (), 1.0, home="")
+    story = play((10, opening(past(ended, live(A0), live(B0)), homes=frozenset({"n9"}))), config=array())
+    assert story.ids(Launch) == [LIGHT1]
+    assert [e["unit"] for e in story.records("step_exited")] == ["lighthouse"]
 
 
 # --- what else the successor goes on with ----------------------------------------------------------------------------

@@ -1,0 +1,162 @@
+"""Keep a controller running: a small parent process starts it again when it is killed, runs out of memory or raises.
+
+The groups train on meanwhile, and so does the Lighthouse; the next controller adopts them all (core/adopt.py). What the
+controller's end would have meant for the run, only the end of this process means: on Slurm that of the batch process.
+
+    keeper ----- pipe: signals -----> controller (ftslurm.beside)
+      |                                  |
+      +-- takes the lead for it          +-- srun ... srun, the Lighthouse
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from ftslurm import again, capped, lead
+from ftslurm.config import Config
+from ftslurm.core.causes import signal_name
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.journal import Event, last_line, text
+from ftslurm.launchers import local, srun
+from ftslurm.past import read_past
+from ftslurm.rundir import RunDir
+from ftslurm.wakeup import Wakeup
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next controller would crash, too
+BAD_INPUT = 2  # the exit code of a controller that could not begin
+LAST = ("run_finished", "run_requeued", lead.LEFT)  # the last lines of a controller that had come to its end
+CANCEL_S = 60.0
+
+
+class Crashes:
+    """How often a controller has crashed of late."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def note(self) -> bool:
+        """Count one more; whether there is no use in trying again at once."""
+        now = time.monotonic()
+        self.times = [*(one for one in self.times if now - one < WITHIN_S), now]
+        return len(self.times) >= MOST
+
+
+def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
+    """Start a controller as a child of this process, with which it dies; `number` is what the lead was taken as."""
+    command = [sys.executable, "-m", "ftslurm.beside", str(run.root), str(number), str(os.getpid()), *options]
+    env = os.environ | {srun.KEEPER: str(os.getpid())}
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=pass_fds)
+
+
+def crashed(run: RunDir, code: int) -> str | None:
+    """How a controller that has ended has crashed, in words; None: it had done its work."""
+    if code == BAD_INPUT or _last(run) in LAST or code == 0:
+        return None
+    return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
+
+
+def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
+    """Keep a controller of this run running until the run is over, or goes on elsewhere; the exit code is the run's.
+
+    Signals to this process reach the controller through a pipe, also if there is none at that moment.
+
+    Args:
+        hand_over: there is an earlier one (array mode), which is to make way.
+    """
+    job, crashes, why = os.environ.get("SLURM_JOB_ID"), Crashes(), ""
+    array = config.cluster.mode == "array"
+    number = lead.follow(config, run, job, hand_over) if array else lead.take(run, job=job)
+    wakeup = Wakeup(SIGNALS)
+    signals, told = os.pipe()
+    os.set_blocking(signals, False)
+    while number is not None:
+        options = [f"--signals={signals}", *([f"--after={why}"] if why else [])]
+        process = start(run, number, *options, pass_fds=(signals,))
+        while process.poll() is None:
+            select.select([wakeup.fd], [], [], 1.0)
+            os.write(told, bytes(wakeup.drain()))
+        how = crashed(run, process.returncode)
+        if how is None or not lead.held(run, number):
+            return max(0, process.returncode)
+        why = f"the controller was {how}" if process.returncode < 0 else f"the controller has failed ({how})"
+        print(f"ftslurm: {why}, see {run.controller_log}", file=sys.stderr, flush=True)
+        if crashes.note():
+            return 1 if array else give_up(run, why)
+        number = lead.take(run, number, job)
+    return int(_last(run) == "run_finished" and read_past(run)[1] != "succeeded")
+
+
+def give_up(run: RunDir, why: str) -> int:
+    """End a run whose controller crashes again and again: its journal, and the steps that nobody minds any more."""
+    reason = f"{why}, {MOST} times within {WITHIN_S:g} s: see {run.controller_log}"
+    past, _ = read_past(run)
+    left = past.live if past is not None else ()
+    steps = [live.slurm_step for live in left if live.slurm_step]
+    with suppress(OSError):
+        again.end_journal(run, reason, "failed", left)
+    with suppress(OSError, subprocess.TimeoutExpired):
+        if steps:
+            subprocess.run(["scancel", *steps], capture_output=True, timeout=CANCEL_S, check=False)
+    print(f"ftslurm: {reason}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _last(run: RunDir) -> str | None:
+    last = last_line(run.events)
+    return None if last is None else text(last, "event")
+
+
+def control(
+    config: Config,
+    run: RunDir,
+    submit: Callable[[str], object],
+    tell: Callable[[Event], None] = lambda _: None,
+    number: int | None = None,
+    signals: int | None = None,
+    after: str = "",
+) -> int:
+    """Run the controller in this process, and see to it that the run goes on in another job if it is to.
+
+    Args:
+        submit: submits the job in which the run goes on after this one (again.go_on).
+        tell: called with every event once it is in the journal.
+        number: ours among those that took the lead; None: a local run, in which nobody follows.
+        signals: the pipe through which the process that keeps us passes on its signals, a byte each.
+        after: how the controller before us has crashed.
+
+    Returns:
+        The exit code of the run: 0 it succeeded, or goes on with another controller; 1 it did not.
+    """
+    from ftslurm.controller import Controller
+
+    handler = capped.Handler(run.controller_log, config.logs.max_mb)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("ftslurm")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
+        past, _ = read_past(run)
+        outcome = Controller(config, run, allocation, tell, past, number, signals, after).run()
+    except EnvironmentProblem:
+        raise
+    except Exception:
+        logger.exception("the controller failed; this is a bug in ftslurm")
+        raise
+    if outcome == "requeued":
+        why_not = again.go_on(config, run, submit)
+        if why_not is None:
+            return 0
+        logger.error("%s", why_not)
+        tell(again.end_journal(run, why_not))
+    return 0 if outcome in ("succeeded", "left", lead.SUPERSEDED) else 1

@@ -1,0 +1,72 @@
+"""The controller is killed, or fails: it is back within a second, and the training takes no notice."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import Backend, Run
+
+pytestmark = pytest.mark.slurm
+BACK_S = 5.0  # it takes less than one on an idle machine
+GAP_S = 3.0  # the same of the groups' next commit; steps take 0.2 s, a Lighthouse that died would cost 10
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
+    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+def crash(run: Run, units: tuple[str, ...]) -> None:
+    """Kill the controller; the next one adopts all of these."""
+    since, times = time.time(), run.kill_controller()
+    run.until(lambda: len(run.named("run_started")) > times, "the next controller", BACK_S)
+    for unit in units:
+        run.until(lambda u=unit: len(run.named("step_adopted", unit=u)) == times, f"{unit} is adopted")
+    before = [len(run.steps(group)) for group in (0, 1)]
+    run.until(lambda: all(len(run.steps(g)) >= before[g] + 5 for g in (0, 1)), "5 steps more")
+    assert max(run.longest_gap(group, since - 0.5) for group in (0, 1)) < GAP_S
+
+
+@pytest.mark.parametrize("mode", ["steps", "array"])
+def test_a_controller_that_is_killed_comes_back_and_adopts_the_groups_and_the_lighthouse(
+    mode: str, slurm: Backend
+) -> None:
+    settings = [f"cluster.mode={mode}", "groups.count=2", "groups.workers=2", "standby.count=1"]
+    run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
+    run.wait_for("step_ready", unit="standby-000")
+    run.wait_for_steps(5, 2)
+    units = ("lighthouse", "group-0000", "group-0001", "standby-000")
+
+    crash(run, units)
+    crash(run, units)
+    assert [e["leader"] for e in run.named("run_started")] == [1, 2, 3]
+    assert "SIGKILL" in str(run.named("run_started")[1]["after"])
+    assert run.named("step_exited") == []
+    assert len(run.named("step_launched")) == len(units)
+
+    run.kill(1)  # what it has adopted it looks after
+    run.wait_until_back(1)
+    assert run.named("step_exited", unit="group-0001")[0]["cause"] == "killed"
+    steps = run.end_soon()
+    run.finish()
+    run.check_training(steps, survivors={0}, returned={1}, ranks=2)
+
+
+def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slurm: Backend) -> None:
+    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(2, 2)
+    for _ in range(2):
+        times = run.kill_controller()
+        run.until(lambda t=times: len(run.named("run_started")) > t, "the next controller")
+    run.kill_controller()
+    run.finish(1, outcome="failed")
+    reason = str(run.named("run_finished")[0]["reason"])
+    assert "killed by SIGKILL, 3 times within 60 s" in reason
+    assert "controller.log" in reason

@@ -11,6 +11,7 @@ ready {task}                              all is imported; a standby has warmed 
 store {task, addr, port}                  rank 0: the group's store is up, at this port of its guard's (worker/gate.py)
 alive {task, state, step, stage, since_s} G  local rank 0 of each node, every heartbeat; state is the worker's letter in
                                           /proc; the position (see worker/position.py) is null before the script runs
+                                          In a job that a pilot holds also pilot: whether it is there, null: not known
 quorum {task, step, quorum_id, participants}   rank 0: the first quorum of this attempt
 progress {task, step, ...}                rank 0: see worker/observe.py
 serving {task, url}                       rank 0: see worker/serve.py, for this and the next two

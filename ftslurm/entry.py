@@ -21,8 +21,8 @@ def main(words: Sequence[str]) -> int:
     """The exit code is the run's; 2: nothing could be begun, and the job's output says why."""
     what, run = words[0], RunDir(Path(words[1]))
     try:
-        if what == submit.PILOT:
-            return pilots.hold(run)
+        if what in (submit.PILOT, submit.PILOT_AGAIN):
+            return pilots.hold(run, batch=what == submit.PILOT)
         return lead_run(run, hand_over=what == submit.SUCCESSOR)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)

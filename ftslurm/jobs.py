@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import signal
@@ -11,10 +12,12 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from math import inf
+from pathlib import Path
 from typing import Any
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Action, AskJobs, CancelJobs, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.actions import Action, AskJobs, CancelJobs, RequestJobs, RequeueJob, StartNow, StartPilot
 from ftslurm.core.events import (
     Event,
     JobLeaving,
@@ -30,9 +33,11 @@ from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.children import Children
 from ftslurm.names import is_job
 from ftslurm.rundir import RunDir
-from ftslurm.slurm import BUSY, QUEUE, expand_hosts, read_queue, scrubbed
+from ftslurm.slurm import BUSY, QUEUE, expand_hosts, read_queue, scrubbed, srun_command
 
 QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START = "queue", "cancel ", "request ", "requeue ", "start "
+PILOT_AGAIN = "pilot of "
+log = logging.getLogger("ftslurm.jobs")
 # The pilot beside which the controller runs. Slurm's SIGTERM to its job could end our sruns, and with them the steps in
 # other jobs; so it is told as if Slurm wanted its nodes, and another controller goes on, which requeues it.
 PILOT = "FTSLURM_PILOT"
@@ -72,6 +77,9 @@ class Jobs:
                 if shutil.which("scontrol") is None:
                     return [RequeueRefused(name, "there is no scontrol here")]
                 self.children.asides.ask(REQUEUE + name, ["scontrol", "requeue", name], timeout_s=PATIENCE_S)
+            case StartPilot(name, job, node):
+                argv = [*_srun(job, node), sys.executable, "-m", "ftslurm.entry", "pilot-again", str(self.run.root)]
+                self.children.asides.ask(PILOT_AGAIN + name, argv, env=_of_job(name), timeout_s=inf)
             case StartNow(name):
                 command = ["scontrol", "update", f"jobid={name}", "starttime=now"]
                 self.children.asides.ask(START + name, command, timeout_s=PATIENCE_S)
@@ -97,6 +105,8 @@ class Jobs:
             lines = [line for line in news.text.splitlines() if line.strip()]
             error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
             return [Submitted(pool, tuple(str(name) for name in names), error)]
+        if news.what.startswith(PILOT_AGAIN):
+            log.warning("the pilot of %s has ended: %s", news.what.removeprefix(PILOT_AGAIN), news.text.strip()[-1000:])
         if news.what.startswith(REQUEUE) and news.code != 0:
             text = " ".join(news.text.split()) or f"exit code {news.code}"
             if any(word in text for word in (*NOT_NOW, *BUSY)):
@@ -170,6 +180,19 @@ def _own_task() -> str | None:
     """What Slurm calls the task of an array in which we run; None: we do not."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else None
+
+
+def _srun(job: str, node: str) -> list[str]:
+    """The beginning of a command that runs on one node of a job, beside what runs there."""
+    here = str(Path.cwd())
+    return srun_command(job=job, name="pilot", nodes=[node], tasks_per_node=1, gpus=False, chdir=here, extra=[])
+
+
+def _of_job(name: str) -> dict[str, str]:
+    """The environment of a pilot that is no batch process: which task of an array its job is, srun does not tell."""
+    env = {key: value for key, value in _clean().items() if not key.startswith("FTSLURM_")}
+    array_job, _, task = name.partition("_")
+    return env | ({"SLURM_ARRAY_JOB_ID": array_job, "SLURM_ARRAY_TASK_ID": task} if task else {})
 
 
 def _clean() -> dict[str, str]:

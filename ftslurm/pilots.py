@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,15 +21,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm import compose, heard, inbox, lead
+from ftslurm import compose, heard, inbox, key, lead
 from ftslurm.candidate import Candidate
 from ftslurm.config import Config
-from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.errors import Distrusted, EnvironmentProblem, FtslurmError
 from ftslurm.journal import last_event
 from ftslurm.rundir import RunDir
 from ftslurm.submit import PILOT, batch_command, refusal, sbatch_parameters
 from ftslurm.submit import submit as submit_controller
-from ftslurm.worker import processes
+from ftslurm.worker import post, processes
 
 LOOK_S = 15.0  # how often a pilot looks whether the run is over
 ALONE_S = 600.0  # without a controller a pilot gives its nodes back after this long, or ten times health.orphan_after_s
@@ -144,20 +145,28 @@ def announce(run: RunDir) -> None:
         inbox.put(run.inbox, "pilot", **told)
 
 
-def hold(run: RunDir) -> int:
+def hold(run: RunDir, batch: bool = True) -> int:
     """What a pilot runs; returns its exit code. It may carry the controller, too, if that has lost its own job.
+
+    Args:
+        batch: False: the job has lost its batch process, and Slurm has not noticed; it does not end with us.
 
     Raises:
         FtslurmError: the run directory cannot be read, or may be somebody else's work.
     """
     config = compose.of_run(run)
-    may_lead = config.cluster.mode == "array" and config.cluster.controller == "job"
-    stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]) if may_lead else None)
+    may_lead = config.cluster.mode == "array" and (config.cluster.controller == "job" or config.cluster.pilots)
+    held = stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]) if may_lead else None)
+    if held and not batch:
+        with suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(["scancel", name()], capture_output=True, timeout=60, check=False)
     return 0
 
 
-def stay(config: Config, run: RunDir, candidate: Candidate | None) -> None:
+def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
     """Hold the nodes of this job until the run is over or Slurm wants them back, and pass that on.
+
+    Returns False if the job has another pilot.
 
     At Slurm's warning before the time limit (USR2) and at SIGTERM (preemption) the controller is told, whose group
     leaves; if we went at once, Slurm would kill the group's step with us.
@@ -168,10 +177,11 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> None:
     with suppress(OSError):
         (run.released / name()).unlink()  # an earlier life of this job was not needed
     announce(run)
+    here = _Post(run)
     look_s = LOOK_S if candidate is None else candidate.every_s
     next_look, until = time.monotonic() + look_s, float("inf")
     sign, word = None, _Word(run)
-    while time.monotonic() < until:
+    while time.monotonic() < until and here.hold():
         signal.sigtimedwait([], 0.5)
         while seen and until == float("inf"):
             sign = signal.Signals(seen.pop(0))
@@ -191,6 +201,23 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> None:
                 break
     if candidate is not None:
         candidate.finish()
+    return here.held is not None or not run.key.exists()
+
+
+class _Post:
+    """Shows the guards in this job that its pilot is there (worker/post.py), from when the run has its key."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run = run
+        self.held: socket.socket | None = None
+
+    def hold(self) -> bool:
+        """Hold the post; False: another pilot does, so this one is not needed."""
+        if self.held is None and self.run.key.exists():
+            with suppress(OSError, Distrusted):
+                self.held = post.hold(key.load_or_make(self.run.key), os.environ["SLURM_JOB_ID"])
+                return self.held is not None
+        return True
 
 
 class _Word:

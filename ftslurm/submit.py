@@ -30,6 +30,7 @@ LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
 }  # fmt: skip
 CONTROLLER, SUCCESSOR, PILOT = "controller", "successor", "pilot"  # what a job may run (ftslurm.entry)
+PILOT_AGAIN = "pilot-again"  # a pilot that is no batch process, because the job has lost that
 QUEUE_S = 15.0  # how often Slurm is asked what a job waits for
 YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 

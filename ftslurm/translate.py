@@ -118,6 +118,7 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
                 step=number if isinstance(number, int) else None,
                 stage=min(max(_whole(message.get("stage") or 0), 0), 4),
                 since_s=_seconds(message.get("since_s")),
+                pilot=message["pilot"] if isinstance(message.get("pilot"), bool) else None,
             )
         case "quorum" if step.unit == LIGHTHOUSE:
             both = zip(message["members"], message["steps"], strict=False)

@@ -50,6 +50,7 @@ _EVENTS = {
     "allocation_pending": "yellow",
     "allocation_leaving": "yellow",
     "allocation_requeued": "yellow",
+    "pilot_restarted": "yellow",
     "scaled": "magenta",
     "scale_refused": "magenta",
     "fault_injected": "magenta",

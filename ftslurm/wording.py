@@ -21,6 +21,8 @@ def describe(event: Event, status: RunStatus) -> str | None:
             return _started(event)
         case "allocation_granted" if "pool" not in event:  # the controller's own
             return f"allocation {event.get('allocation')}: {few(names(event, 'nodes'), 8)}"
+        case "pilot_restarted":
+            return f"job {event.get('allocation')}: another pilot is started on {event.get('node')}{_because(event)}"
         case str(name) if name.startswith("allocation_"):
             return wording_jobs.describe(event, status)
         case "scaled" | "scale_refused":
@@ -104,7 +106,9 @@ def _started(event: Event) -> str:
         said.append("on this machine")
     elif event.get("job_id") is not None:
         said.append(f"Slurm job {event['job_id']}")
-    return f"run {text(event, 'run_id') or ''} starts: {', '.join(said)}"
+    crashed = text(event, "after")
+    how = "goes on" if crashed or (integer(event, "leader") or 0) > 1 else "starts"
+    return f"run {text(event, 'run_id') or ''} {how}: {', '.join(said)}" + (f" ({crashed})" if crashed else "")
 
 
 def _launched(event: Event, status: RunStatus) -> str | None:

@@ -183,6 +183,15 @@ class RequeueJob:
 
 
 @dataclass(frozen=True)
+class StartPilot:
+    """Start another pilot in a job that has lost its own, on its first node."""
+
+    name: str  # as Slurm shows it
+    id: str  # what srun wants to hear
+    node: str
+
+
+@dataclass(frozen=True)
 class StartNow:
     """Cut the two minutes that Slurm makes a requeued job wait."""
 
@@ -220,6 +229,7 @@ Action = (
     | RequestJobs
     | CancelJobs
     | RequeueJob
+    | StartPilot
     | StartNow
     | Finish
 )

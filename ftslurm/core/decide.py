@@ -92,7 +92,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.saving.until] if state.saving is not None else []
     due += [*health.deadlines(state, config), *hangs.deadlines(state, config)]
-    due += [*supply.deadlines(state, now, config), *adopt.deadlines(state)]
+    due += [*supply.deadlines(state, now, config), *adopt.deadlines(state), *jobs.pilot_deadlines(state)]
     return min((time for time in due if now < time < inf), default=None)
 
 
@@ -290,6 +290,7 @@ RULES = (
     health.restore,
     vacate.vacate,
     supply.settle,
+    jobs.keep_pilots,
     _expire,
     history.guard,
     _end_if_over,

@@ -115,6 +115,7 @@ class Alive:
     step: int | None = None
     stage: int = 0
     since_s: float = 0.0  # for how long the worker has been at this stage
+    pilot: bool | None = None  # whether the pilot of its job is there; None: not known, or there is none
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Action, CancelJobs, Record
+from ftslurm.core.actions import Action, CancelJobs, Record, StartPilot
 from ftslurm.core.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
 from ftslurm.core.model import LIVE, Asking, Cause, Evidence, Job, Marks, Phase, RunState, StepId, Unit
 from ftslurm.core.units import swap
@@ -20,6 +20,8 @@ SLOW = 20  # times as long as the last answer took must lie between two question
 RARE_S = 300.0  # however slow slurmctld is
 WARNS_EARLY_S = 60.0  # Slurm's warning before the time limit may come so much too soon
 DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is tried again after this long
+MISSING_S = 3.0  # a pilot may be slower to begin than the first step in its job
+PILOT_AGAIN_S = 30.0
 REFUSED_S = (15.0, 300.0)  # after a refusal sbatch is tried again: at first, and at the most
 BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING")
 ENDS = {
@@ -64,6 +66,34 @@ def update(state: RunState, name: str, **changes: object) -> RunState:
 def living(state: RunState, name: str) -> Iterator[Unit]:
     """The units that have a step in this job."""
     return (u for u in state.units if u.phase in LIVE and u.place is not None and u.place.allocation == name)
+
+
+def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
+    """A guard has looked for the pilot of its job, which is on the job's first node."""
+    one = job(state, unit.place.allocation) if unit.place is not None else None
+    if one is None or one.nodes[:1] != unit.hosts[task : task + 1] or there == (one.unheld is None):
+        return state
+    return update(state, one.name, unheld=None if there else now)
+
+
+def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
+    """Start another pilot in jobs whose own is gone although they run: it holds the job, and may lead the run."""
+    actions: list[Action] = []
+    for one in state.jobs if state.ending is None else ():
+        missing = one.unheld is not None and now >= one.unheld + MISSING_S
+        if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
+            why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
+            record = Record("pilot_restarted", {"allocation": one.name, "node": one.nodes[0], "reason": why})
+            actions += [record, StartPilot(one.name, one.id or one.name, one.nodes[0])]
+            state = update(state, one.name, piloted=now)
+    return state, actions
+
+
+def pilot_deadlines(state: RunState) -> Iterator[float]:
+    """When keep_pilots has to be asked again."""
+    for one in state.jobs:
+        if one.unheld is not None:
+            yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
 
 
 def lost(state: RunState, name: str, reason: str, now_is: str | None = None) -> Record:
@@ -182,6 +212,7 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
     if runs and not same:
         now_is = replace(now_is, nodes=new.nodes, began=new.began or now, ends=new.ends)
         now_is = replace(now_is, leaving=None if old.state else old.leaving, left=None, asked=None)
+        now_is = replace(now_is, unheld=None, piloted=-inf)
         fields = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool, "ends": new.ends}
         if old.dismissed is None:
             actions.append(Record("allocation_granted", fields))

@@ -97,6 +97,8 @@ class Job:
     asked: str | None = None  # what Slurm has been asked to do with it: requeue, release
     tried: float = -inf  # when
     began: float | None = None  # when it was first seen running, since it was last requeued
+    unheld: float | None = None  # since when its pilot is missing, while it runs
+    piloted: float = -inf  # when another pilot was last started in it
 
     @property
     def alive(self) -> bool:

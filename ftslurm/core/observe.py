@@ -147,6 +147,7 @@ def _(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -
 @_step_event.register
 def _(event: Alive, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     pulse = Pulse(event.time, event.state, event.step, event.stage, event.time - event.since_s)
+    state = state if event.pilot is None else jobs.pilot_seen(state, unit, event.task, event.pilot, now)
     return swap(state, health.beat(unit, event.task, pulse)), []
 
 

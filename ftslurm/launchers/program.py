@@ -61,6 +61,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "quorum_tick_ms": lighthouse.quorum_tick_ms,
         }
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
+    shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
     if is_standby(launch):  # its share of the GPUs comes with the assignment
         own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ftslurm import channel
-from ftslurm.worker import faults, processes, script, stacks
+from ftslurm.worker import faults, post, processes, script, stacks
 from ftslurm.worker.gateway import Gateway, pair
 from ftslurm.worker.network import Network
 from ftslurm.worker.position import Position
@@ -71,6 +71,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
     parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
+    parser.add_argument("--pilot", action="store_true", help="the step is in a job that a pilot holds: is it there?")
     parser.add_argument("--keeper", type=int, default=None, help="the process without which we are to end, too")
     parser.add_argument("--ends-job", action="store_true", help="without its controller the Slurm job is to end")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
@@ -181,7 +182,7 @@ class Guard:
             end = last_words(options.log_dir, self.task.index)
             self.wire.be_adoptable(self.reports, name, self.adopted, self.story, end)
         if options.keeper is not None:
-            self.end_with(options.keeper)
+            post.end_with(self.selector, options.keeper, self.orphaned)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
@@ -201,16 +202,6 @@ class Guard:
                     self.log.tend()
             for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
                 key.data(events)
-
-    def end_with(self, keeper: int) -> None:
-        """End when that process does: it starts our controller again, and nobody else can."""
-        why = "the process beside which the controller ran has ended"
-        try:
-            self.selector.register(os.pidfd_open(keeper), selectors.EVENT_READ, lambda _: self.orphaned(why))
-        except ProcessLookupError:
-            self.orphaned(why)
-        except OSError:
-            pass  # a kernel before 5.3: the silence rule ends us
 
     def receive(self, data: bytes) -> None:
         if not data:
@@ -368,6 +359,7 @@ class Guard:
             step=place and place.step,
             stage=place and place.stage,
             since_s=place and round(place.since_s, 3),
+            **({"pilot": post.is_held(self.network.key)} if self.task.options.pilot else {}),
         )
 
     def hello(self) -> bytes:

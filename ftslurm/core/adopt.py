@@ -185,6 +185,14 @@ def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: C
     return swap(state, replace(unit, adoption=replace(adoption, asked=False, again=now + AGAIN_S)))
 
 
+def never_reached(unit: Unit) -> Unit:
+    """The Lighthouse of an earlier controller has ended while nobody led: that was no failed start."""
+    if not unit.is_lighthouse or unit.adoption is None:
+        return unit
+    words = "it had ended before this controller came"
+    return replace(unit, evidence=(*unit.evidence, Evidence(None, None, error=words, cause=Cause.UNKNOWN)))
+
+
 def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     """The guard of one task has said what it knows; with the last of them the unit is what it was."""
     adoption = unit.adoption

@@ -327,7 +327,7 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
 @_step_event.register
 def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     again = adopt.not_reached(event, state, unit, now, config)
-    return ended(event, state, unit, now, config) if again is None else (again, [])
+    return ended(event, state, adopt.never_reached(unit), now, config) if again is None else (again, [])
 
 
 def _not_waited_for(unit: Unit, state: RunState) -> bool:

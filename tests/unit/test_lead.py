@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -54,6 +55,22 @@ def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
     assert lead.take(run) == 2
     assert not lead.held(run, 1)
     assert lead.held(run, 2)
+
+
+def test_a_claim_on_a_full_disk_deposes_nobody_in_favour_of_nobody(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lead.take(run) == 1
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    assert lead.take(run) == 2  # the name is the claim
+    monkeypatch.undo()
+    assert lead.held(run, 2)
+    assert not lead.held(run, 1)
+    assert lead.leader(run) is None  # who it is nobody can say: then its silence tells when it is gone
 
 
 def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:

@@ -46,8 +46,8 @@ def launched(unit: str, attempt: int, node: str, allocation: str = "81_0", **fie
 
 
 ARRAY = [
-    line("run_started", job_id="80", mode="array"),
-    launched("lighthouse", 0, "n9", "80"),
+    line("run_started", job_id="80", mode="array", host="h1", requeues=0),
+    launched("lighthouse", 0, "n9", "80", nodes=[], ranks=[]),
     *(launched(f"group-000{n}", 0, f"n{n}", f"81_{n}") for n in range(4)),
     launched("standby-000", 0, "n7", "81_7"),
     line("step_ready", unit="group-0000", attempt=0, slurm_step="91.0"),
@@ -70,6 +70,7 @@ def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its
     first = Place(("n0",), 0, "81_0")
     taken = Place(("n7",), 0, "81_7")
     assert past.live == (
+        Live("lighthouse", StepId("lighthouse", 0), 0, Place(()), (), ex.START, home="h1"),
         Live("group-0000", StepId("group-0000", 0), 0, first, ("n0", "n0"), ex.START, "91.0", None, ex.START),
         Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0", ex.START - 1),
     )
@@ -107,10 +108,31 @@ def test_how_attempts_ended_and_which_nodes_were_left_out_are_read_too(tmp_path:
     )
 
 
-def test_steps_in_the_controllers_own_allocation_have_died_with_it(tmp_path: Path) -> None:
-    past, _ = read_past(ex.new_run(tmp_path, [line("run_started", job_id="80"), launched("group-0000", 0, "n1", "80")]))
+def test_steps_in_the_controllers_own_job_live_as_long_as_that_does(tmp_path: Path) -> None:
+    began = line("run_started", job_id="80", mode="steps", host="h1", requeues=1)
+    past, _ = read_past(ex.new_run(tmp_path, [began, launched("group-0000", 0, "n1", "80")]))
     assert past is not None
-    assert past.live[0].place.allocation is None
+    (step,) = past.live
+    assert (step.place.allocation, step.home, past.home) == (None, "80.1", "80.1")
+    older = line("run_started", job_id="80")  # as written before these were known: then nothing can be adopted
+    past, _ = read_past(ex.new_run(tmp_path / "b", [older, launched("group-0000", 0, "n1", "80")]))
+    assert past is not None
+    assert past.live[0].home == ""
+
+
+def test_a_group_in_the_job_beside_whose_pilot_the_controller_runs_has_a_job_of_its_own(
+    tmp_path: Path,
+) -> None:
+    began = line("run_started", job_id="85", mode="array", host="h1", requeues=0)  # a pilot that has replaced another
+    past, _ = read_past(ex.new_run(tmp_path, [began, launched("group-0000", 0, "n1", "85")]))
+    assert past is not None
+    assert [(step.place.allocation, step.home) for step in past.live] == [("85", None)]
+
+
+def test_a_lighthouse_that_was_ended_by_its_controller_is_not_looked_for(tmp_path: Path) -> None:
+    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, line("controller_left", leader=1)]))
+    assert past is not None
+    assert [step.home for step in past.live if step.unit == "lighthouse"] == [""]
 
 
 def test_launches_in_another_job_are_counted_apart_from_restarts(tmp_path: Path) -> None:

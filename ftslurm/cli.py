@@ -210,12 +210,12 @@ def plan_verb(words: list[str]) -> int:
 
 def follow_run(config: Config, run: RunDir) -> int:
     """Show the run to its end. Ctrl-C stops a local run, and leaves one on Slurm alone."""
-    from ftslurm import inbox, submit, summary, view
+    from ftslurm import heard, inbox, submit, summary, view
 
     console = view.console()
     there = submit.still_there(config, run)
     local = config.cluster.kind == "local"
-    poll_s, silence = 0.2 if local else 0.5, partial(submit.silence, config, run)
+    poll_s, silence = 0.2 if local else 0.5, partial(submit.silence, config, run, heard.Watch())
     _raise_on(signal.SIGTERM, signal.SIGHUP)
     try:
         if not local:
@@ -289,7 +289,7 @@ def status_verb(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = find(args)
 
-    from ftslurm import compose, status, status_json, submit, summary, view
+    from ftslurm import compose, heard, status, status_json, submit, summary, view
     from ftslurm.journal import JournalReader
 
     config = compose.load(run.config, own=False)
@@ -321,7 +321,7 @@ def status_verb(words: list[str]) -> int:
     if config.cluster.kind == "slurm":
         _wait_for_start(run, there)
     console = view.console()
-    silence = partial(submit.silence, config, run)
+    silence = partial(submit.silence, config, run, heard.Watch())
     shown = view.follow(run, console=console, until=lambda: not there(), history=10, note=silence)
     console.print(summary.summary(shown, run))
     return 0

@@ -75,7 +75,9 @@ def stop_verb(words: list[str]) -> int:
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
     # It was requeued, and nobody hears us; in array mode another one may lead meanwhile.
-    unheard = config.cluster.mode != "array" or heard.silent_s(config, run) is not None
+    array = config.cluster.mode == "array"
+    silent = heard.silent_s(config, run) if began and (array or now.outcome == "running") else None
+    unheard = not array or silent is not None
     if job is not None and on_slurm and began and unheard and submit.take_out_of_queue(job):
         submit.cancel(config, run)
         again.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
@@ -88,7 +90,6 @@ def stop_verb(words: list[str]) -> int:
     if why is not None and run.events.exists():
         print(f"{run.root.name} cannot be stopped: {why}")
         return 0
-    silent = heard.silent_s(config, run) if now.started is not None else None
     on_slurm = config.cluster.kind == "slurm" and (job is not None or config.cluster.mode == "array")
     if silent is not None and on_slurm and (ended := submit.cancel(config, run)):
         what = f"Slurm job {', '.join(ended)} is cancelled"

@@ -33,13 +33,16 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
 
 
 def claim(config: Config, run: RunDir) -> str | None:
-    """Take checkpoint.dir for this run; why it cannot be had: two live runs would take each other's checkpoints."""
+    """Take checkpoint.dir for this run; why it cannot be had: two live runs would take each other's checkpoints.
+
+    Our `alive` has just been touched: that of the other run is compared with it, by the clock of their file server.
+    """
     if config.checkpoint.dir is None:
         return None
     folder = Path(config.checkpoint.dir)
     with suppress(OSError, EnvironmentProblem):
         other = RunDir(Path(trust.read_text(folder / OWNER, own=True)))
-        age = heard.age_s(other.alive) if other.root != run.root else None
+        age = heard.age_s(other.alive, than=run.alive) if other.root != run.root else None
         if age is not None and age < heard.SILENT_S and read_past(other)[1] is None:
             return (
                 f"checkpoint.dir={folder} is in use by {other.root.name}, which is running: name another folder, or "

@@ -27,7 +27,8 @@ def main(words: Sequence[str]) -> int:
 
     from ftslurm import compose, submit, summary, view
     from ftslurm.jobs import PILOT
-    from ftslurm.journal import JournalReader, last_event
+    from ftslurm.journal import last_event
+    from ftslurm.past import Story
 
     run = RunDir(Path(words[0]))
     if os.getppid() != int(words[2]):
@@ -40,9 +41,7 @@ def main(words: Sequence[str]) -> int:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
     lines = view.Lines(console)
-    for event in JournalReader(run.events).iter_new():
-        lines.know(event)
-    code = submit.control(config, run, lines.tell, number=int(words[1]))
+    code = submit.control(config, run, lines.tell, Story(run, lines.know), number=int(words[1]))
     if last_event(run.events) == "run_finished":
         console.print(summary.summary(lines.status, run))
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -59,10 +60,22 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
 
     The run's step goes back at a full restart.
     """
-    found = _Reading()
-    for event in JournalReader(run.events).iter_new():
-        found.fold(event)
-    return found.past, found.outcome
+    return Story(run).read()
+
+
+class Story:
+    """The journal of a run, read once: whoever asks again only reads what has been added."""
+
+    def __init__(self, run: RunDir, know: Callable[[Event], None] = lambda _: None) -> None:
+        """Begin; nothing is read yet. `know` is called with every event that is."""
+        self._reader, self._know, self._found = JournalReader(run.events), know, _Reading()
+
+    def read(self) -> tuple[Past | None, str | None]:
+        """As read_past."""
+        for event in self._reader.iter_new():
+            self._found.fold(event)
+            self._know(event)
+        return self._found.past, self._found.outcome
 
 
 @dataclass

@@ -78,7 +78,7 @@ class RunStatus:
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 
-TOLD_EVERY_S = 1.0  # steps are told of once a second
+TOLD_EVERY_S = 1.0  # groups tell of their steps once a second (in large runs fewer of these lines are written)
 
 
 def fold(status: RunStatus, event: Event) -> RunStatus:
@@ -251,7 +251,7 @@ def _timed(status: RunStatus, event: Event, seconds: float | None) -> RunStatus:
 
 
 def _progressed(status: RunStatus, group: GroupStatus | None, event: Event) -> RunStatus:
-    step, time = integer(event, "step"), number(event, "time")
+    step, time = integer(event, "step"), number(event, "at") or number(event, "time")
     if group is not None and "sessions" in event:
         group = replace(group, sessions=integer(event, "sessions"))
         status = _put(status, group)

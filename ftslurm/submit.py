@@ -21,11 +21,10 @@ from typing import Any
 from ftslurm import again, capped, compose, heard, lead, slurm, trust
 from ftslurm.cluster import cpus_per_node, gpus_per_node, last_line
 from ftslurm.config import Config, nodes_needed
-from ftslurm.core.past import Past
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, last_event
 from ftslurm.launchers import local, srun
-from ftslurm.past import read_past
+from ftslurm.past import Story, read_past
 from ftslurm.rundir import RunDir, replace_text
 from ftslurm.wording import seconds
 
@@ -345,18 +344,14 @@ def main(run: RunDir, hand_over: bool = False) -> int:
     Raises:
         FtslurmError: the run directory cannot be read, or may be somebody else's work.
     """
-    config = compose.of_run(run)
-    before, outcome = read_past(run)
-    if outcome in ("succeeded", "failed"):
-        return int(outcome == "failed")
-    return control(config, run, past=before, hand_over=hand_over)
+    return control(compose.of_run(run), run, hand_over=hand_over)
 
 
 def control(
     config: Config,
     run: RunDir,
     tell: Callable[[Event], None] = lambda _: None,
-    past: Past | None = None,
+    before: Story | None = None,
     hand_over: bool = False,
     number: int | None = None,
 ) -> int:
@@ -364,7 +359,7 @@ def control(
 
     Args:
         tell: called with every event once it is in the journal.
-        past: what an earlier controller of this run had come to.
+        before: what earlier controllers of this run have written, if somebody else is to know it as well.
         number: ours, if the lead has been taken for us already (array mode).
 
     Returns:
@@ -383,10 +378,14 @@ def control(
         if config.cluster.kind == "slurm" and config.cluster.mode == "array":  # groups outlive their controller
             if number is None:
                 number = lead.follow(config, run, os.environ.get("SLURM_JOB_ID"), hand_over)
-            past, outcome = read_past(run)
             if number is None:
-                return 0 if outcome == "succeeded" else 1
-        outcome = Controller(config, run, allocation, tell, past, number).run()
+                return 0 if read_past(run)[1] == "succeeded" else 1
+        with heard.kept(run.alive, config.health.heartbeat_s, lambda: number is None or lead.held(run, number)):
+            past, outcome = (before or Story(run)).read()  # it may be long
+            if outcome in ("succeeded", "failed"):
+                return int(outcome == "failed")
+            controller = Controller(config, run, allocation, tell, past, number)
+        outcome = controller.run()
     except Exception:
         logger.exception("the controller failed; this is a bug in ftslurm")
         raise

@@ -21,7 +21,7 @@ LAYERS = """
     config confidential
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
-    core.restart core.causes
+    core.restart core.causes core.progress
     core.placement core.orders core.jobs
     core.drilling core.health core.standby core.supply
     core.hangs core.servers core.scale

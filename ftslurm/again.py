@@ -21,6 +21,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, Journal, JournalReader
 from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
+from ftslurm.skim import Skim
 from ftslurm.status import RunStatus, fold
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
@@ -56,7 +57,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
 def end_journal(run: RunDir, reason: str) -> Event:
     """Close the journal of a run that nobody carries on, so that nobody goes on waiting for it."""
     now = RunStatus()
-    for event in JournalReader(run.events).iter_new():
+    for event in Skim().read(JournalReader(run.events)):
         now = fold(now, event)
     with Journal(run.events) as journal:
         return journal.append("run_finished", outcome="stopped", reason=reason, steps=now.step, restarts=now.restarts)

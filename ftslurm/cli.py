@@ -288,6 +288,7 @@ def status_verb(words: list[str]) -> int:
 
     from ftslurm import compose, heard, status, status_json, submit, summary, view
     from ftslurm.journal import JournalReader
+    from ftslurm.skim import Skim
 
     config = compose.load(run.config, own=False)
     waiting = silent = None
@@ -295,7 +296,7 @@ def status_verb(words: list[str]) -> int:
         waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
         now = status.RunStatus(run_id=run.root.name)
-        for event in JournalReader(run.events).iter_new():
+        for event in Skim().read(JournalReader(run.events)):
             now = status.fold(now, event if args.json else readable(event))  # JSON has escapes of its own
         if now.outcome == "running" and now.started is not None:
             gone, silent = submit.abandoned(config, run), submit.silence(config, run)

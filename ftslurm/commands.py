@@ -16,6 +16,7 @@ from ftslurm.config import Config, most_groups
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, last_event
 from ftslurm.rundir import RunDir
+from ftslurm.skim import Skim
 from ftslurm.status import RunStatus, fold
 from ftslurm.terminal import readable
 
@@ -70,7 +71,7 @@ def stop_verb(words: list[str]) -> int:
 
     config, job = compose.of_run(run), run.job()
     now, reader = RunStatus(), JournalReader(run.events)
-    for event in map(readable, reader.read_new()):
+    for event in map(readable, Skim().read(reader)):
         now = fold(now, event)
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
@@ -202,7 +203,7 @@ def _running(config: Config, run: RunDir, reader: JournalReader, else_: str) -> 
     from ftslurm import submit, wording
 
     now = RunStatus()
-    for event in map(readable, reader.iter_new()):
+    for event in map(readable, Skim().read(reader)):
         now = fold(now, event)
     if now.outcome != "running":
         raise EnvironmentProblem(f"{run.root.name} is over: {wording.ended(now.outcome)}; {else_}")

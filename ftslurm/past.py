@@ -17,6 +17,7 @@ from ftslurm.journal import Event, JournalReader, integer, names, text
 from ftslurm.journal import number as decimal
 from ftslurm.names import is_step
 from ftslurm.rundir import GROUP, LIGHTHOUSE, RunDir, group_unit, replace_text
+from ftslurm.skim import Skim
 
 OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
 
@@ -67,12 +68,13 @@ class Story:
     """The journal of a run, read once: whoever asks again only reads what has been added."""
 
     def __init__(self, run: RunDir, know: Callable[[Event], None] = lambda _: None) -> None:
-        """Begin; nothing is read yet. `know` is called with every event that is."""
-        self._reader, self._know, self._found = JournalReader(run.events), know, _Reading()
+        """Begin; nothing is read yet. `know` is called with every event that matters (skim.py)."""
+        self._reader, self._skim = JournalReader(run.events), Skim()
+        self._know, self._found = know, _Reading()
 
     def read(self) -> tuple[Past | None, str | None]:
         """As read_past."""
-        for event in self._reader.iter_new():
+        for event in self._skim.read(self._reader):
             self._found.fold(event)
             self._know(event)
         return self._found.past, self._found.outcome

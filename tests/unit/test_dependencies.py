@@ -32,6 +32,7 @@ LAYERS = """
     core.observe
     core.decide
     channel slurm journal inbox wakeup runs heard
+    skim
     past lead about
     verdict
     positions agreement

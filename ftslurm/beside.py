@@ -28,7 +28,6 @@ def main(words: Sequence[str]) -> int:
     from ftslurm import compose, submit, summary, view
     from ftslurm.jobs import PILOT
     from ftslurm.journal import last_event
-    from ftslurm.past import Story
 
     run = RunDir(Path(words[0]))
     if os.getppid() != int(words[2]):
@@ -41,7 +40,7 @@ def main(words: Sequence[str]) -> int:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
     lines = view.Lines(console)
-    code = submit.control(config, run, lines.tell, Story(run, lines.know), number=int(words[1]))
+    code = submit.control(config, run, lines.tell, lines.know, number=int(words[1]))
     if last_event(run.events) == "run_finished":
         console.print(summary.summary(lines.status, run))
     return code

@@ -151,7 +151,7 @@ def start(config: Config, sweep: bool) -> int:
 
 def here(config: Config) -> int:
     """Run the controller in this process, in the allocation it runs in; a batch job that is started again goes on."""
-    from ftslurm import again, compose, past, slurm, submit, summary, view
+    from ftslurm import again, compose, slurm, submit, summary, view
     from ftslurm.launchers import srun
     from ftslurm.rundir import replace_text
 
@@ -178,7 +178,7 @@ def here(config: Config) -> int:
     console = view.console()
     console.print(f"run {run.root}" + (" goes on" if before is not None else ""))
     lines = view.Lines(console)
-    code = submit.control(config, run, lines.tell, past.Story(run, lines.know))
+    code = submit.control(config, run, lines.tell, lines.know)
     console.print(summary.summary(lines.status, run))
     return code
 

@@ -79,7 +79,7 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0  # just after the last complete line that was read
+        self.offset = 0  # just after the last complete line that was read
 
     def read_new(self) -> list[dict[str, Any]]:
         """The lines that have been completed since the last call."""
@@ -93,7 +93,7 @@ class JournalReader:
         """
         for block in self._blocks():
             for line in block[:-1].split(b"\n"):
-                self._offset += len(line) + 1
+                self.offset += len(line) + 1
                 record = parse(line)
                 if record is not None:
                     yield record
@@ -101,11 +101,11 @@ class JournalReader:
     def blocks(self) -> Iterator[bytes]:
         """The same as bytes, many whole lines at a time."""
         for block in self._blocks():
-            self._offset += len(block)
+            self.offset += len(block)
             yield block
 
     def _blocks(self) -> Iterator[bytes]:
-        """What follows `_offset`, which the caller moves on."""
+        """What follows `offset`, which the caller moves on."""
         # Opened anew each time: on NFS that is what asks the server for the file's present size.
         try:
             fd = trust.open_fd(self._path)
@@ -115,8 +115,8 @@ class JournalReader:
             raise EnvironmentProblem(f"the journal {self._path} cannot be read: {error.strerror}") from error
         try:
             want = _BLOCK
-            while os.fstat(fd).st_size > self._offset:
-                block = os.pread(fd, want, self._offset)
+            while os.fstat(fd).st_size > self.offset:
+                block = os.pread(fd, want, self.offset)
                 end = block.rfind(b"\n") + 1
                 if end == 0:
                     if len(block) < want:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -61,27 +60,14 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
 
     The run's step goes back at a full restart.
     """
-    return Story(run).read()
-
-
-class Story:
-    """The journal of a run, read once: whoever asks again only reads what has been added."""
-
-    def __init__(self, run: RunDir, know: Callable[[Event], None] = lambda _: None) -> None:
-        """Begin; nothing is read yet. `know` is called with every event that matters (skim.py)."""
-        self._reader, self._skim = JournalReader(run.events), Skim()
-        self._know, self._found = know, _Reading()
-
-    def read(self) -> tuple[Past | None, str | None]:
-        """As read_past."""
-        for event in self._skim.read(self._reader):
-            self._found.fold(event)
-            self._know(event)
-        return self._found.past, self._found.outcome
+    found = Reading()
+    for event in Skim().read(JournalReader(run.events)):
+        found.fold(event)
+    return found.past, found.outcome
 
 
 @dataclass
-class _Reading:
+class Reading:
     """The journal so far."""
 
     began: bool = False

@@ -24,8 +24,9 @@ from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, last_event
 from ftslurm.launchers import local, srun
-from ftslurm.past import Story, read_past
 from ftslurm.rundir import RunDir, replace_text
+from ftslurm.status import RunStatus
+from ftslurm.story import Story
 from ftslurm.wording import seconds
 
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
@@ -310,9 +311,8 @@ def _ask_squeue(job: str, what: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "UNKNOWN"
-    if done.returncode != 0:
-        return "" if "Invalid job id" in done.stderr else "UNKNOWN"
-    return done.stdout.strip()
+    unknown = "" if "Invalid job id" in done.stderr else "UNKNOWN"
+    return unknown if done.returncode else done.stdout.strip()
 
 
 def _process_lives(pid: int) -> bool:
@@ -351,7 +351,7 @@ def control(
     config: Config,
     run: RunDir,
     tell: Callable[[Event], None] = lambda _: None,
-    before: Story | None = None,
+    known: Callable[[RunStatus], None] = lambda _: None,
     hand_over: bool = False,
     number: int | None = None,
 ) -> int:
@@ -359,7 +359,7 @@ def control(
 
     Args:
         tell: called with every event once it is in the journal.
-        before: what earlier controllers of this run have written, if somebody else is to know it as well.
+        known: called with how the run stands, by what earlier controllers have written, before anything is told.
         number: ours, if the lead has been taken for us already (array mode).
 
     Returns:
@@ -373,18 +373,20 @@ def control(
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    story = Story(run)
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
         if config.cluster.kind == "slurm" and config.cluster.mode == "array":  # groups outlive their controller
             if number is None:
                 number = lead.follow(config, run, os.environ.get("SLURM_JOB_ID"), hand_over)
             if number is None:
-                return 0 if read_past(run)[1] == "succeeded" else 1
+                return int(story.read()[1] != "succeeded")
         with heard.kept(run.alive, config.health.heartbeat_s, lambda: number is None or lead.held(run, number)):
-            past, outcome = (before or Story(run)).read()  # it may be long
+            past, outcome = story.read()  # it may be long
             if outcome in ("succeeded", "failed"):
                 return int(outcome == "failed")
-            controller = Controller(config, run, allocation, tell, past, number)
+            known(story.status)
+            controller = Controller(config, run, allocation, story.told(tell), past, number)
         outcome = controller.run()
     except Exception:
         logger.exception("the controller failed; this is a bug in ftslurm")

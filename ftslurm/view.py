@@ -89,9 +89,9 @@ class Lines:
         self.status = RunStatus()
         self._screen = _Lines(out, every_s=60.0)
 
-    def know(self, event: Event) -> None:
-        """Take account of an event without showing it: another controller has."""
-        self.status = fold(self.status, readable(event))
+    def know(self, status: RunStatus) -> None:
+        """Go on from how the run stands: another controller has shown what was before."""
+        self.status = status
 
     def tell(self, event: Event) -> None:
         """Show one event."""

@@ -14,7 +14,7 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors names
+    errors names packed
     trust
     rundir saved core.saving capped terminal
     key
@@ -44,7 +44,7 @@ LAYERS = """
     controller
     status_standbys status_jobs status_groups
     status compose cluster logs
-    again
+    again story
     wording_jobs still
     wording
     candidate submit status_json

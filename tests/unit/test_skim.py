@@ -13,7 +13,7 @@ import example_journal as ex
 import pytest
 
 from ftslurm.journal import Event, JournalReader
-from ftslurm.past import Story
+from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
 from ftslurm.skim import Skim
 from ftslurm.status import RunStatus, fold
@@ -97,10 +97,10 @@ def test_what_is_passed_on_tells_the_same_as_all_lines(
     monkeypatch.setattr("ftslurm.skim._MOST", dice.choice([1000, 30_000, 1 << 25]))
     told = list(Skim().read(JournalReader(run.events)))
     assert folded(iter(told)) == folded(JournalReader(run.events).iter_new())
-    skimmed = Story(run).read()
+    skimmed = read_past(run)
     with monkeypatch.context() as patched:
         patched.setattr(Skim, "read", lambda _, journal: journal.iter_new())
-        assert skimmed == Story(run).read()
+        assert skimmed == read_past(run)
 
 
 def test_who_reads_on_later_comes_to_the_same(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_million_lines_are_read_in_a_second(tmp_path: Path) -> None:
     assert len(told) < 100_000
     assert status.step > 10_000
     began = time.process_time()
-    past, _ = Story(run).read()
+    past, _ = read_past(run)
     assert time.process_time() - began < BOUND_S
     assert past is not None
     assert past.step == status.step

@@ -43,7 +43,8 @@ def claim(config: Config, run: RunDir) -> str | None:
     folder = Path(config.checkpoint.dir)
     with suppress(OSError, EnvironmentProblem):
         other = RunDir(Path(trust.read_text(folder / OWNER, own=True)))
-        age = heard.age_s(other.alive, than=run.alive) if other.root != run.root else None
+        ours = run.alive if run.alive.exists() else None
+        age = heard.age_s(other.alive, than=ours) if other.root != run.root else None
         if age is not None and age < heard.SILENT_S and read_past(other)[1] is None:
             return (
                 f"checkpoint.dir={folder} is in use by {other.root.name}, which is running: name another folder, or "

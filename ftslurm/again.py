@@ -23,6 +23,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, Journal, JournalReader
 from ftslurm.past import read_past
 from ftslurm.rundir import GROUP, RunDir
+from ftslurm.skim import Skim
 from ftslurm.status import RunStatus, fold
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
@@ -58,7 +59,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
 def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
     """Close the journal of a run that nobody carries on, so that nobody waits for it; `left`: what still runs."""
     now = RunStatus()
-    for event in JournalReader(run.events).iter_new():
+    for event in Skim().read(JournalReader(run.events)):
         now = fold(now, event)
     with Journal(run.events) as journal:
         for step in left:

@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
 
     from ftslurm import compose, submit, summary, view
     from ftslurm.jobs import PILOT
-    from ftslurm.journal import JournalReader, last_event
+    from ftslurm.journal import last_event
     from ftslurm.keeper import control
 
     run = RunDir(told.run)
@@ -46,11 +46,8 @@ def main(words: Sequence[str]) -> int:
         os.environ[PILOT] = str(told.pid)
     try:
         config, console = compose.of_run(run), view.console()
-        lines = view.Lines(console)
-        for event in JournalReader(run.events).iter_new():
-            lines.know(event)
-        again = partial(submit.submit, config, run)
-        code = control(config, run, again, lines.tell, told.number, told.signals, told.after)
+        lines, again = view.Lines(console), partial(submit.submit, config, run)
+        code = control(config, run, again, lines.tell, lines.know, told.number, told.signals, told.after)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return BAD_INPUT

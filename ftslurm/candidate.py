@@ -13,7 +13,7 @@ import subprocess
 import time
 from contextlib import suppress
 
-from ftslurm import inbox, keeper, lead
+from ftslurm import heard, inbox, keeper, lead
 from ftslurm.config import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import last_event
@@ -44,6 +44,7 @@ class Candidate:
         self.asked = 0  # the number of the one that was told to
         self.next_look = 0.0
         self.vacant_since: float | None = None
+        self.watch = heard.Watch()
 
     @property
     def leads(self) -> bool:
@@ -107,7 +108,7 @@ class Candidate:
         self._say_who_leads()
         ended = self.number > 0 and lead.newest(self.run) == self.number  # it was ours, and is no more
         jitter_s = random.uniform(0, self.every_s)  # noqa: S311
-        last = lead.vacant(self.run, self.config, ended=ended, jitter_s=jitter_s)
+        last = lead.vacant(self.run, self.config, self.watch, ended=ended, jitter_s=jitter_s)
         if last is None:
             self.vacant_since = None
             return

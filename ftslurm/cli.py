@@ -203,12 +203,12 @@ def plan_verb(words: list[str]) -> int:
 
 def follow_run(config: Config, run: RunDir) -> int:
     """Show the run to its end. Ctrl-C stops a local run, and leaves one on Slurm alone."""
-    from ftslurm import inbox, submit, summary, view
+    from ftslurm import heard, inbox, submit, summary, view
 
     console = view.console()
     there = submit.still_there(config, run)
     local = config.cluster.kind == "local"
-    poll_s, silence = 0.2 if local else 0.5, partial(submit.silence, config, run)
+    poll_s, silence = 0.2 if local else 0.5, partial(submit.silence, config, run, heard.Watch())
     _raise_on(signal.SIGTERM, signal.SIGHUP)
     try:
         if not local:
@@ -282,8 +282,9 @@ def status_verb(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = find(args)
 
-    from ftslurm import compose, status, status_json, submit, summary, view
+    from ftslurm import compose, heard, status, status_json, submit, summary, view
     from ftslurm.journal import JournalReader
+    from ftslurm.skim import Skim
 
     config = compose.load(run.config, own=False)
     waiting = silent = None
@@ -291,7 +292,7 @@ def status_verb(words: list[str]) -> int:
         waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
         now = status.RunStatus(run_id=run.root.name)
-        for event in JournalReader(run.events).iter_new():
+        for event in Skim().read(JournalReader(run.events)):
             now = status.fold(now, event if args.json else readable(event))  # JSON has escapes of its own
         if now.outcome == "running" and now.started is not None:
             gone, silent = submit.abandoned(config, run), submit.silence(config, run)
@@ -314,7 +315,7 @@ def status_verb(words: list[str]) -> int:
     if config.cluster.kind == "slurm":
         _wait_for_start(run, there)
     console = view.console()
-    silence = partial(submit.silence, config, run)
+    silence = partial(submit.silence, config, run, heard.Watch())
     shown = view.follow(run, console=console, until=lambda: not there(), history=10, note=silence)
     console.print(summary.summary(shown, run))
     return 0

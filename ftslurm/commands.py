@@ -16,6 +16,7 @@ from ftslurm.config import Config, most_groups
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.journal import Event, JournalReader, last_event
 from ftslurm.rundir import RunDir
+from ftslurm.skim import Skim
 from ftslurm.status import RunStatus, fold
 from ftslurm.terminal import readable
 
@@ -70,12 +71,14 @@ def stop_verb(words: list[str]) -> int:
 
     config, job = compose.of_run(run), run.job()
     now, reader = RunStatus(), JournalReader(run.events)
-    for event in map(readable, reader.read_new()):
+    for event in map(readable, Skim().read(reader)):
         now = fold(now, event)
     on_slurm = job is not None and config.cluster.kind == "slurm"
     began = now.started is not None and now.outcome in ("running", "stopped")
     # It was requeued, and nobody hears us; in array mode another one may lead meanwhile.
-    unheard = config.cluster.mode != "array" or heard.silent_s(config, run) is not None
+    array = config.cluster.mode == "array"
+    silent = heard.silent_s(config, run) if began and (array or now.outcome == "running") else None
+    unheard = not array or silent is not None
     if job is not None and on_slurm and began and unheard and submit.take_out_of_queue(job):
         submit.cancel(config, run)
         again.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
@@ -88,7 +91,6 @@ def stop_verb(words: list[str]) -> int:
     if why is not None and run.events.exists():
         print(f"{run.root.name} cannot be stopped: {why}")
         return 0
-    silent = heard.silent_s(config, run) if now.started is not None else None
     on_slurm = config.cluster.kind == "slurm" and (job is not None or config.cluster.mode == "array")
     if silent is not None and on_slurm and (ended := submit.cancel(config, run)):
         what = f"Slurm job {', '.join(ended)} is cancelled"
@@ -201,7 +203,7 @@ def _running(config: Config, run: RunDir, reader: JournalReader, else_: str) -> 
     from ftslurm import submit, wording
 
     now = RunStatus()
-    for event in map(readable, reader.iter_new()):
+    for event in map(readable, Skim().read(reader)):
         now = fold(now, event)
     if now.outcome != "running":
         raise EnvironmentProblem(f"{run.root.name} is over: {wording.ended(now.outcome)}; {else_}")

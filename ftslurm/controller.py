@@ -20,7 +20,7 @@ from typing import Any
 from ftslurm import channel, inbox, key, lead, slurm
 from ftslurm.about import about
 from ftslurm.config import Config
-from ftslurm.core import history
+from ftslurm.core import history, progress
 from ftslurm.core.actions import (
     Action,
     AskState,
@@ -160,6 +160,7 @@ class Controller:
             self.jobs.end(over(self.state))
         else:
             self.children.leave()  # when the journal says so we touch nothing any more
+            self._carry_out([line for unit in self.state.groups for line in progress.told(unit, self.now())[1]])
             self.tell(self.journal.append(lead.LEFT, reason=self.leaving, leader=self.number))
         with contextlib.suppress(OSError):
             self.journal.close()

@@ -79,7 +79,7 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0  # just after the last complete line that was read
+        self.offset = 0  # just after the last complete line that was read
 
     def read_new(self) -> list[dict[str, Any]]:
         """The lines that have been completed since the last call."""
@@ -91,6 +91,21 @@ class JournalReader:
         Raises:
             EnvironmentProblem: there is one, and it cannot be read.
         """
+        for block in self._blocks():
+            for line in block[:-1].split(b"\n"):
+                self.offset += len(line) + 1
+                record = parse(line)
+                if record is not None:
+                    yield record
+
+    def blocks(self) -> Iterator[bytes]:
+        """The same as bytes, many whole lines at a time."""
+        for block in self._blocks():
+            self.offset += len(block)
+            yield block
+
+    def _blocks(self) -> Iterator[bytes]:
+        """What follows `offset`, which the caller moves on."""
         # Opened anew each time: on NFS that is what asks the server for the file's present size.
         try:
             fd = trust.open_fd(self._path)
@@ -100,8 +115,8 @@ class JournalReader:
             raise EnvironmentProblem(f"the journal {self._path} cannot be read: {error.strerror}") from error
         try:
             want = _BLOCK
-            while os.fstat(fd).st_size > self._offset:
-                block = os.pread(fd, want, self._offset)
+            while os.fstat(fd).st_size > self.offset:
+                block = os.pread(fd, want, self.offset)
                 end = block.rfind(b"\n") + 1
                 if end == 0:
                     if len(block) < want:
@@ -109,11 +124,7 @@ class JournalReader:
                     want *= 2
                     continue
                 want = _BLOCK
-                for line in block[:end].splitlines():
-                    self._offset += len(line) + 1
-                    record = _parse(line)
-                    if record is not None:
-                        yield record
+                yield block[:end]
         finally:
             os.close(fd)
 
@@ -129,12 +140,12 @@ def last_line(path: Path) -> Event | None:
     try:
         with trust.open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return _parse(file.read().splitlines()[-1])
+            return parse(file.read().splitlines()[-1])
     except (OSError, IndexError):
         return None
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse(line: bytes) -> dict[str, Any] | None:
     """One line, or None for one that is no record: a crashed file system can leave zeros in the middle."""
     try:
         record = json.loads(line)
@@ -152,7 +163,7 @@ def _seal(fd: int) -> int:
         tail = os.pread(fd, window, start)
         end = tail.rfind(b"\n") + 1
         for line in reversed(tail[:end].split(b"\n")):
-            record = _parse(line)
+            record = parse(line)
             if record is not None and isinstance(record.get("seq"), int):
                 os.ftruncate(fd, start + end)
                 return int(record["seq"])

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from ftslurm import again, capped, lead
+from ftslurm import again, capped, heard, lead
 from ftslurm.config import Config
 from ftslurm.core.causes import signal_name
 from ftslurm.errors import EnvironmentProblem
@@ -28,6 +28,8 @@ from ftslurm.journal import Event, last_line, text
 from ftslurm.launchers import local, srun
 from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
+from ftslurm.status import RunStatus
+from ftslurm.story import Story
 from ftslurm.wakeup import Wakeup
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
@@ -120,6 +122,7 @@ def control(
     run: RunDir,
     submit: Callable[[str], object],
     tell: Callable[[Event], None] = lambda _: None,
+    known: Callable[[RunStatus], None] = lambda _: None,
     number: int | None = None,
     signals: int | None = None,
     after: str = "",
@@ -129,6 +132,7 @@ def control(
     Args:
         submit: submits the job in which the run goes on after this one (again.go_on).
         tell: called with every event once it is in the journal.
+        known: called with how the run stands, by what earlier controllers have written, before anything is told.
         number: ours among those that took the lead; None: a local run, in which nobody follows.
         signals: the pipe through which the process that keeps us passes on its signals, a byte each.
         after: how the controller before us has crashed.
@@ -144,10 +148,16 @@ def control(
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
+    story = Story(run)
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
-        past, _ = read_past(run)
-        outcome = Controller(config, run, allocation, tell, past, number, signals, after).run()
+        with heard.kept(run.alive, config.health.heartbeat_s, lambda: number is None or lead.held(run, number)):
+            past, outcome = story.read()  # it may be long
+            if outcome in ("succeeded", "failed"):
+                return int(outcome == "failed")
+            known(story.status)
+            controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after)
+        outcome = controller.run()
     except EnvironmentProblem:
         raise
     except Exception:

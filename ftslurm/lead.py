@@ -104,10 +104,13 @@ def held(run: RunDir, number: int) -> bool:
         return True
 
 
-def vacant(run: RunDir, config: Config, *, ended: bool = False, jitter_s: float = 0.0) -> int | None:
+def vacant(
+    run: RunDir, config: Config, watch: heard.Watch, *, ended: bool = False, jitter_s: float = 0.0
+) -> int | None:
     """The number of the last leader, if nobody leads the run any more and it is not over; else None.
 
     Args:
+        watch: what we have seen of the leader so far; its silence counts from the first look on.
         ended: Slurm says that the last leader's job has ended.
         jitter_s: so much longer than others this candidate waits, that they do not all come at once.
     """
@@ -122,9 +125,9 @@ def vacant(run: RunDir, config: Config, *, ended: bool = False, jitter_s: float 
         return 0
     if last is not None and text(last, "event") == LEFT and integer(last, "leader") == number:
         return number
-    ages = [heard.age_s(run.alive), heard.age_s(run.leaders / _name(number))]
+    silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
     patience_s = (config.health.heartbeat_s if ended else silence_s(config)) + jitter_s
-    return None if any(age < patience_s for age in ages if age is not None) else number
+    return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
 
 
 def follow(config: Config, run: RunDir, job: str | None, ask: bool = False, jitter_s: float = 0.0) -> int | None:
@@ -138,13 +141,14 @@ def follow(config: Config, run: RunDir, job: str | None, ask: bool = False, jitt
     Returns:
         Our number; None: the run is over.
     """
-    asked = None
+    asked, watch = None, heard.Watch()
     while not _is_over(last_line(run.events)):
         now = leader(run)
         if ask and now is not None and asked != now.number:
             asked = now.number
             inbox.put(run.inbox, "hand_over", leader=now.number, reason=f"another one is ready on {platform.node()}")
-        last = vacant(run, config, ended=now is not None and _has_ended(now, job), jitter_s=jitter_s)
+        ended = now is not None and _has_ended(now, job)
+        last = vacant(run, config, watch, ended=ended, jitter_s=jitter_s)
         if last is not None and (number := take(run, last, job)) is not None:
             return number
         time.sleep(LOOK_S if ask else config.health.heartbeat_s)

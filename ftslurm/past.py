@@ -16,6 +16,7 @@ from ftslurm.journal import Event, JournalReader, integer, names, text
 from ftslurm.journal import number as decimal
 from ftslurm.names import is_step
 from ftslurm.rundir import GROUP, LIGHTHOUSE, RunDir, group_unit, replace_text
+from ftslurm.skim import Skim
 
 OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
 
@@ -33,13 +34,17 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
 
 
 def claim(config: Config, run: RunDir) -> str | None:
-    """Take checkpoint.dir for this run; why it cannot be had: two live runs would take each other's checkpoints."""
+    """Take checkpoint.dir for this run; why it cannot be had: two live runs would take each other's checkpoints.
+
+    Our `alive` has just been touched: that of the other run is compared with it, by the clock of their file server.
+    """
     if config.checkpoint.dir is None:
         return None
     folder = Path(config.checkpoint.dir)
     with suppress(OSError, EnvironmentProblem):
         other = RunDir(Path(trust.read_text(folder / OWNER, own=True)))
-        age = heard.age_s(other.alive) if other.root != run.root else None
+        ours = run.alive if run.alive.exists() else None
+        age = heard.age_s(other.alive, than=ours) if other.root != run.root else None
         if age is not None and age < heard.SILENT_S and read_past(other)[1] is None:
             return (
                 f"checkpoint.dir={folder} is in use by {other.root.name}, which is running: name another folder, or "
@@ -56,8 +61,8 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
 
     The run's step goes back at a full restart.
     """
-    found = _Reading()
-    for event in JournalReader(run.events).iter_new():
+    found = Reading()
+    for event in Skim().read(JournalReader(run.events)):
         found.fold(event)
     return found.past, found.outcome
 
@@ -68,7 +73,7 @@ def home(job: object, requeues: object) -> str:
 
 
 @dataclass
-class _Reading:
+class Reading:
     """The journal so far."""
 
     began: bool = False

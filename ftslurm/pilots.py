@@ -180,7 +180,7 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
     here = _Post(run)
     look_s = LOOK_S if candidate is None else candidate.every_s
     next_look, until = time.monotonic() + look_s, float("inf")
-    sign, word = None, _Word(run)
+    sign, word, watch = None, _Word(run), heard.Watch()
     while time.monotonic() < until and here.hold():
         signal.sigtimedwait([], 0.5)
         while seen and until == float("inf"):
@@ -197,7 +197,7 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
             break  # Slurm is ending us: the sooner we go, the sooner the nodes are free
         if time.monotonic() >= next_look:
             next_look = time.monotonic() + look_s
-            if over(run, config) or ((run.released / name()).exists() and not (candidate and candidate.leads)):
+            if over(run, config, watch) or ((run.released / name()).exists() and not (candidate and candidate.leads)):
                 break
     if candidate is not None:
         candidate.finish()
@@ -239,12 +239,12 @@ class _Word:
                 self.times, self.next = self.times - 1, time.monotonic() + AGAIN_S
 
 
-def over(run: RunDir, config: Config) -> bool:
-    """Whether nobody needs this job any more: the run has ended, or has had no controller for long."""
+def over(run: RunDir, config: Config, watch: heard.Watch) -> bool:
+    """Whether nobody needs this job any more: the run has ended, or `watch` has seen no controller for long."""
     if last_event(run.events) == "run_finished" or not run.root.exists():
         return True
-    age = heard.age_s(run.alive)
-    return age is not None and age > max(ALONE_S, 10 * config.health.orphan_after_s)
+    silent_s = watch.silent_s(run.alive)
+    return silent_s is not None and silent_s > max(ALONE_S, 10 * config.health.orphan_after_s)
 
 
 def _group_here(run: RunDir) -> Iterator[int]:

@@ -48,6 +48,11 @@ class RunDir:
         return self.root / "events.jsonl"
 
     @property
+    def past(self) -> Path:
+        """What the journal has come to, up to some line of it (ftslurm.story)."""
+        return self.root / "past.json"
+
+    @property
     def key(self) -> Path:
         """What the run's processes prove to each other that they have (ftslurm.key); mode 0600."""
         return self.root / "key"

@@ -12,13 +12,12 @@ from typing import Any
 from ftslurm.core.model import Phase
 from ftslurm.journal import Event, integer, names, number, numbers, text
 from ftslurm.rundir import LIGHTHOUSE
+from ftslurm.skim import RATE_WINDOW_S
 from ftslurm.status_groups import GroupStatus, LighthouseStatus, Recovery, scaled, without_left
 from ftslurm.status_jobs import JobsStatus
 from ftslurm.status_jobs import after as jobs_after
 from ftslurm.status_standbys import StandbyStatus, after, is_standby, taken
 from ftslurm.verdict import ORDERLY, verdict
-
-_RATE_WINDOW_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class RunStatus:
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 
-TOLD_EVERY_S = 1.0  # steps are told of once a second
+TOLD_EVERY_S = 1.0  # groups tell of their steps once a second (in large runs fewer of these lines are written)
 
 
 def fold(status: RunStatus, event: Event) -> RunStatus:
@@ -251,7 +250,7 @@ def _timed(status: RunStatus, event: Event, seconds: float | None) -> RunStatus:
 
 
 def _progressed(status: RunStatus, group: GroupStatus | None, event: Event) -> RunStatus:
-    step, time = integer(event, "step"), number(event, "time")
+    step, time = integer(event, "step"), number(event, "at") or number(event, "time")
     if group is not None and "sessions" in event:
         group = replace(group, sessions=integer(event, "sessions"))
         status = _put(status, group)
@@ -261,7 +260,7 @@ def _progressed(status: RunStatus, group: GroupStatus | None, event: Event) -> R
     if not group.joined:
         return _put(status, group)  # it has a quorum, and no step of its own yet
     samples = (*group.samples, (time, step))
-    while len(samples) > 2 and samples[1][0] <= time - _RATE_WINDOW_S:
+    while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
         samples = samples[1:]
     span, steps = time - samples[0][0], step - samples[0][1]
     first = len(samples) == 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftslurm.status import RunStatus
+from ftslurm.core.progress import every_s
+from ftslurm.status import TOLD_EVERY_S, RunStatus
 from ftslurm.status_groups import GroupStatus
 
 _STILL_S, _STILL_STEPS = 5.0, 5  # a group stands still when it has not stepped for so long, and for so many steps
@@ -15,10 +16,11 @@ def aged(status: RunStatus, now: float) -> RunStatus:
     """The status as it is at this time, if nothing has been heard since: groups that stand still have no rate."""
     if status.outcome != "running":
         return status
-    return replace(status, groups=tuple(_aged(g, now, status.started) for g in status.groups))
+    heard = now - every_s(len(status.groups)) + TOLD_EVERY_S  # their next lines may not be due yet
+    return replace(status, groups=tuple(_aged(g, now, heard, status.started) for g in status.groups))
 
 
-def _aged(group: GroupStatus, now: float, started: float | None) -> GroupStatus:
+def _aged(group: GroupStatus, now: float, heard: float, started: float | None) -> GroupStatus:
     group = replace(group, still_s=None)
     if not group.stepping or group.stepped is None:
         return group
@@ -27,4 +29,4 @@ def _aged(group: GroupStatus, now: float, started: float | None) -> GroupStatus:
         limit = max(_STILL_S, _STILL_STEPS / rate)
     else:
         limit = max(_STILL_UNKNOWN_S, group.stepped - (group.stepped if started is None else started))
-    return replace(group, steps_per_s=None, still_s=still) if still > limit else group
+    return replace(group, steps_per_s=None, still_s=still) if heard - group.stepped > limit else group

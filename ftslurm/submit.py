@@ -237,17 +237,18 @@ def abandoned(config: Config, run: RunDir) -> str | None:
     if config.cluster.kind == "local":
         return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
     if config.cluster.mode == "array":  # whoever leads: its job may be a pilot's
-        left = None if heard.silent_s(config, run) is None and run.alive.exists() else jobs_of(config, run)
+        age = heard.age_s(run.alive)
+        left = jobs_of(config, run) if age is None or age > heard.SILENT_S else None  # it spares asking Slurm
         return "none of its Slurm jobs is left" if left == [] else None
     state = job_state(job)
     return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
 
 
-def silence(config: Config, run: RunDir) -> str | None:
-    """That the controller is not heard any more, and what to do; None: it is."""
+def silence(config: Config, run: RunDir, watch: heard.Watch | None = None) -> str | None:
+    """That the controller is not heard any more, and what to do; None: it is. `watch`: see heard.silent_s."""
     if config.cluster.kind == "slurm" and last_event(run.events) == "run_requeued":
         return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
-    silent, job = heard.silent_s(config, run), run.job()
+    silent, job = heard.silent_s(config, run, watch), run.job()
     if silent is None:
         return None
     ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
@@ -308,9 +309,8 @@ def _ask_squeue(job: str, what: str) -> str:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return "UNKNOWN"
-    if done.returncode != 0:
-        return "" if "Invalid job id" in done.stderr else "UNKNOWN"
-    return done.stdout.strip()
+    unknown = "" if "Invalid job id" in done.stderr else "UNKNOWN"
+    return unknown if done.returncode else done.stdout.strip()
 
 
 def _process_lives(pid: int) -> bool:

@@ -23,6 +23,7 @@ from ftslurm import wording, wording_jobs
 from ftslurm.core.model import Phase
 from ftslurm.journal import Event, JournalReader, number
 from ftslurm.rundir import RunDir
+from ftslurm.skim import Skim
 from ftslurm.status import RunStatus, fold
 from ftslurm.status_groups import GroupStatus, LighthouseStatus
 from ftslurm.still import aged
@@ -89,9 +90,9 @@ class Lines:
         self.status = RunStatus()
         self._screen = _Lines(out, every_s=60.0)
 
-    def know(self, event: Event) -> None:
-        """Take account of an event without showing it: another controller has."""
-        self.status = fold(self.status, readable(event))
+    def know(self, status: RunStatus) -> None:
+        """Go on from how the run stands: another controller has shown what was before."""
+        self.status = status
 
     def tell(self, event: Event) -> None:
         """Show one event."""
@@ -135,7 +136,7 @@ def follow(
         while True:
             last = until()  # asked before reading: what was written until then is still shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
-            for event in map(readable, reader.iter_new()):
+            for event in map(readable, reader.iter_new() if history is None else Skim().read(reader)):
                 status = fold(status, event)
                 line = screen.line(event, status)
                 if line is not None:

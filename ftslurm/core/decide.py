@@ -22,6 +22,7 @@ from ftslurm.core import (
     history,
     jobs,
     launching,
+    progress,
     rollover,
     scale,
     servers,
@@ -283,6 +284,7 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
 
 
 RULES = (
+    progress.tell,
     adopt.attach,
     health.watch,
     health.mind_lighthouse,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.config import Config
-from ftslurm.core import drilling, jobs, placement, restart
+from ftslurm.core import drilling, jobs, placement, progress, restart
 from ftslurm.core.actions import Action, AskState, Record
 from ftslurm.core.causes import classify, describe
 from ftslurm.core.events import LAST_LINE, Ended
@@ -49,7 +49,8 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     fields["evidence"] = _signs(unit)
     fields["traceback"] = None if verdict.cause is Cause.OK else verdict.traceback
     fields["phases"] = None if unit.marks.joined is not None else phases(unit.marks)
-    actions: list[Action] = [Record("step_exited", fields)]
+    unit, actions = progress.told(unit, now)
+    actions.append(Record("step_exited", fields))
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
     unit = replace(unit, exits=exits, marks=replace(failing, ended=now), step=None, ran_as=None, adoption=None)
     if unit.intent is None and (event.launcher_failed or verdict.cause in _BY_OTHERS) and unit.place is not None:

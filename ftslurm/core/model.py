@@ -6,6 +6,7 @@ a *task* is one process of a step. Times are seconds of one clock that never goe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -244,6 +245,8 @@ class Unit:
     retired: bool = False  # `ftslurm scale` takes it out of the run
     waits_for: str | None = None  # PENDING: why it is not launched although it is due
     exits: tuple[Exit, ...] = ()
+    untold: tuple[float, Mapping[str, object]] | None = None  # when it last reported, and what no line tells yet
+    last_told: float | None = None  # when this attempt's last line about its progress was written
 
     @property
     def id(self) -> StepId:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import singledispatch
 
 from ftslurm.config import Config
-from ftslurm.core import adopt, drilling, health, history, jobs, ranks, rollover, scale, servers, supply
+from ftslurm.core import adopt, drilling, health, history, jobs, progress, ranks, rollover, scale, servers, supply
 from ftslurm.core.actions import Action, Assign, Begin, Broken, Record
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import (
@@ -218,7 +218,8 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
         unit = replace(unit, marks=replace(unit.marks, joined=now))
         actions.append(adopt.joined(unit, fields, now))
     counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
-    actions.append(Record("progress", fields | counts))
+    unit, line = progress.reported(unit, fields | counts, now, len(state.groups))
+    actions += line
     if event.committed > 0:
         unit = replace(unit, step=event.step)
         state = replace(state, step=event.step if state.resuming else max(state.step, event.step), resuming=False)

@@ -43,7 +43,7 @@ from ftslurm.worker.network import Network
 from ftslurm.worker.position import Position
 from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from ftslurm.worker.ranklog import RankLog
-from ftslurm.worker.wire import Wire, address, last_words, slurm_step
+from ftslurm.worker.wire import Wire, address, boottime, last_words, slurm_step
 
 KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
 DYING_S = 0.5  # to give its memory back a process that ends needs some milliseconds, a large one on a busy machine more
@@ -163,8 +163,9 @@ class Guard:
         self.rank: int | None = None
         self.oom_kills = processes.oom_kills()  # earlier ones, of whoever was in this cgroup before
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
-        self.wire = Wire(self.selector, self.receive)
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
+        # A laptop that slept has its controller asleep as well; on a cluster others have led the run meanwhile.
+        self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
 
     def watch(self) -> NoReturn:
@@ -189,7 +190,7 @@ class Guard:
             if status is not None:
                 self.end_like(status)
             now = time.monotonic()
-            if now - self.wire.heard > options.orphan_after_s:
+            if self.wire.is_silent(options.orphan_after_s):
                 self.orphaned(f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)")
             if options.keeper is None and self.wire.is_cut():
                 self.orphaned("slurmstepd is gone")  # srun will never learn of it

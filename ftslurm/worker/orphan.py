@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ftslurm.heard import age_s
+from ftslurm.heard import Watch
 from ftslurm.journal import last_event
 from ftslurm.rundir import RunDir
 
@@ -21,9 +21,7 @@ CANCEL_S = 60.0  # slurmctld may be as busy as it likes: Slurm ends us long befo
 
 
 def end_job(environ: Mapping[str, str], after_s: float) -> bool:
-    """Cancel the Slurm job this process runs in, once its controller has been silent for `after_s`.
-
-    The death of the controller's node ends srun, and that may be seen here at once: then the silence is waited for.
+    """Cancel the Slurm job this process runs in, once it has seen its controller's file unchanged for `after_s`.
 
     Returns:
         Whether Slurm was asked to; not if the controller is heard meanwhile.
@@ -31,16 +29,14 @@ def end_job(environ: Mapping[str, str], after_s: float) -> bool:
     job, run = environ.get("SLURM_JOB_ID"), environ.get("FTSLURM_RUN_DIR")
     if not job or not run:
         return False
-    alive = RunDir(Path(run)).alive
-    age = age_s(alive)
-    while age is not None and age < after_s:
+    alive, watch = RunDir(Path(run)).alive, Watch()
+    silent_s = watch.silent_s(alive)
+    while silent_s is not None and silent_s < after_s:
         if last_event(RunDir(Path(run)).events) in ("run_finished", "run_requeued"):
             return False  # nobody touches it any more, and the job ends as well
-        time.sleep(min(0.5, after_s - age))
-        before, age = age, age_s(alive)
-        if age is not None and age < before:
-            return False  # it was touched
-    if age is None:
+        time.sleep(min(0.5, after_s - silent_s))
+        silent_s = watch.silent_s(alive) or None  # 0.0: it was touched
+    if silent_s is None:
         return False
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(

@@ -93,11 +93,18 @@ class Told:
 class Wire:
     """Lines out, bytes in; `receive` gets them, and b"" once stdin has come to its end."""
 
-    def __init__(self, selector: selectors.BaseSelector, receive: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        receive: Callable[[bytes], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin; the silence of the controller is measured by `clock`."""
         self.selector = selector
         self.receive = receive
+        self.clock = clock
         self.told = Told()
-        self.heard = time.monotonic()  # when the controller was
+        self.heard = clock()  # when the controller was
         self.stdin_ended = False
         self.reports: int | None = None
         self.reported = channel.Lines()
@@ -172,14 +179,24 @@ class Wire:
 
         If they could not be left behind (a full disk), a controller must be heard after them, ours or another one.
         """
-        said = time.monotonic()
+        said = self.clock()
         limit = said + (FINISH_S if self.left else orphan_after_s)
         while (self.unsent or not (self.left or self.heard > said)) and not self.is_cut():
-            left = limit - time.monotonic()
+            left = limit - self.clock()
             if left <= 0:
                 return
             for key, events in self.selector.select(min(1.0, left)):
                 key.data(events)
+
+    def is_silent(self, limit_s: float) -> bool:
+        """Whether the controller has not been heard for so long; what it has said is heard before that is judged.
+
+        We, or the whole machine, may have been stopped meanwhile.
+        """
+        if self.clock() - self.heard > limit_s:
+            for key, events in self.selector.select(0):
+                key.data(events)
+        return self.clock() - self.heard > limit_s
 
     def is_cut(self) -> bool:
         """Whether both pipes are closed at their other ends: slurmstepd is gone."""
@@ -210,7 +227,7 @@ class Wire:
             return
         self._leave()
         peer.setblocking(False)
-        self.peer, self.far, self.heard = peer, peer.fileno(), time.monotonic()
+        self.peer, self.far, self.heard = peer, peer.fileno(), self.clock()
         self.selector.register(peer, selectors.EVENT_READ, self._serve)
         self.attached()
 
@@ -232,7 +249,7 @@ class Wire:
 
     def _hear(self, data: bytes) -> None:
         if data:
-            self.heard = time.monotonic()
+            self.heard = self.clock()
         self.receive(data)
 
     def _leave(self) -> None:
@@ -293,6 +310,11 @@ def leave_words(path: str, lines: list[bytes]) -> bool:
 def _complain(words: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"ftslurm: {words}\n".encode())
+
+
+def boottime() -> float:
+    """Seconds since the machine was started, those in which it was suspended too."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def slurm_step() -> str | None:

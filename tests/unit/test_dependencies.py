@@ -14,14 +14,14 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors names
+    errors names packed
     trust
     rundir saved core.saving capped terminal
     key
     config confidential
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
-    core.restart core.causes
+    core.restart core.causes core.progress
     core.placement core.orders core.jobs
     core.drilling core.health core.standby core.supply
     core.hangs core.servers core.scale
@@ -32,6 +32,7 @@ LAYERS = """
     core.observe
     core.decide
     channel slurm journal inbox wakeup runs heard
+    skim
     past lead about
     verdict
     positions agreement
@@ -43,7 +44,7 @@ LAYERS = """
     controller
     status_standbys status_jobs status_groups
     status compose cluster logs
-    again
+    again story
     wording_jobs still
     wording
     submit status_json keeper

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import inbox, lead
+from ftslurm import heard, inbox, lead, trust
 from ftslurm.config import Config
 from ftslurm.rundir import RunDir
 
@@ -37,12 +37,17 @@ def journal(run: RunDir, event: str, **fields: object) -> None:
         file.write(json.dumps({"seq": 1, "time": 1.0, "event": event} | fields) + "\n")
 
 
-def last_heard(run: RunDir, seconds: float, number: int = 0) -> None:
-    """So long ago the leader has touched its file, and has taken the lead."""
-    then = time.time() - seconds
-    for path in (run.alive, *([run.leaders / f"{number:04d}"] if number else [])):
-        path.touch()
-        os.utime(path, (then, then))
+class Looks:
+    """Somebody who looks at the leader, by a clock of his own."""
+
+    def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0) -> None:
+        self.run, self.ended, self.jitter_s = run, ended, jitter_s
+        self.now = 1000.0
+        self.watch = heard.Watch(lambda: self.now)
+
+    def vacant(self, after_s: float = 0.0) -> int | None:
+        self.now += after_s
+        return lead.vacant(self.run, config(), self.watch, ended=self.ended, jitter_s=self.jitter_s)
 
 
 def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
@@ -102,37 +107,96 @@ def test_a_leader_is_lost_after_silence_or_when_slurm_says_so(
 ) -> None:
     lead.take(run)
     journal(run, "run_started")
-    last_heard(run, silent_s, 1)
-    expected = 1 if vacant else None
-    assert lead.vacant(run, config(), ended=ended, jitter_s=jitter_s) == expected
+    run.alive.touch()
+    looks = Looks(run, ended, jitter_s)
+    assert looks.vacant() is None
+    assert looks.vacant(after_s=silent_s) == (1 if vacant else None)
+
+
+@pytest.mark.parametrize("ahead_s", [-3600.0, -11.0, 40.0, 3600.0])
+def test_a_leader_lives_while_its_file_changes_whatever_the_file_servers_clock_says(
+    ahead_s: float, run: RunDir
+) -> None:
+    lead.take(run)
+    journal(run, "run_started")
+    server = time.time() + ahead_s
+    for path in (run.leaders / "0001", run.alive):
+        path.touch()
+        os.utime(path, (server, server))
+    looks = Looks(run)
+    for beat in range(10):
+        assert looks.vacant(after_s=4.0) is None
+        os.utime(run.alive, (server + 4 * beat, server + 4 * beat))
+    assert looks.vacant(after_s=4.0) is None
+    assert looks.vacant(after_s=4.9) is None
+    assert looks.vacant(after_s=0.2) == 1
+
+
+def test_a_file_server_that_is_away_is_no_silence(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    lead.take(run)
+    journal(run, "run_started")
+    run.alive.touch()
+    looks = Looks(run)
+    assert looks.vacant() is None
+
+    def away(*_: object) -> int:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trust, "open_fd", away)
+        assert looks.vacant(after_s=100.0) is None
+    assert looks.vacant(after_s=4.0) is None
+    assert looks.vacant(after_s=6.0) == 1
 
 
 def test_who_has_just_taken_the_lead_is_given_the_time_to_be_heard(run: RunDir) -> None:
     lead.take(run)
-    last_heard(run, 100, 1)
-    assert lead.vacant(run, config()) == 1
+    looks = Looks(run)
+    assert looks.vacant() is None
+    assert looks.vacant(after_s=100.0) == 1
     lead.take(run, after=1)
-    assert lead.vacant(run, config()) is None
+    assert looks.vacant(after_s=100.0) is None
+    assert looks.vacant(after_s=6.0) == 2
+
+
+def test_an_alive_file_is_touched_while_something_takes_long_but_not_once_another_leads(run: RunDir) -> None:
+    lead.take(run)
+    watch = heard.Watch()
+    with heard.kept(run.alive, 0.02, lambda: lead.held(run, 1)):
+        until = time.monotonic() + 30
+        while not run.alive.exists():
+            assert time.monotonic() < until
+        changes = {run.alive.stat().st_mtime_ns}
+        while len(changes) < 3:
+            assert time.monotonic() < until
+            changes.add(run.alive.stat().st_mtime_ns)
+        lead.take(run)
+        time.sleep(0.1)  # a touch that was under way
+        watch.silent_s(run.alive)
+        time.sleep(0.3)
+        silent_s = watch.silent_s(run.alive)
+        assert silent_s is not None
+        assert silent_s >= 0.3
 
 
 def test_a_run_that_has_not_begun_is_led_by_the_first_that_comes(run: RunDir) -> None:
-    assert lead.vacant(run, config()) == 0
+    assert Looks(run).vacant() == 0
 
 
 def test_who_has_left_is_not_waited_for_but_whoever_came_after_it_is(run: RunDir) -> None:
     lead.take(run)
-    last_heard(run, 0)
+    run.alive.touch()
     journal(run, lead.LEFT, leader=1)
-    assert lead.vacant(run, config()) == 1
+    assert Looks(run).vacant() == 1
     lead.take(run, after=1)
-    assert lead.vacant(run, config()) is None  # the journal's last word is the first one's
+    assert Looks(run).vacant() is None  # the journal's last word is the first one's
 
 
 def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
     lead.take(run)
-    last_heard(run, 100, 1)
     journal(run, "run_finished", outcome="succeeded")
-    assert lead.vacant(run, config()) is None
+    looks = Looks(run)
+    assert [looks.vacant(), looks.vacant(after_s=100.0)] == [None, None]
     assert lead.follow(config(), run, None) is None
 
 
@@ -143,13 +207,14 @@ def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunD
         run.leaders.mkdir(exist_ok=True)
         who = {"job": job, "host": host, "pid": gone.pid, "time": time.time()}
         (run.leaders / f"{2 * number - 1:04d}").write_text(json.dumps(who))
-        last_heard(run, 1.0, 2 * number - 1)
+        began = time.monotonic()
         assert lead.follow(config(), run, "77") == 2 * number
+        assert time.monotonic() - began < 5.0  # health.lost_after_s
 
 
 def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(run: RunDir) -> None:
     lead.take(run, job="77")
-    last_heard(run, 0)
+    run.alive.touch()
     got: list[int | None] = []
     follower = threading.Thread(target=lambda: got.append(lead.follow(config(), run, "78", ask=True)))
     follower.start()
@@ -169,4 +234,4 @@ def test_while_the_run_directory_cannot_be_read_nobody_gives_up_or_takes_the_lea
     run.leaders.rename(run.root / "away")
     run.leaders.write_text("no folder")
     assert lead.held(run, 1)
-    assert lead.vacant(run, config()) is None
+    assert Looks(run).vacant() is None

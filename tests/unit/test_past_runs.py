@@ -179,12 +179,17 @@ def test_two_live_runs_do_not_share_their_checkpoints(tmp_path: Path) -> None:
     assert claim(config, first) is None
     assert claim(config, second) is None  # the first has never been heard
     assert claim(config, first) is None
-    first.alive.touch()
+    for run in (first, second):
+        run.alive.touch()
     assert claim(config, first) is None  # its own, when it was requeued
     why = claim(config, second)
     assert why is not None
     assert first.root.name in why
-    os.utime(first.alive, (time.time() - 100, time.time() - 100))
+    server = time.time() - 3600.0  # its clock; we touch a file there, and compare
+    os.utime(first.alive, (server, server))
+    os.utime(second.alive, (server + 20, server + 20))
+    assert claim(config, second) == why
+    os.utime(second.alive, (server + 40, server + 40))
     assert claim(config, second) is None
 
 
@@ -193,5 +198,6 @@ def test_the_checkpoints_of_a_run_that_is_over_may_be_used_at_once(tmp_path: Pat
     config = Config()
     config.checkpoint.dir = str(tmp_path / "ckpt")
     assert claim(config, first) is None
-    first.alive.touch()
+    for run in (first, second):
+        run.alive.touch()
     assert claim(config, second) is None

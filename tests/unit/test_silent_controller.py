@@ -12,7 +12,7 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
-from ftslurm import commands, compose, inbox
+from ftslurm import commands, compose, heard, inbox
 from ftslurm.cli import main
 from ftslurm.config import Config
 from ftslurm.rundir import RunDir
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> RunDir:
     run = ex.new_run(tmp_path, [line for line in ex.one_kill() if line["time"] < ex.START + 15.2])
     config = Config()
     config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "slurm"
-    config.groups.count = 3
+    config.groups.count, config.health.heartbeat_s = 3, 0.2
     run.config.write_text(compose.dump(config))
     run.inbox.mkdir()
     run.submitit.mkdir()
@@ -63,6 +63,21 @@ def silent_for(run: RunDir, seconds: float) -> None:
     os.utime(run.alive, (time.time() - seconds, time.time() - seconds))
 
 
+def heard_for(run: RunDir, ahead_s: float, seconds: float) -> threading.Thread:
+    """A controller that lives for so long, on a file server whose clock is so far ahead."""
+
+    def live() -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            os.utime(run.alive, (time.time() + ahead_s, time.time() + ahead_s))
+            time.sleep(0.05)
+
+    run.alive.touch()
+    thread = threading.Thread(target=live)
+    thread.start()
+    return thread
+
+
 def orphan_of(run: RunDir, after_s: float) -> bool:
     return orphan.end_job({"SLURM_JOB_ID": "77", "FTSLURM_RUN_DIR": str(run.root)}, after_s)
 
@@ -73,17 +88,22 @@ def settled(text: str) -> str:
 
 
 def test_an_orphan_ends_the_job_of_a_controller_that_has_died(run: RunDir, slurm: Path) -> None:
-    silent_for(run, 40)
-    assert orphan_of(run, 30.0)
-    assert slurm.read_text() == "scancel 77\n"
+    for seconds in (40.0, -40.0):  # as the clock of its file server says
+        silent_for(run, seconds)
+        assert orphan_of(run, 0.5)
+        assert slurm.read_text() == "scancel 77\n"
+        slurm.write_text("")
 
 
 def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known_of(run: RunDir, slurm: Path) -> None:
     assert not orphan_of(run, 30.0)  # no such file
     silent_for(run, 20.0)
-    touch = threading.Timer(0.1, run.alive.touch)
+    touch = threading.Timer(0.7, run.alive.touch)
     touch.start()
     assert not orphan_of(run, 30.0)
+    living = heard_for(run, -3600.0, seconds=2.0)
+    assert not orphan_of(run, 1.0)
+    living.join()
     assert not orphan.end_job({"FTSLURM_RUN_DIR": str(run.root)}, 1.0)  # in no job
     assert slurm.read_text() == ""
     touch.join()
@@ -91,7 +111,9 @@ def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known
 
 def test_an_orphan_that_knows_at_once_waits_until_the_silence_is_long_enough(run: RunDir, slurm: Path) -> None:
     silent_for(run, 29.7)  # as when srun dies with the controller's node, and slurmstepd closes our stdout
-    assert orphan_of(run, 30.0)
+    began = time.monotonic()
+    assert orphan_of(run, 1.0)
+    assert time.monotonic() - began >= 1.0
     assert slurm.read_text() == "scancel 77\n"
 
 
@@ -193,6 +215,30 @@ def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None
     silent_for(run, 20)
     main(["status", "--json", str(run.root)])
     assert json.loads(capsys.readouterr().out)["note"] is None
+
+
+def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
+    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "ANSWER_S", 0.1)
+    living = heard_for(run, -100.0, seconds=5.0)
+    assert main(["status", "--json", str(run.root)]) == 0
+    assert json.loads(capsys.readouterr().out)["note"] is None
+    assert main(["stop", str(run.root)]) == 1  # it does not answer
+    assert "scancel" not in slurm.read_text()
+    assert [command["what"] for command in inbox.take(run.inbox)] == ["stop"]
+    living.join()
+
+
+def test_who_follows_a_run_sees_silence_by_his_own_clock(run: RunDir) -> None:
+    config, now = compose.load(run.config), 0.0
+    watch = heard.Watch(lambda: now)
+    silent_for(run, -3600.0)
+    assert heard.silent_s(config, run, watch) is None
+    now = 31.0
+    assert heard.silent_s(config, run, watch) == 31.0
+    run.alive.touch()
+    assert heard.silent_s(config, run, watch) is None
 
 
 @pytest.mark.usefixtures("slurm")

@@ -355,3 +355,21 @@ def test_a_step_that_is_told_again_is_no_step() -> None:
 def test_a_run_that_is_over_does_not_stand_still() -> None:
     status = reduce(fold, ex.one_kill(), RunStatus())
     assert aged(status, ex.START + 1000) == status
+
+
+def test_a_line_that_comes_late_tells_when_its_step_was() -> None:
+    lines = [ex.started(1), ex.launched(1, 0), ex.ready(2, 0), ex.joined(3, 0, 1), ex.progress(4, 0, 5)]
+    status = play(*lines, *[ex.progress(20, 0, 10, at=ex.START + 5), ex.exited(20, 0)])
+    assert status.groups[0].stepped == ex.START + 5
+    assert status.groups[0].longest_gap_s == 14.0  # it stood still until its end
+    assert status.updated == ex.START + 20
+
+
+def test_groups_of_a_large_run_do_not_stand_still_between_two_of_their_lines() -> None:
+    groups = 80  # a line each ten seconds
+    lines = [ex.started(groups), *(ex.launched(1, g) for g in range(groups)), *(ex.ready(2, g) for g in range(groups))]
+    lines += [ex.joined(3, g, 1) for g in range(groups)] + [ex.progress(13, g, 51) for g in range(groups)]
+    status = play(*lines)
+    assert status.steps_per_s == 5.0
+    assert aged(status, ex.START + 26).stepping == groups
+    assert aged(status, ex.START + 29).stepping == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import socket
 import struct
@@ -19,7 +20,9 @@ from guarded import PATIENCE_S, Attached, attached, step
 from ftslurm import channel
 from ftslurm.worker import processes, wire
 from ftslurm.worker.attach import NO_GUARD, SAID, TAKEN
-from ftslurm.worker.guard import ORPHANED
+from ftslurm.worker.gateway import Gateway, pair
+from ftslurm.worker.guard import ORPHANED, Guard, Task, options
+from ftslurm.worker.wire import boottime
 
 WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
 # Says what a worker says of its commits, through the pipe that its reports go through.
@@ -271,3 +274,25 @@ def test_credentials_are_read_as_the_kernel_writes_them() -> None:
     with left, right:
         assert wire.peer_uid(left) == os.getuid()
     assert struct.calcsize("iII") == 12
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm"])
+def test_a_guard_on_a_cluster_counts_the_time_in_which_its_machine_was_suspended(
+    cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTSLURM_CLUSTER", cluster)
+    suspended_s = 0.0
+    monkeypatch.setattr("ftslurm.worker.guard.boottime", lambda: boottime() + suspended_s)
+    ours, theirs = pair()
+    task = Task(0, 0, "n1", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]), Gateway(theirs))
+    guard = Guard(task, 0, ours, 1)
+    guard.selector.unregister(0)  # the tests' own stdin
+    assert not guard.wire.is_silent(60.0)
+    suspended_s = 3600.0
+    assert guard.wire.is_silent(60.0) == (cluster == "slurm")
+    there, here = socket.socketpair()
+    guard.selector.register(here, selectors.EVENT_READ, lambda _: guard.wire._hear(here.recv(100)))
+    there.send(b"\n")
+    assert not guard.wire.is_silent(60.0)  # what was said meanwhile is heard before it is judged
+    for end in (there, here, ours):
+        end.close()

@@ -17,6 +17,7 @@ from ftslurm.config import Config
 from ftslurm.core import (
     adopt,
     drilling,
+    echo,
     hangs,
     health,
     history,
@@ -61,13 +62,15 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     """
     actions: list[Action] = []
     for event in events:
-        if isinstance(event, Ended) and jobs.holds(state, event.id, now):
+        if isinstance(event, Ended) and _holds(state, event, now, config):
             state = replace(state, held=(*state.held, event))
         else:
             state, more = observe(state, event, now, config)
             actions += more
+    state, looks = echo.judge(state, now, config)
+    actions += looks
     for late in state.held:
-        if isinstance(late, Ended) and not jobs.holds(state, late.id, now):
+        if isinstance(late, Ended) and not _holds(state, late, now, config):
             state = replace(state, held=tuple(other for other in state.held if other is not late))
             state, more = observe(state, late, now, config)
             actions += more
@@ -78,6 +81,11 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         actions += more
     actions.sort(key=lambda action: not isinstance(action, Record))  # stable: records first, each in its order
     return state, actions
+
+
+def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
+    """Whether the verdict on a step that has ended waits: for Slurm's word on its job, or for one of its nodes."""
+    return jobs.holds(state, event.id, now) or echo.holds(state, event.id, now, config)
 
 
 def deadline(state: RunState, now: float, config: Config) -> float | None:
@@ -92,7 +100,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.saving.until] if state.saving is not None else []
     due += [*health.deadlines(state, config), *hangs.deadlines(state, config)]
-    due += [*supply.deadlines(state, now, config), *adopt.deadlines(state)]
+    due += [*supply.deadlines(state, now, config), *adopt.deadlines(state), *echo.deadlines(state, config)]
     return min((time for time in due if now < time < inf), default=None)
 
 
@@ -250,7 +258,7 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
             actions.append(Kill(unit.id, stuck))
             wide = config.groups.nodes > 1 and config.cluster.kind != "local" and not unit.is_lighthouse
             again = STUCK_S if stuck else WIDE_S if wide else KILL_AGAIN_S
-            state = swap(state, replace(unit, due=now + again))
+            state = swap(state, replace(unit, due=now + again, spared=False))
     return state, actions
 
 

@@ -230,6 +230,7 @@ class Unit:
     wanted: int = 0  # the step from which on it was last asked for a checkpoint
     seen: tuple[int, int] | None = None  # quorum and step in which our own Lighthouse last saw it: newer than `step`
     intent: Cause | None = None  # STOPPING on our decision, for this cause
+    spared: bool = False  # STOPPING: not killed yet, so that a look shows what has died by itself (echo.py)
     evidence: tuple[Evidence, ...] = ()
     traceback: str = ""
     pulses: tuple[Pulse | None, ...] = ()  # task -> its last

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import singledispatch
 
 from ftslurm.config import Config
-from ftslurm.core import adopt, drilling, health, history, jobs, ranks, rollover, scale, servers, supply
+from ftslurm.core import adopt, drilling, echo, health, history, jobs, ranks, rollover, scale, servers, supply
 from ftslurm.core.actions import Action, Assign, Begin, Broken, Record
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import (
@@ -318,7 +318,7 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
         if jobs.is_told(unit, evidence) and state.ending is None and unit.place is not None:
             state = jobs.doubt(state, unit.place.allocation, now)  # why? vacate.py brings it down, politely
             return swap(state, replace(unit, told=unit.told or now)), actions
-        unit = replace(unit, phase=Phase.STOPPING, due=now, failing=failing)
+        unit = echo.failed(replace(unit, phase=Phase.STOPPING, failing=failing), now, config)
     return swap(state, unit), actions
 
 

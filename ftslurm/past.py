@@ -81,6 +81,7 @@ class _Reading:
     planned: int = 0
     count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
+    away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     leaving: dict[str, Job] = field(default_factory=dict)
@@ -121,7 +122,7 @@ class _Reading:
             case "step_exited" if unit is not None:
                 if unit != LIGHTHOUSE and attempt is not None:
                     self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
-                self.noticed[unit] = decimal(event, "noticed")
+                self.noticed[unit], self.away[unit] = decimal(event, "noticed"), decimal(event, "away_since")
                 self.moving.discard(unit)  # its next launch answers that
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
@@ -131,7 +132,8 @@ class _Reading:
                 self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=joined)
             case "restart_scheduled" if (group := integer(event, "group")) is not None:
                 name, due = group_unit(group), decimal(event, "due") or 0.0
-                self.scheduled[name] = Scheduled(name, due, text(event, "reason") or "start", self.noticed.get(name))
+                why, noticed, away = text(event, "reason") or "start", self.noticed.get(name), self.away.get(name)
+                self.scheduled[name] = Scheduled(name, due, why, noticed, away)
             case "group_given_up" if (group := integer(event, "group")) is not None:
                 self.scheduled.pop(group_unit(group), None)
                 self.over[group_unit(group)] = Phase.FAILED.value
@@ -175,8 +177,8 @@ class _Reading:
         ran_as = StepId(name, int(number)) if number.isdigit() else StepId(unit, attempt)
         place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if where == self.own else where)
         launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
-        noticed = self.noticed.get(unit)
-        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed)
+        noticed, away = self.noticed.get(unit), self.away.get(unit)
+        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed, away=away)
 
     def _is_up(self, event: Event, step: Live) -> None:
         hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step")

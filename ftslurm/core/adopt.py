@@ -17,7 +17,7 @@ from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import Adopted, Ended
 from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.past import Live, Past
-from ftslurm.core.phases import phases, since
+from ftslurm.core.phases import phases, recovery_s, since
 from ftslurm.core.units import swap, tasks_of
 from ftslurm.rundir import group_unit
 
@@ -73,7 +73,9 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
         unit = next((unit for unit in state.groups if unit.name == one.unit), None)
         if unit is not None:
             due = min(max(now, one.due), latest)
-            state = swap(state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed)))
+            state = swap(
+                state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
+            )
     return state
 
 
@@ -98,7 +100,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         reason="adopted",
         hosts=live.hosts,
         pulses=(Pulse(now, moved=now),) * len(live.hosts),  # it is given the time to be heard
-        marks=Marks(launched=live.launched, noticed=live.noticed),
+        marks=Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
 
@@ -170,7 +172,7 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
 def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
     """The journal line of a group that has committed its first step: `seen` says which, and with whom."""
     marks, fields = unit.marks, {"group": unit.group, "attempt": unit.attempt, **seen}
-    times = {"seconds": since(marks.launched, now), "recovery_s": since(marks.noticed, now), "phases": phases(marks)}
+    times = {"seconds": since(marks.launched, now), "recovery_s": recovery_s(marks, now), "phases": phases(marks)}
     return Record("group_joined", {**fields, **times})
 
 

@@ -45,13 +45,14 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     fields |= {"launched": verdict.launched, "healthy_s": verdict.healthy_s}  # for a later controller, see past.py
     noticed = unit.failing.noticed if unit.phase is Phase.STOPPING else None
     failing = Marks(detect_s=drilling.since(unit, now), noticed=now) if noticed is None else unit.failing
-    fields["noticed"] = round(now if noticed is None else noticed, 3)
+    failing = replace(failing, ended=now, away=_away(unit, now if noticed is None else noticed))
+    fields |= {"noticed": round(now if noticed is None else noticed, 3), "away_since": failing.away}
     fields["evidence"] = _signs(unit)
     fields["traceback"] = None if verdict.cause is Cause.OK else verdict.traceback
     fields["phases"] = None if unit.marks.joined is not None else phases(unit.marks)
     actions: list[Action] = [Record("step_exited", fields)]
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
-    unit = replace(unit, exits=exits, marks=replace(failing, ended=now), step=None, ran_as=None, adoption=None)
+    unit = replace(unit, exits=exits, marks=failing, step=None, ran_as=None, adoption=None)
     if unit.intent is None and (event.launcher_failed or verdict.cause in _BY_OTHERS) and unit.place is not None:
         state = jobs.doubt(state, unit.place.allocation, now)
     if unit.is_lighthouse:
@@ -63,6 +64,12 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     if verdict.cause is Cause.OK:
         return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
     return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+
+
+def _away(unit: Unit, noticed: float) -> float:
+    """Since when a group does no work whose attempt has failed: from an earlier failure on, if this one never did any."""
+    away = unit.marks.away if unit.marks.joined is None else None
+    return round(noticed, 3) if away is None else away
 
 
 def _signs(unit: Unit) -> list[str]:

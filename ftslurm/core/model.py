@@ -192,6 +192,7 @@ class Marks:
 
     detect_s: float | None = None  # how long the failure before it went unnoticed, where that is known
     noticed: float | None = None  # the failure before it
+    away: float | None = None  # the first failure since its group last did its work: tries between may have failed
     ended: float | None = None  # that attempt's last process was gone
     launched: float | None = None
     hello: float | None = None  # every task's interpreter runs

@@ -20,6 +20,7 @@ class Live:
     slurm_step: str | None = None
     noticed: float | None = None  # when the failure was, or the move, that it answers
     joined: float | None = None  # when it is in the journal that it has committed its first step
+    away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Scheduled:
     due: float
     reason: str
     noticed: float | None  # the failure that it answers
+    away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ ARRAY = [
     line("step_ready", unit="group-0000", attempt=0, slurm_step="--me"),  # no step is called so
     line("group_joined", group=0, attempt=0, step=1),
     line("step_ready", unit="standby-000", attempt=0, slurm_step="97.0"),
-    line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed", noticed=ex.START - 1),
+    line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed", noticed=ex.START - 1, away_since=1.5),
     launched("group-0001", 1, "n7", "81_7", standby="standby-000/0"),
     line("step_exited", unit="group-0002", group=2, attempt=0, cause="ok"),
     line("step_exited", unit="group-0003", group=3, attempt=0, cause="user_error"),
@@ -71,7 +71,7 @@ def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its
     taken = Place(("n7",), 0, "81_7")
     assert past.live == (
         Live("group-0000", StepId("group-0000", 0), 0, first, ("n0", "n0"), ex.START, "91.0", None, ex.START),
-        Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0", ex.START - 1),
+        Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0", ex.START - 1, away=1.5),
     )
     assert dict(past.over) == {"group-0002": "SUCCEEDED", "group-0003": "FAILED"}
     assert (past.drilled, past.groups) == (1, 4)

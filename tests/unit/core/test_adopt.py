@@ -315,6 +315,16 @@ def test_a_group_that_waits_for_its_job_has_waited_since_the_controller_began() 
     assert len(story.records("group_given_up")) == 2
 
 
+def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginning() -> None:
+    tried = replace(live(B0, joined=None), noticed=8.0, away=3.0)
+    story = play((10, opening(past(live(A0), tried))), (11, ALL), (11.5, word(A0), word(B0)), config=array())
+    (back,) = story.records("group_joined")
+    assert back["recovery_s"] == 8.5
+    well = replace(live(B0), noticed=8.0, away=3.0)  # and has joined before that controller was lost
+    story = play((10, opening(past(live(A0), well))), (11, jobs("81_0")), config=array())
+    assert [exited["away_since"] for exited in story.records("step_exited")] == [11]
+
+
 def test_how_long_an_adopted_group_was_well_counts_from_its_first_step() -> None:
     story = adopted((20, killed(B0)))
     assert story.records("step_exited")[0]["healthy_s"] == 17.0

@@ -117,7 +117,12 @@ _SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connec
 _CANCELLED = re.compile(
     rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
 )
-_DUE_TO = {"TIME LIMIT": Cause.TIME_LIMIT, "PREEMPTION": Cause.PREEMPTED, "NODE FAILURE": Cause.NODE_LOST}
+_DUE_TO = {
+    "TIME LIMIT": Cause.TIME_LIMIT,
+    "PREEMPTION": Cause.PREEMPTED,
+    "JOB REQUEUE": Cause.PREEMPTED,
+    "NODE FAILURE": Cause.NODE_LOST,
+}
 _WORDS = {
     "Killed": signal.SIGKILL,
     "Terminated": signal.SIGTERM,

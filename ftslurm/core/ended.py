@@ -34,8 +34,7 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     if unit.group is None and state.ending is not None:
         unit = replace(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
     known = jobs.job(state, unit.place.allocation) if unit.place is not None else None
-    if known is not None and known.leaving is not None and unit.told is not None and unit.intent is None:
-        unit = replace(unit, intent=known.leaving)  # why Slurm has told its step to end
+    unit = replace(unit, intent=jobs.why_told(unit, known))
     verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
     if independent(config):
         verdict = _alone(verdict, state, unit, now, config)
@@ -67,7 +66,7 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
 
 
 def _away(unit: Unit, noticed: float) -> float:
-    """Since when a group does no work whose attempt has failed: from an earlier failure on, if this one never did any."""
+    """Since when the group of a failed attempt does no work: since an earlier failure, if this one never did any."""
     away = unit.marks.away if unit.marks.joined is None else None
     return round(noticed, 3) if away is None else away
 

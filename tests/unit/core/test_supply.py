@@ -35,8 +35,17 @@ from history import (
 
 from ftslurm.config import Range
 from ftslurm.core.actions import AskJobs, CancelJobs, Kill, Launch, RequestJobs, RequeueJob, StartNow, Stop
-from ftslurm.core.events import Ended, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, ScaleAsked, Submitted
-from ftslurm.core.model import Cause, Job, Phase
+from ftslurm.core.events import (
+    Ended,
+    JobLeaving,
+    JobsSeen,
+    JobsUnknown,
+    RequeueRefused,
+    ScaleAsked,
+    Submitted,
+    TaskFailed,
+)
+from ftslurm.core.model import Cause, Evidence, Job, Phase
 from ftslurm.core.supply import over as left_at_the_end
 
 ARRAY = array_config()
@@ -248,6 +257,29 @@ def test_a_preempted_pilot_is_left_politely_and_requeued_once_unless_slurm_does_
     by_slurm.wait(400)
     assert by_slurm.all(RequeueJob) == []
     assert requests(by_slurm) == [FIRST]
+
+
+SCANCEL = TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
+DRAWN = TaskFailed(B0, Evidence(None, "n2", cause=Cause.PREEMPTED, error="Slurm cancelled the step due to preemption"))
+
+
+@pytest.mark.parametrize("sign", [SCANCEL, DRAWN], ids=["scancel", "preemption"])
+@pytest.mark.parametrize("first", ["its pilot", "its step"])
+def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first: str, sign: TaskFailed) -> None:
+    words = (PREEMPTED, sign) if first == "its pilot" else (sign, PREEMPTED)
+    at_12 = (12, words[0]), (12.1, words[1])
+    story = play(
+        *AT_WORK, *at_12, (12.3, Ended(B0, 143), seen(12.2, BOTH[0], over("90_1", "COMPLETING"))), config=ARRAY
+    )
+    story.wait(16)
+    assert sign.evidence.cause is not None
+    assert story.records("step_exited")[-1]["cause"] == sign.evidence.cause.value
+
+
+def test_a_pilot_of_which_slurm_says_that_it_was_cancelled_was() -> None:
+    story = play(*AT_WORK, (12, PREEMPTED), (12.2, seen(12.1, BOTH[0], over("90_1", "CANCELLED"))), config=ARRAY)
+    story.turn(12.5, [Ended(B0, 143)])
+    assert story.records("step_exited")[-1]["cause"] == "cancelled"
 
 
 def test_where_nothing_may_be_requeued_another_job_is_asked_for() -> None:

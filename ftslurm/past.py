@@ -127,6 +127,8 @@ class _Reading:
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
                     self.over[unit] = Phase.SUCCEEDED.value
+            case "launch_refused" if unit is not None and attempt is not None:
+                self._refused(event, unit, attempt)
             case "group_joined" if (group := integer(event, "group")) is not None and group_unit(group) in self.live:
                 joined = decimal(event, "time") or 0.0
                 self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=joined)
@@ -179,6 +181,15 @@ class _Reading:
         launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
         noticed, away = self.noticed.get(unit), self.away.get(unit)
         self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed, away=away)
+
+    def _refused(self, event: Event, unit: str, attempt: int) -> None:
+        """Slurm has not let it begin: it is no attempt, and what it was to answer is still to be answered."""
+        self.live.pop(unit, None)
+        self.attempts[unit] = attempt - 1
+        if attempt > 0 and unit.startswith(GROUP):
+            due = (decimal(event, "time") or 0.0) + (decimal(event, "again_s") or 0.0)
+            why = text(event, "reason") or "start"
+            self.scheduled[unit] = Scheduled(unit, due, why, self.noticed.get(unit), self.away.get(unit))
 
     def _is_up(self, event: Event, step: Live) -> None:
         hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step")

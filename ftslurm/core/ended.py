@@ -36,6 +36,8 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     known = jobs.job(state, unit.place.allocation) if unit.place is not None else None
     unit = replace(unit, intent=jobs.why_told(unit, known))
     verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
+    if _never_began(event, unit, verdict):
+        return _refused(state, unit, verdict, event, now, config)
     if independent(config):
         verdict = _alone(verdict, state, unit, now, config)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
@@ -54,15 +56,49 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     unit = replace(unit, exits=exits, marks=failing, step=None, ran_as=None, adoption=None)
     if unit.intent is None and (event.launcher_failed or verdict.cause in _BY_OTHERS) and unit.place is not None:
         state = jobs.doubt(state, unit.place.allocation, now)
+    if (
+        unit.group is not None
+        and verdict.cause in _TELLING
+        and verdict.node is not None
+        and config.cluster.kind != "local"
+    ):
+        actions.append(AskState(verdict.node))
+    return _follows(state, unit, verdict, event, now, config, actions)
+
+
+def _follows(
+    state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config, actions: list[Action]
+) -> Outcome:
+    """What follows from a verdict for its unit and for the run."""
     if unit.is_lighthouse:
         return _lighthouse_ended(state, unit, verdict, now, config, actions)
     if unit.is_standby:
         return _standby_ended(state, unit, verdict, config, actions)
-    if verdict.cause in _TELLING and verdict.node is not None and config.cluster.kind != "local":
-        actions.append(AskState(verdict.node))
     if verdict.cause is Cause.OK:
         return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
     return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+
+
+def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
+    """Whether srun has failed before there was a step: slurmctld was away, or has just restarted and refuses."""
+    heard = any(host is not None for host in unit.hosts) or bool(unit.evidence)
+    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.adoption is None
+
+
+def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
+    """A launch that Slurm has refused is no attempt: the next one has its number, its folder and its reason."""
+    number, reason = unit.attempt, unit.reason
+    exits = (*unit.exits, verdict)[-MOST_EXITS:]
+    marks = replace(unit.marks, launched=None)
+    before = replace(unit, attempt=number - 1, exits=exits, marks=marks, hosts=(), pulses=())
+    state = jobs.doubt(state, unit.place.allocation if unit.place is not None else None, now)
+    state, actions = _follows(state, before, verdict, event, now, config, [])
+    after = next(u for u in state.units if u.name == unit.name)
+    again_s = round(after.due - now, 3) if after.phase is Phase.PENDING else None
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": number}
+    fields |= {"reason": verdict.error or "srun has failed without a word", "again_s": again_s}
+    actions = [action for action in actions if not isinstance(action, Record) or action.event != "restart_scheduled"]
+    return swap(state, replace(after, reason=reason)), [Record("launch_refused", fields), *actions]
 
 
 def _away(unit: Unit, noticed: float) -> float:

@@ -126,6 +126,31 @@ def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backe
     assert max(times[0]) < min(times[1])
 
 
+def test_launches_that_slurm_refuses_are_tried_again_and_are_no_attempts(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    budget = ("restart.max_per_group=2", "restart.backoff_s=2")
+    run = backend.start("groups.count=2", *budget, args={"open-end": True, "step-time": 0.2})
+    try:
+        run.wait_for_steps(8, groups=2)
+        run.kill(1)
+        run.wait_until_back(1)
+        run.kill(1)
+        run.wait_for("restart_scheduled", group=1, attempt=2)  # after its backoff, when there is no slurmctld
+        with cluster.without_slurmctld():
+            run.wait_for("launch_refused", unit="group-0001", attempt=2)
+        run.wait_until_back(1, attempt=2)
+        assert len(run.named("step_exited", group=1)) == 2
+        assert len(list((run.dir / "logs/group-0001").iterdir())) == 3
+        last = run.end_soon()
+        run.finish()
+        run.check_training(last, survivors={0}, returned={1})
+    finally:
+        run.abandon()
+
+
 def test_launches_go_on_being_tried_while_slurmctld_is_away(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:

@@ -173,3 +173,16 @@ def test_the_checkpoints_of_a_run_that_is_over_may_be_used_at_once(tmp_path: Pat
     assert claim(config, first) is None
     first.alive.touch()
     assert claim(config, second) is None
+
+
+def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:
+    tries = [
+        launched("group-0001", 2, "n1"),
+        line("launch_refused", unit="group-0001", group=1, attempt=2, again_s=2.0),
+    ]
+    ended = line("step_exited", unit="group-0001", group=1, attempt=1, cause="killed", noticed=7.0, away_since=5.0)
+    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
+    assert past is not None
+    assert dict(past.attempts)["group-0001"] == 1
+    assert "group-0001" not in [step.unit for step in past.live]
+    assert past.scheduled == (Scheduled("group-0001", ex.START + 2, "start", 7.0, 5.0),)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Action, AskJobs, CancelJobs, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.events import (
     Event,
     JobLeaving,
@@ -32,7 +32,7 @@ from ftslurm.names import is_job
 from ftslurm.rundir import RunDir
 from ftslurm.slurm import BUSY, QUEUE, expand_hosts, read_queue, scrubbed
 
-QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START = "queue", "cancel ", "request ", "requeue ", "start "
+QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START, EXCLUDE = "queue", "cancel ", "request ", "requeue ", "start ", "exclude "
 # The pilot beside which the controller runs. Slurm's SIGTERM to its job could end our sruns, and with them the steps in
 # other jobs; so it is told as if Slurm wanted its nodes, and another controller goes on, which requeues it.
 PILOT = "FTSLURM_PILOT"
@@ -63,6 +63,10 @@ class Jobs:
                 command = [sys.executable, "-m", "ftslurm.pilots", str(self.run.root)]
                 command += [str(pool), str(count), ",".join(exclude)]
                 self.children.asides.ask(f"{REQUEST}{pool}", command, env=_clean(), timeout_s=5 * PATIENCE_S)
+            case Exclude(name, nodes):
+                out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
+                command = ["scontrol", "update", f"jobid={name}", f"excnodelist={out}"]
+                self.children.asides.ask(EXCLUDE + name, command, timeout_s=PATIENCE_S)
             case CancelJobs(names):
                 self.children.asides.ask(CANCEL + ",".join(names), self._cancel(names), timeout_s=PATIENCE_S)
             case RequeueJob(name) if name == _own_task() and PILOT in os.environ:

@@ -173,6 +173,14 @@ class RequestJobs:
 
 
 @dataclass(frozen=True)
+class Exclude:
+    """Change which nodes a job that waits in the queue may not get: these, and those of cluster.exclude."""
+
+    name: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class CancelJobs:
     names: tuple[str, ...]
 
@@ -218,6 +226,7 @@ Action = (
     | Probe
     | AskJobs
     | RequestJobs
+    | Exclude
     | CancelJobs
     | RequeueJob
     | StartNow

@@ -297,6 +297,7 @@ RULES = (
     hangs.find_hangs,
     health.restore,
     vacate.vacate,
+    supply.recover,
     supply.settle,
     _expire,
     history.guard,

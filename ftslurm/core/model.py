@@ -350,6 +350,7 @@ class RunState:
     jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
     leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
     asking: tuple[Asking, ...] = ()
+    had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has told which jobs the run has
     next_poll: float = 0.0
     held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)

@@ -68,18 +68,11 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, Granted):
         fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
         known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
-        state = replace(state, allocation=event.allocation, polled=known)
+        state = replace(state, allocation=event.allocation, had=len(event.allocation.nodes), polled=known)
         granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
         return history.opened(state, event, now, config), granted
     if isinstance(event, NodesLeft):
-        had = state.allocation.nodes if state.allocation is not None else ()
-        gone = [node for node in had if node not in event.nodes and node not in state.avoid]
-        why = "Slurm has taken it out of the job"
-        records: list[Action] = [Record("node_excluded", {"node": node, "reason": why}) for node in gone]
-        returning = tuple(back for back in state.returning if back.node in event.nodes)  # a job never gets one back
-        suspected = tuple(pair for pair in state.suspected if pair[0] in event.nodes)
-        state = replace(state, avoid=state.avoid | set(gone), returning=returning, suspected=suspected)
-        return health.slurm_answered(state), records
+        return supply.nodes_left(health.slurm_answered(state), event, config)
     if isinstance(event, Looked):
         return health.looked(state, event, now)
     if isinstance(event, NodeState):

@@ -41,6 +41,32 @@ def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slur
     assert lost not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
 
 
+def test_a_spare_node_that_was_used_up_is_asked_for_again_and_the_node_that_returns_is_used(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    run = backend.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
+    try:
+        run.wait_for_steps(8, groups=2)
+        (first,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+        cluster.run(["scontrol", "update", f"nodename={first}", "state=down", "reason=test"])
+        run.wait_until_back(1)
+        run.wait_for("allocation_requested")
+        run.wait_for("node_restored", node=first)  # it is well, which Slurm finds out by itself
+        (second,) = run.named("step_launched", group=1)[1]["nodes"]  # type: ignore[misc]
+        cluster.run(["scontrol", "update", f"nodename={second}", "state=down", "reason=test"])
+        run.wait_until_back(1, attempt=2)
+        (third,) = run.named("step_launched", group=1)[2]["nodes"]  # type: ignore[misc]
+        assert (third == first, second == first) == (True, False)
+        assert [e["cause"] for e in run.named("step_exited", group=1)] == ["node_lost", "node_lost"]
+        last = run.end_soon()
+        run.finish()
+        run.check_training(last, survivors={0}, returned={1})
+    finally:
+        run.abandon()
+
+
 def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backend, slurm_cluster: Cluster) -> None:
     run = slurm.start("groups.count=2", "cluster.replace=false", args={"steps": 50, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")

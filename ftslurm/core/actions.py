@@ -151,6 +151,13 @@ class AskState:
 
 
 @dataclass(frozen=True)
+class AskFate:
+    """Ask Slurm whether a node is down, and since when it is up."""
+
+    node: str
+
+
+@dataclass(frozen=True)
 class Probe:
     """Look at a node: is it there, and which of our processes?"""
 
@@ -223,6 +230,7 @@ Action = (
     | Where
     | Dump
     | AskState
+    | AskFate
     | Probe
     | AskJobs
     | RequestJobs

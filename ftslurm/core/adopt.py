@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.config import Config
-from ftslurm.core import jobs
+from ftslurm.core import fate, jobs
 from ftslurm.core.actions import Action, Attach, Record
 from ftslurm.core.adoption import Adoption
 from ftslurm.core.ended import Outcome, ended
@@ -120,9 +120,14 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
         elif moved or (state.polled and (job is None or job.state not in (*_ALIVE, *jobs.BETWEEN))):
             words = f"job {place.allocation} has ended while no controller was there"
             now_is = None if job is None or moved else job.state
-            sign = Evidence(None, None, error=words, cause=jobs.ENDS.get(now_is or "", Cause.PREEMPTED))
-            unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
-            state, more = ended(Ended(unit.id, None, checkpoint=state.checkpoint), swap(state, unit), unit, now, config)
+            over, cause = Ended(unit.id, None, checkpoint=state.checkpoint), jobs.ENDS.get(now_is or "")
+            more: list[Action] = []
+            if cause is None:  # it was requeued, or is forgotten: its node may be why
+                state = fate.gone(state, unit, Cause.PREEMPTED, words, over, now)
+            else:
+                sign = Evidence(None, None, error=words, cause=cause)
+                unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
+                state, more = ended(over, swap(state, unit), unit, now, config)
             gone = [] if moved else [jobs.lost(state, str(place.allocation), words, now_is or "GONE")]
             actions += [*more, *gone]
     return state, actions

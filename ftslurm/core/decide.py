@@ -18,6 +18,7 @@ from ftslurm.core import (
     adopt,
     drilling,
     echo,
+    fate,
     hangs,
     health,
     history,
@@ -69,6 +70,8 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
             actions += more
     state, looks = echo.judge(state, now, config)
     actions += looks
+    state, looks = fate.judge(state, now, config)
+    actions += looks
     for late in state.held:
         if isinstance(late, Ended) and not _holds(state, late, now, config):
             state = replace(state, held=tuple(other for other in state.held if other is not late))
@@ -84,8 +87,10 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
 
 
 def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
-    """Whether the verdict on a step that has ended waits: for Slurm's word on its job, or for one of its nodes."""
-    return jobs.holds(state, event.id, now) or echo.holds(state, event.id, now, config)
+    """Whether the verdict on a step that has ended waits: for Slurm's word on its job or nodes, or for a probe."""
+    return (
+        jobs.holds(state, event.id, now) or echo.holds(state, event.id, now, config) or fate.holds(state, event.id, now)
+    )
 
 
 def deadline(state: RunState, now: float, config: Config) -> float | None:
@@ -101,6 +106,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.saving.until] if state.saving is not None else []
     due += [*health.deadlines(state, config), *hangs.deadlines(state, config)]
     due += [*supply.deadlines(state, now, config), *adopt.deadlines(state), *echo.deadlines(state, config)]
+    due += fate.deadlines(state)
     return min((time for time in due if now < time < inf), default=None)
 
 
@@ -292,6 +298,7 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
 
 RULES = (
     adopt.attach,
+    fate.judge,
     health.watch,
     health.mind_lighthouse,
     hangs.find_hangs,

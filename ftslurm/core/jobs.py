@@ -229,7 +229,8 @@ def _how(new: Job) -> str:
 def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> Unit:
     """What ran in a job that has ended: its srun may hang, and is not waited for."""
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True)
+    doubtful = unit.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
+    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True, doubtful=doubtful)
     if unit.phase is Phase.STOPPING:
         return replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
     failing = Marks(noticed=now)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf
 
-from ftslurm.core.adoption import Adoption
+from ftslurm.core.adoption import Adoption, Fate
 from ftslurm.core.saving import SaveAsked
 from ftslurm.rundir import LIGHTHOUSE, STANDBY
 
@@ -132,6 +132,7 @@ class Evidence:
     error: str | None = None  # one line: exception type and message, or what srun said
     started: bool = True  # False: before the user's script was reached
     cause: Cause | None = None  # for evidence that leaves no doubt: Slurm said so, or we have judged (hang)
+    doubtful: bool = False  # it may be the node that is lost: Slurm is asked (fate.py)
     stuck: bool = False  # whatever runs it cannot answer: its srun would hang as well, and is not waited for
 
     def __str__(self) -> str:
@@ -361,6 +362,7 @@ class RunState:
     shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
     overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
     suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
+    fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown
     step: int = 0  # the highest step any group has committed
     released: bool = False  # all have started: later groups do not wait for one another

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import singledispatch
 
 from ftslurm.config import Config
-from ftslurm.core import adopt, drilling, echo, health, history, jobs, ranks, rollover, scale, servers, supply
+from ftslurm.core import adopt, drilling, echo, fate, health, history, jobs, ranks, rollover, scale, servers, supply
 from ftslurm.core.actions import Action, Assign, Begin, Broken, Record
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import (
@@ -27,6 +27,7 @@ from ftslurm.core.events import (
     JobEvent,
     LighthouseUp,
     Looked,
+    NodeFate,
     NodesLeft,
     NodeState,
     Progressed,
@@ -77,6 +78,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
         return health.looked(state, event, now)
     if isinstance(event, NodeState):
         return health.told_of(state, event.node, event.state, event.reason, now, config)
+    if isinstance(event, NodeFate):
+        return fate.told(state, event), []
     if isinstance(event, InjectAsked):
         return drilling.asked(state, event, now)
     if isinstance(event, StopAsked):

@@ -24,7 +24,7 @@ LAYERS = """
     core.restart core.causes
     core.placement core.orders core.jobs
     core.drilling core.health core.standby core.supply
-    core.echo core.hangs core.servers core.scale
+    core.echo core.fate core.hangs core.servers core.scale
     core.ended core.adopt core.history
     core.rollover
     core.vacate

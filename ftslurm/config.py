@@ -96,7 +96,8 @@ class ClusterConfig:
     nodelist: str | None = None
     reservation: str | None = None
     requeue: bool = True  # the run outlives its job (time limit, preemption): it goes on in the next from a checkpoint
-    # A lost node for which there is no spare, or a pilot that cannot be requeued: ask for another job in its place.
+    # A lost node for which there is no spare, a spare that was used up, or a pilot that cannot be requeued: ask for
+    # another job in its place.
     replace: bool = True
     poll_s: float = 15.0  # how often Slurm is asked about the jobs of the run, if there are any beside the controller's
     # Array mode: so long before a pilot's time limit (or half of it) its successor is asked for, and then the groups

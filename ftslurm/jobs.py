@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.config import Config
-from ftslurm.core.actions import Action, AskJobs, CancelJobs, RequestJobs, RequeueJob, StartNow, StartPilot
+from ftslurm.core.actions import (
+    Action,
+    AskFate,
+    AskJobs,
+    CancelJobs,
+    Exclude,
+    RequestJobs,
+    RequeueJob,
+    StartNow,
+    StartPilot,
+)
 from ftslurm.core.events import (
     Event,
     JobLeaving,
@@ -33,15 +43,15 @@ from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.children import Children
 from ftslurm.names import is_job
 from ftslurm.rundir import RunDir
-from ftslurm.slurm import BUSY, QUEUE, expand_hosts, read_queue, scrubbed, srun_command
+from ftslurm.slurm import BUSY, QUEUE, expand_hosts, node_fate, read_fate, read_queue, scrubbed, srun_command
 
-QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START = "queue", "cancel ", "request ", "requeue ", "start "
+QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START, EXCLUDE = "queue", "cancel ", "request ", "requeue ", "start ", "exclude "
 PILOT_AGAIN = "pilot of "
 log = logging.getLogger("ftslurm.jobs")
 # The pilot beside which the controller runs. Slurm's SIGTERM to its job could end our sruns, and with them the steps in
 # other jobs; so it is told as if Slurm wanted its nodes, and another controller goes on, which requeues it.
 PILOT = "FTSLURM_PILOT"
-SUCCESSOR = "successor"
+SUCCESSOR, FATE = "successor", "fate "
 ENDS_S = 30.0  # so long an sbatch that is under way is waited for when the run is over
 PATIENCE_S = 120.0  # Slurm's commands give up by themselves long before
 NOT_NOW = ("Job is pending execution", "try again later")  # Slurm has requeued it just before us, or is about to
@@ -68,6 +78,12 @@ class Jobs:
                 command = [sys.executable, "-m", "ftslurm.pilots", str(self.run.root)]
                 command += [str(pool), str(count), ",".join(exclude)]
                 self.children.asides.ask(f"{REQUEST}{pool}", command, env=_clean(), timeout_s=5 * PATIENCE_S)
+            case Exclude(name, nodes):
+                out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
+                command = ["scontrol", "update", f"jobid={name}", f"excnodelist={out}"]
+                self.children.asides.ask(EXCLUDE + name, command, timeout_s=PATIENCE_S)
+            case AskFate(node):
+                self.children.asides.ask(FATE + node, node_fate(node), timeout_s=PATIENCE_S)
             case CancelJobs(names):
                 self.children.asides.ask(CANCEL + ",".join(names), self._cancel(names), timeout_s=PATIENCE_S)
             case RequeueJob(name) if name == _own_task() and PILOT in os.environ:
@@ -107,6 +123,9 @@ class Jobs:
             return [Submitted(pool, tuple(str(name) for name in names), error)]
         if news.what.startswith(PILOT_AGAIN):
             log.warning("the pilot of %s has ended: %s", news.what.removeprefix(PILOT_AGAIN), news.text.strip()[-1000:])
+        if news.what.startswith(FATE):
+            said = read_fate(news.what.removeprefix(FATE), news.text)
+            return [] if said is None else [said]
         if news.what.startswith(REQUEUE) and news.code != 0:
             text = " ".join(news.text.split()) or f"exit code {news.code}"
             if any(word in text for word in (*NOT_NOW, *BUSY)):

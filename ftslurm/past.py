@@ -93,6 +93,7 @@ class Reading:
     planned: int = 0
     count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
+    away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     leaving: dict[str, Job] = field(default_factory=dict)
@@ -137,18 +138,21 @@ class Reading:
             case "step_exited" if unit is not None:
                 if unit != LIGHTHOUSE and attempt is not None:
                     self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
-                self.noticed[unit] = decimal(event, "noticed")
+                self.noticed[unit], self.away[unit] = decimal(event, "noticed"), decimal(event, "away_since")
                 if event.get("with_job") is not True:
                     self.moving.discard(unit)  # its next launch answers that
                 self.live.pop(unit, None)
                 if text(event, "cause") == "ok" and integer(event, "group") is not None:
                     self.over[unit] = Phase.SUCCEEDED.value
+            case "launch_refused" if unit is not None and attempt is not None:
+                self._refused(event, unit, attempt)
             case "group_joined" if (group := integer(event, "group")) is not None and group_unit(group) in self.live:
                 joined = decimal(event, "time") or 0.0
                 self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=joined)
             case "restart_scheduled" if (group := integer(event, "group")) is not None:
                 name, due = group_unit(group), decimal(event, "due") or 0.0
-                self.scheduled[name] = Scheduled(name, due, text(event, "reason") or "start", self.noticed.get(name))
+                why, noticed, away = text(event, "reason") or "start", self.noticed.get(name), self.away.get(name)
+                self.scheduled[name] = Scheduled(name, due, why, noticed, away)
             case "group_given_up" if (group := integer(event, "group")) is not None:
                 self.scheduled.pop(group_unit(group), None)
                 self.over[group_unit(group)] = Phase.FAILED.value
@@ -194,8 +198,17 @@ class Reading:
         place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if beside else where)
         stays = None if not beside else self.home if self.own is not None else self.host
         launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
-        noticed = self.noticed.get(unit)
-        self.live[unit] = Live(unit, ran_as, attempt, place, _hosts(event), launched, slurm_step, noticed, home=stays)
+        noticed, away, hosts = self.noticed.get(unit), self.away.get(unit), _hosts(event)
+        self.live[unit] = Live(unit, ran_as, attempt, place, hosts, launched, slurm_step, noticed, None, stays, away)
+
+    def _refused(self, event: Event, unit: str, attempt: int) -> None:
+        """Slurm has not let it begin: it is no attempt, and what it was to answer is still to be answered."""
+        self.live.pop(unit, None)
+        self.attempts[unit] = attempt - 1
+        if attempt > 0 and unit.startswith(GROUP):
+            due = (decimal(event, "time") or 0.0) + (decimal(event, "again_s") or 0.0)
+            why = text(event, "reason") or "start"
+            self.scheduled[unit] = Scheduled(unit, due, why, self.noticed.get(unit), self.away.get(unit))
 
     def _is_up(self, event: Event, step: Live) -> None:
         hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ftslurm.core.events import Looked
+from ftslurm.core.events import Looked, NodeFate
 from ftslurm.core.model import Cause, Evidence, Job
 from ftslurm.names import NODE, is_node
 
@@ -117,7 +117,12 @@ _SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connec
 _CANCELLED = re.compile(
     rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
 )
-_DUE_TO = {"TIME LIMIT": Cause.TIME_LIMIT, "PREEMPTION": Cause.PREEMPTED, "NODE FAILURE": Cause.NODE_LOST}
+_DUE_TO = {
+    "TIME LIMIT": Cause.TIME_LIMIT,
+    "PREEMPTION": Cause.PREEMPTED,
+    "JOB REQUEUE": Cause.PREEMPTED,
+    "NODE FAILURE": Cause.NODE_LOST,
+}
 _WORDS = {
     "Killed": signal.SIGKILL,
     "Terminated": signal.SIGTERM,
@@ -180,7 +185,7 @@ def not_adopted(evidence: Evidence) -> Evidence | None:
     """The same sign from an srun that only leads to the step of an earlier controller: what it says of the step."""
     if evidence.code == NO_GUARD:
         error = "the step has not outlived its controller, or cannot be reached: see its step.log"
-        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error)
+        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error, doubtful=True)
     if evidence.code == SAID:
         return None
     if evidence.code == TAKEN:
@@ -212,6 +217,22 @@ def read_look(node: str, text: str) -> Looked | None:
 def node_state(node: str) -> list[str]:
     """The command that asks for one node's state and the reason an administrator gave."""
     return ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E"]
+
+
+def node_fate(node: str) -> list[str]:
+    """The command that asks for all that is known of one node, in one line."""
+    return ["scontrol", "--oneliner", "show", "node", node]
+
+
+def read_fate(node: str, text: str) -> NodeFate | None:
+    """Whether a node is down or silent, and when it or its slurmd was last started; None: Slurm has said nothing."""
+    words = dict(word.partition("=")[::2] for word in text.split())
+    state = words.get("State")
+    if state is None:
+        return None
+    starts = [_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime")]
+    down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
+    return NodeFate(node, down, max((start for start in starts if start is not None), default=None))
 
 
 def job_state(job: str) -> list[str]:

@@ -113,6 +113,8 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
             return _progressed(status, _current(status, event), event)
         case "step_exited":
             return _exited(status, event)
+        case "launch_refused":
+            return _refused(status, event)
         case "restart_scheduled":
             group = _group(status, event)
             wait = (number(event, "due") or 0.0) - (number(event, "time") or 0.0)
@@ -198,7 +200,10 @@ def _launched(status: RunStatus, event: Event) -> RunStatus:
     if group is None:
         return status
     status = replace(status, standbys=taken(status.standbys, text(event, "standby")))
-    if attempt > 0 and group.start == status.starts:  # else it goes on in another job, or has come into the run again
+    again = attempt == group.attempt  # Slurm has refused the launch before
+    if (
+        attempt > 0 and group.start == status.starts and not again
+    ):  # else it goes on in another job, or has come into the run again
         detail = group.last_error or text(event, "reason") or "unknown"
         recovery = Recovery(group.group, attempt, None, group.last_cause or "unknown", detail)
         status = replace(status, restarts=status.restarts + 1, recoveries=(*status.recoveries, recovery))
@@ -300,6 +305,17 @@ def _exited(status: RunStatus, event: Event) -> RunStatus:
         group = replace(group, last_evidence=names(event, "evidence"), last_traceback=text(event, "traceback"))
         group = group if step is None else replace(group, step=step)
     return _put(status, group)
+
+
+def _refused(status: RunStatus, event: Event) -> RunStatus:
+    """Slurm has refused a launch, which is tried again."""
+    if event.get("unit") == LIGHTHOUSE:
+        return _lighthouse(status, phase=Phase.PENDING)
+    if is_standby(event):
+        return replace(status, standbys=after(status.standbys, event, Phase.PENDING))
+    group = _current(status, event)
+    waiting_for = f"srun ({text(event, 'reason')})"
+    return _put(status, replace(group, phase=Phase.PENDING, waiting_for=waiting_for) if group else None)
 
 
 def _stopping(group: GroupStatus) -> GroupStatus:

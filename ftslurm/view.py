@@ -57,6 +57,7 @@ _EVENTS = {
     "fault_injected": "magenta",
     "fault_refused": "magenta",
     "restart_scheduled": "yellow",
+    "launch_refused": "yellow",
     "roll_over": "yellow",
     "run_requeued": "yellow",
     "step_launched": "yellow",

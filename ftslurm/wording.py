@@ -45,6 +45,13 @@ def describe(event: Event, status: RunStatus) -> str | None:
             return _works(event, status)
         case "step_exited":
             return _exited(event, status)
+        case "launch_refused":
+            who, again_s = (
+                _unit(event) if event.get("group") is None else _named(event, status),
+                number(event, "again_s"),
+            )
+            again = f", which is tried again in {seconds(again_s)}" if again_s is not None else ""
+            return f"{who}: Slurm refuses the launch{again}{_because(event)}"
         case "restart_scheduled":
             wait = (number(event, "due") or 0.0) - (number(event, "time") or 0.0)
             if wait < 1:

@@ -121,6 +121,15 @@ class Cluster:
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
 
+    @contextmanager
+    def without_slurmctld(self) -> Iterator[None]:
+        """Kill slurmctld, and start it again at the end of the block."""
+        self._daemons["slurmctld"].kill()
+        self._daemons.pop("slurmctld").wait()
+        yield
+        self._spawn("slurmctld", "slurmctld", "-D")
+        self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
+
     def clear(self) -> None:
         """End every job, bring back every node, wait until all are idle: ready for the next test."""
         if jobs := self.run(["squeue", "-h", "-o", "%A"]).split():

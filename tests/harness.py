@@ -116,6 +116,9 @@ class Run:
                         same = (e["slot"], e["allocation"]) == (other["slot"], other["allocation"])
                         assert not (shared and same), f"{unit} and {other['unit']} share a place"
                 live[unit] = e
+            elif e["event"] == "launch_refused":
+                del live[str(e["unit"])]
+                attempts[str(e["unit"])] = int(str(e["attempt"])) - 1
             elif e["event"] == "step_exited":
                 del live[str(e["unit"])]
         if self.named("run_finished"):

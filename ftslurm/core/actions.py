@@ -151,6 +151,13 @@ class AskState:
 
 
 @dataclass(frozen=True)
+class AskFate:
+    """Ask Slurm whether a node is down, and since when it is up."""
+
+    node: str
+
+
+@dataclass(frozen=True)
 class Probe:
     """Look at a node: is it there, and which of our processes?"""
 
@@ -170,6 +177,14 @@ class RequestJobs:
     pool: int
     count: int
     exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Exclude:
+    """Change which nodes a job that waits in the queue may not get: these, and those of cluster.exclude."""
+
+    name: str
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -224,9 +239,11 @@ Action = (
     | Where
     | Dump
     | AskState
+    | AskFate
     | Probe
     | AskJobs
     | RequestJobs
+    | Exclude
     | CancelJobs
     | RequeueJob
     | StartPilot

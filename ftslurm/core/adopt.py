@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ftslurm.config import Config
-from ftslurm.core import jobs
+from ftslurm.core import fate, jobs
 from ftslurm.core.actions import Action, Attach, Record
 from ftslurm.core.adoption import Adoption
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import Adopted, Ended
 from ftslurm.core.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.past import Live, Past
-from ftslurm.core.phases import phases, since
+from ftslurm.core.phases import phases, recovery_s, since
 from ftslurm.core.units import swap, tasks_of
 from ftslurm.rundir import LIGHTHOUSE, group_unit
 
@@ -86,6 +86,7 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, Record]
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": step.attempt, "code": None}
     fields |= {"signal": None, "cause": cause.value, "node": node, "rank": None, "error": error, "step": None}
     fields |= {"launched": True, "healthy_s": 0.0, "noticed": round(now, 3), "with_job": True, "evidence": []}
+    fields["away_since"] = round(now, 3) if step.joined is not None or step.away is None else step.away
     return replace(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_)), Record(
         "step_exited", fields | {"traceback": None, "phases": None}
     )
@@ -109,7 +110,9 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
         unit = next((unit for unit in state.groups if unit.name == one.unit), None)
         if unit is not None:
             due = min(max(now, one.due), latest)
-            state = swap(state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed)))
+            state = swap(
+                state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
+            )
     return state
 
 
@@ -136,7 +139,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         hosts=hosts,
         pulses=(Pulse(now, moved=now),) * len(hosts),  # it is given the time to be heard
         ready=frozenset({0} if unit.is_lighthouse else ()),  # not a dud, should it not be reached
-        marks=Marks(launched=live.launched, noticed=live.noticed),
+        marks=Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined),
         adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
 
@@ -160,9 +163,14 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
         elif moved or (state.polled and (job is None or job.state not in (*_ALIVE, *jobs.BETWEEN))):
             words = f"job {place.allocation} has ended while no controller was there"
             now_is = None if job is None or moved else job.state
-            sign = Evidence(None, None, error=words, cause=jobs.ENDS.get(now_is or "", Cause.PREEMPTED))
-            unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
-            state, more = ended(Ended(unit.id, None, checkpoint=state.checkpoint), swap(state, unit), unit, now, config)
+            over, cause = Ended(unit.id, None, checkpoint=state.checkpoint), jobs.ENDS.get(now_is or "")
+            more: list[Action] = []
+            if cause is None:  # it was requeued, or is forgotten: its node may be why
+                state = fate.gone(state, unit, Cause.PREEMPTED, words, over, now)
+            else:
+                sign = Evidence(None, None, error=words, cause=cause)
+                unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
+                state, more = ended(over, swap(state, unit), unit, now, config)
             gone = [] if moved else [jobs.lost(state, str(place.allocation), words, now_is or "GONE")]
             actions += [*more, *gone]
     return state, actions
@@ -220,7 +228,7 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
 def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
     """The journal line of a group that has committed its first step: `seen` says which, and with whom."""
     marks, fields = unit.marks, {"group": unit.group, "attempt": unit.attempt, **seen}
-    times = {"seconds": since(marks.launched, now), "recovery_s": since(marks.noticed, now), "phases": phases(marks)}
+    times = {"seconds": since(marks.launched, now), "recovery_s": recovery_s(marks, now), "phases": phases(marks)}
     return Record("group_joined", {**fields, **times})
 
 

@@ -29,3 +29,14 @@ class Adoption:
     again: float = 0.0  # not before
     joined: float | None = None  # when it is in the journal that it has committed its first step
     words: tuple[Word, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What Slurm says of a node on which a step may have died while no controller was there (fate.py)."""
+
+    node: str
+    asked: float
+    answered: bool = False
+    down: bool = False  # or it does not respond
+    since: float | None = None  # when it, or its slurmd, was last started

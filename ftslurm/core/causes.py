@@ -6,7 +6,7 @@ import re
 import signal
 
 from ftslurm.core.events import Ended
-from ftslurm.core.model import Cause, Evidence, Exit, Unit
+from ftslurm.core.model import Cause, Evidence, Exit, Phase, Unit
 
 
 def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
@@ -81,12 +81,34 @@ def _strength(evidence: Evidence) -> int:
     return 3 if evidence.error is not None else 4  # equal ones: the first that came
 
 
-# What ranks say of which a peer has just died: that is the death's echo, and no reason for it.
-_ECHO = re.compile(r"(?i)connection (closed|reset) by peer|read error|transport error|connectFullMesh")
+# What ranks say of which a peer has just died (Gloo, NCCL, TCPStore, sockets): its echo, and no reason for it.
+_ECHO = re.compile(
+    r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
+    r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|remote process (exit|has terminated)|"
+    r"timed out waiting \d+ ?ms for (recv|send)"
+)
+WORDS_S = 0.1  # when a rank is killed, its guard says so within this time of what its siblings raise
 
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
     return next((e.error for e in evidence if e.error and not _ECHO.search(e.error)), None)
+
+
+def silent_siblings(unit: Unit) -> tuple[str, ...]:
+    """The nodes that may be why a step of several fails: all that was said is of lost connections, and not by them.
+
+    Empty as soon as there is better evidence, or every node has said something since.
+    """
+    since = unit.failing.noticed
+    if unit.phase is not Phase.STOPPING or unit.place is None or unit.intent is not None or since is None:
+        return ()
+    echoes = {e.task for e in unit.evidence if e.error is not None and _ECHO.search(e.error)}
+    if not unit.evidence or any(_strength(e) < 3 or e.task not in echoes for e in unit.evidence):
+        return ()
+    heard = {e.node for e in unit.evidence} | {unit.hosts[task] for task in unit.done if task < len(unit.hosts)}
+    both = zip(unit.hosts, unit.pulses, strict=False)
+    heard |= {host for host, pulse in both if pulse is not None and pulse.time > since + WORDS_S}
+    return tuple(node for node in unit.place.nodes if node not in heard)
 
 
 def signal_name(number: int) -> str:

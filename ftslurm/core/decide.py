@@ -17,6 +17,8 @@ from ftslurm.config import Config
 from ftslurm.core import (
     adopt,
     drilling,
+    echo,
+    fate,
     hangs,
     health,
     history,
@@ -62,13 +64,17 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     """
     actions: list[Action] = []
     for event in events:
-        if isinstance(event, Ended) and jobs.holds(state, event.id, now):
+        if isinstance(event, Ended) and _holds(state, event, now, config):
             state = replace(state, held=(*state.held, event))
         else:
             state, more = observe(state, event, now, config)
             actions += more
+    state, looks = echo.judge(state, now, config)
+    actions += looks
+    state, looks = fate.judge(state, now, config)
+    actions += looks
     for late in state.held:
-        if isinstance(late, Ended) and not jobs.holds(state, late.id, now):
+        if isinstance(late, Ended) and not _holds(state, late, now, config):
             state = replace(state, held=tuple(other for other in state.held if other is not late))
             state, more = observe(state, late, now, config)
             actions += more
@@ -79,6 +85,13 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         actions += more
     actions.sort(key=lambda action: not isinstance(action, Record))  # stable: records first, each in its order
     return state, actions
+
+
+def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
+    """Whether the verdict on a step that has ended waits: for Slurm's word on its job or nodes, or for a probe."""
+    return (
+        jobs.holds(state, event.id, now) or echo.holds(state, event.id, now, config) or fate.holds(state, event.id, now)
+    )
 
 
 def deadline(state: RunState, now: float, config: Config) -> float | None:
@@ -94,6 +107,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.saving.until] if state.saving is not None else []
     due += [*health.deadlines(state, config), *hangs.deadlines(state, config)]
     due += [*supply.deadlines(state, now, config), *adopt.deadlines(state), *jobs.pilot_deadlines(state)]
+    due += [*echo.deadlines(state, config), *fate.deadlines(state)]
     return min((time for time in due if now < time < inf), default=None)
 
 
@@ -251,7 +265,7 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
             actions.append(Kill(unit.id, stuck))
             wide = config.groups.nodes > 1 and config.cluster.kind != "local" and not unit.is_lighthouse
             again = STUCK_S if stuck else WIDE_S if wide else KILL_AGAIN_S
-            state = swap(state, replace(unit, due=now + again))
+            state = swap(state, replace(unit, due=now + again, spared=False))
     return state, actions
 
 
@@ -286,11 +300,13 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
 RULES = (
     progress.tell,
     adopt.attach,
+    fate.judge,
     health.watch,
     health.mind_lighthouse,
     hangs.find_hangs,
     health.restore,
     vacate.vacate,
+    supply.recover,
     supply.settle,
     jobs.keep_pilots,
     _expire,

@@ -34,9 +34,10 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     if unit.group is None and state.ending is not None:
         unit = replace(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
     known = jobs.job(state, unit.place.allocation) if unit.place is not None else None
-    if known is not None and known.leaving is not None and unit.told is not None and unit.intent is None:
-        unit = replace(unit, intent=known.leaving)  # why Slurm has told its step to end
+    unit = replace(unit, intent=jobs.why_told(unit, known))
     verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
+    if _never_began(event, unit, verdict):
+        return _refused(state, unit, verdict, event, now, config)
     if independent(config):
         verdict = _alone(verdict, state, unit, now, config)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
@@ -45,25 +46,66 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     fields |= {"launched": verdict.launched, "healthy_s": verdict.healthy_s}  # for a later controller, see past.py
     noticed = unit.failing.noticed if unit.phase is Phase.STOPPING else None
     failing = Marks(detect_s=drilling.since(unit, now), noticed=now) if noticed is None else unit.failing
-    fields["noticed"] = round(now if noticed is None else noticed, 3)
+    failing = replace(failing, ended=now, away=_away(unit, now if noticed is None else noticed))
+    fields |= {"noticed": round(now if noticed is None else noticed, 3), "away_since": failing.away}
     fields["evidence"] = _signs(unit)
     fields["traceback"] = None if verdict.cause is Cause.OK else verdict.traceback
     fields["phases"] = None if unit.marks.joined is not None else phases(unit.marks)
     unit, actions = progress.told(unit, now)
     actions.append(Record("step_exited", fields))
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
-    unit = replace(unit, exits=exits, marks=replace(failing, ended=now), step=None, ran_as=None, adoption=None)
+    unit = replace(unit, exits=exits, marks=failing, step=None, ran_as=None, adoption=None)
     if unit.intent is None and (event.launcher_failed or verdict.cause in _BY_OTHERS) and unit.place is not None:
         state = jobs.doubt(state, unit.place.allocation, now)
+    if (
+        unit.group is not None
+        and verdict.cause in _TELLING
+        and verdict.node is not None
+        and config.cluster.kind != "local"
+    ):
+        actions.append(AskState(verdict.node))
+    return _follows(state, unit, verdict, event, now, config, actions)
+
+
+def _follows(
+    state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config, actions: list[Action]
+) -> Outcome:
+    """What follows from a verdict for its unit and for the run."""
     if unit.is_lighthouse:
         return _lighthouse_ended(state, unit, verdict, now, config, actions)
     if unit.is_standby:
         return _standby_ended(state, unit, verdict, config, actions)
-    if verdict.cause in _TELLING and verdict.node is not None and config.cluster.kind != "local":
-        actions.append(AskState(verdict.node))
     if verdict.cause is Cause.OK:
         return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
     return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+
+
+def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
+    """Whether srun has failed before there was a step: slurmctld was away, or has just restarted and refuses."""
+    heard = any(host is not None for host in unit.hosts) or bool(unit.evidence)
+    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.adoption is None
+
+
+def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
+    """A launch that Slurm has refused is no attempt: the next one has its number, its folder and its reason."""
+    number, reason = unit.attempt, unit.reason
+    exits = (*unit.exits, verdict)[-MOST_EXITS:]
+    marks = replace(unit.marks, launched=None)
+    before = replace(unit, attempt=number - 1, exits=exits, marks=marks, hosts=(), pulses=())
+    state = jobs.doubt(state, unit.place.allocation if unit.place is not None else None, now)
+    state, actions = _follows(state, before, verdict, event, now, config, [])
+    after = next(u for u in state.units if u.name == unit.name)
+    again_s = round(after.due - now, 3) if after.phase is Phase.PENDING else None
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": number}
+    fields |= {"reason": verdict.error or "srun has failed without a word", "again_s": again_s}
+    actions = [action for action in actions if not isinstance(action, Record) or action.event != "restart_scheduled"]
+    return swap(state, replace(after, reason=reason)), [Record("launch_refused", fields), *actions]
+
+
+def _away(unit: Unit, noticed: float) -> float:
+    """Since when the group of a failed attempt does no work: since an earlier failure, if this one never did any."""
+    away = unit.marks.away if unit.marks.joined is None else None
+    return round(noticed, 3) if away is None else away
 
 
 def _signs(unit: Unit) -> list[str]:

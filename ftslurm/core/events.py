@@ -319,6 +319,15 @@ class NodeState:
 
 
 @dataclass(frozen=True)
+class NodeFate:
+    """Whether a node is down or does not respond, and when it, or its slurmd, was last started (unix time)."""
+
+    node: str
+    down: bool
+    since: float | None = None
+
+
+@dataclass(frozen=True)
 class InjectAsked:
     """Somebody wants a drill now. group None: any that runs; without a meaning for the Lighthouse."""
 
@@ -382,4 +391,4 @@ StepEvent = (
 )
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 RunEvent = ScaleAsked | InjectAsked | StopAsked | JobEnds | Explained
-Event = JobEvent | RunEvent | Granted | NodesLeft | Looked | NodeState | StepEvent
+Event = JobEvent | RunEvent | Granted | NodesLeft | Looked | NodeState | NodeFate | StepEvent

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ftslurm.config import Config
 from ftslurm.core.actions import Action, Probe, Record
+from ftslurm.core.causes import silent_siblings
 from ftslurm.core.events import Looked
 from ftslurm.core.model import Cause, Evidence, Look, Marks, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.units import swap
@@ -79,7 +80,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
         if look is None or _stale(look, now, config):
             look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
             actions.append(Probe(node, _allocation(state, node)))
-        looks[node] = replace(look, heard=_heard(state, look))
+        looks[node] = replace(look, heard=last_heard(state, look))
     state = replace(state, looks=tuple(looks.values()))
     if _cut_off(state, {silence.node: silence.since for silence in every}, now, config):
         return state, actions
@@ -100,6 +101,7 @@ def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     """Drop the looks at nodes that are no longer under suspicion: all is heard again, or brought down."""
     after = suspicious_s(config)
     quiet = {silence.node for silence in silences(state) if now >= silence.since + after and state.ending is None}
+    quiet |= {node for unit in state.units for node in silent_siblings(unit)}  # echo.py waits for the answer
     return replace(state, looks=tuple(look for look in state.looks if look.node in quiet)), []
 
 
@@ -119,7 +121,7 @@ def _stale(look: Look, now: float, config: Config) -> bool:
     return not look.slurm and now >= look.asked + config.health.lost_after_s
 
 
-def _heard(state: RunState, look: Look) -> float | None:
+def last_heard(state: RunState, look: Look) -> float | None:
     """When anything was last heard from a node under suspicion, also from steps that are over meanwhile."""
     both = (pair for u in state.units for pair in zip(u.hosts, u.pulses, strict=False))
     words = [pulse.time for host, pulse in both if host == look.node and pulse is not None]

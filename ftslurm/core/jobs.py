@@ -131,6 +131,17 @@ def is_told(unit: Unit, evidence: Evidence) -> bool:
     return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
 
+def why_told(unit: Unit, known: Job | None) -> Cause | None:
+    """For what cause a step is brought down whose job ends; None: for none that is known.
+
+    A pilot knows only its signal, which preemption and scancel have in common. What slurmstepd says tells them apart.
+    """
+    told = known.leaving if known is not None and unit.told is not None else None
+    cause = unit.intent or told
+    cancelled = known is not None and any(sign.cause is Cause.CANCELLED for sign in unit.evidence)
+    return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
+
+
 def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
     old = next((one for one in state.asking if one.pool == event.pool), Asking(event.pool, 0))
     rest = tuple(one for one in state.asking if one.pool != event.pool)
@@ -229,7 +240,8 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
             actions.append(lost(state, old.name, how, new.state))
-        cause = old.leaving or ENDS.get(new.state) or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
+        cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or ENDS.get(new.state)
+        cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
         now_is = replace(now_is, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
         for unit in living(state, old.name):
             state = swap(state, _brought_down(unit, old, cause, _how(new), now))
@@ -248,7 +260,8 @@ def _how(new: Job) -> str:
 def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> Unit:
     """What ran in a job that has ended: its srun may hang, and is not waited for."""
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True)
+    doubtful = unit.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
+    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True, doubtful=doubtful)
     if unit.phase is Phase.STOPPING:
         return replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
     failing = Marks(noticed=now)

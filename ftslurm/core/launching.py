@@ -56,7 +56,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
 def fence(unit: Unit) -> tuple[StepId, ...]:
     """Earlier steps of a unit whose names do not tell that they are over: a standby's may live on as a group's."""
     own = [StepId(unit.name, e.attempt) if unit.is_standby else e.ran_as for e in unit.exits]
-    return tuple(step for step in own if step is not None)[-MOST_FENCED:]
+    return tuple(step for step in own if step not in (None, unit.id))[-MOST_FENCED:]  # a refused launch has our name
 
 
 def spot(state: RunState, unit: Unit, now: float, config: Config) -> Place | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf
 
-from ftslurm.core.adoption import Adoption
+from ftslurm.core.adoption import Adoption, Fate
 from ftslurm.core.saving import SaveAsked
 from ftslurm.rundir import LIGHTHOUSE, STANDBY
 
@@ -135,6 +135,7 @@ class Evidence:
     error: str | None = None  # one line: exception type and message, or what srun said
     started: bool = True  # False: before the user's script was reached
     cause: Cause | None = None  # for evidence that leaves no doubt: Slurm said so, or we have judged (hang)
+    doubtful: bool = False  # it may be the node that is lost: Slurm is asked (fate.py)
     stuck: bool = False  # whatever runs it cannot answer: its srun would hang as well, and is not waited for
 
     def __str__(self) -> str:
@@ -195,6 +196,7 @@ class Marks:
 
     detect_s: float | None = None  # how long the failure before it went unnoticed, where that is known
     noticed: float | None = None  # the failure before it
+    away: float | None = None  # the first failure since its group last did its work: tries between may have failed
     ended: float | None = None  # that attempt's last process was gone
     launched: float | None = None
     hello: float | None = None  # every task's interpreter runs
@@ -233,6 +235,7 @@ class Unit:
     wanted: int = 0  # the step from which on it was last asked for a checkpoint
     seen: tuple[int, int] | None = None  # quorum and step in which our own Lighthouse last saw it: newer than `step`
     intent: Cause | None = None  # STOPPING on our decision, for this cause
+    spared: bool = False  # STOPPING: not killed yet, so that a look shows what has died by itself (echo.py)
     evidence: tuple[Evidence, ...] = ()
     traceback: str = ""
     pulses: tuple[Pulse | None, ...] = ()  # task -> its last
@@ -353,6 +356,7 @@ class RunState:
     jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
     leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
     asking: tuple[Asking, ...] = ()
+    had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has told which jobs the run has
     next_poll: float = 0.0
     held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)
@@ -363,6 +367,7 @@ class RunState:
     shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
     overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
     suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
+    fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown
     step: int = 0  # the highest step any group has committed
     released: bool = False  # all have started: later groups do not wait for one another

@@ -7,7 +7,21 @@ from dataclasses import replace
 from functools import singledispatch
 
 from ftslurm.config import Config
-from ftslurm.core import adopt, drilling, health, history, jobs, progress, ranks, rollover, scale, servers, supply
+from ftslurm.core import (
+    adopt,
+    drilling,
+    echo,
+    fate,
+    health,
+    history,
+    jobs,
+    progress,
+    ranks,
+    rollover,
+    scale,
+    servers,
+    supply,
+)
 from ftslurm.core.actions import Action, Assign, Begin, Broken, Record
 from ftslurm.core.ended import Outcome, ended
 from ftslurm.core.events import (
@@ -27,6 +41,7 @@ from ftslurm.core.events import (
     JobEvent,
     LighthouseUp,
     Looked,
+    NodeFate,
     NodesLeft,
     NodeState,
     Progressed,
@@ -68,23 +83,18 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, Granted):
         fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
         known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
-        state = replace(state, allocation=event.allocation, polled=known)
+        state = replace(state, allocation=event.allocation, had=len(event.allocation.nodes), polled=known)
         granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
         state, ends = history.opened(state, event, now, config)
         return state, granted + ends
     if isinstance(event, NodesLeft):
-        had = state.allocation.nodes if state.allocation is not None else ()
-        gone = [node for node in had if node not in event.nodes and node not in state.avoid]
-        why = "Slurm has taken it out of the job"
-        records: list[Action] = [Record("node_excluded", {"node": node, "reason": why}) for node in gone]
-        returning = tuple(back for back in state.returning if back.node in event.nodes)  # a job never gets one back
-        suspected = tuple(pair for pair in state.suspected if pair[0] in event.nodes)
-        state = replace(state, avoid=state.avoid | set(gone), returning=returning, suspected=suspected)
-        return health.slurm_answered(state), records
+        return supply.nodes_left(health.slurm_answered(state), event, config)
     if isinstance(event, Looked):
         return health.looked(state, event, now)
     if isinstance(event, NodeState):
         return health.told_of(state, event.node, event.state, event.reason, now, config)
+    if isinstance(event, NodeFate):
+        return fate.told(state, event), []
     if isinstance(event, InjectAsked):
         return drilling.asked(state, event, now)
     if isinstance(event, StopAsked):
@@ -321,7 +331,7 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
         if jobs.is_told(unit, evidence) and state.ending is None and unit.place is not None:
             state = jobs.doubt(state, unit.place.allocation, now)  # why? vacate.py brings it down, politely
             return swap(state, replace(unit, told=unit.told or now)), actions
-        unit = replace(unit, phase=Phase.STOPPING, due=now, failing=failing)
+        unit = echo.failed(replace(unit, phase=Phase.STOPPING, failing=failing), now, config)
     return swap(state, unit), actions
 
 

@@ -21,6 +21,7 @@ class Live:
     noticed: float | None = None  # when the failure was, or the move, that it answers
     joined: float | None = None  # when it is in the journal that it has committed its first step
     home: str | None = None  # where alone it can still run (Past.home); None: in a Slurm job of its own
+    away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Scheduled:
     due: float
     reason: str
     noticed: float | None  # the failure that it answers
+    away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ftslurm.core import drilling
 from ftslurm.core.actions import Action, Record, Servers
 from ftslurm.core.events import Served, Serving, SessionOpened
 from ftslurm.core.model import LIVE, Phase, RunState, Unit
-from ftslurm.core.phases import phases
+from ftslurm.core.phases import phases, recovery_s
 from ftslurm.core.units import independent, serves, swap
 
 
@@ -79,5 +79,4 @@ def _back(unit: Unit, now: float) -> tuple[Unit, dict[str, object]]:
         return unit, {}
     unit = replace(unit, marks=replace(marks, joined=now))
     seconds = None if marks.launched is None else round(now - marks.launched, 3)
-    back = None if marks.noticed is None else round(now - marks.noticed, 3)
-    return unit, {"seconds": seconds, "recovery_s": back, "phases": phases(unit.marks)}
+    return unit, {"seconds": seconds, "recovery_s": recovery_s(marks, now), "phases": phases(unit.marks)}

@@ -4,7 +4,8 @@ Level, not edge: what is wanted is compared with what there is. A job that waits
 does one that Slurm has requeued, so its requeue and ours never make two.
 
     array mode   a pilot for each group that has not finished, and for each standby (per pool, see cluster.ranges)
-    steps mode   a satellite for each group that has no place in the controller's own allocation (cluster.replace)
+    steps mode   a satellite for each group that has no place in the controller's own allocation, and as many as the
+                 lost nodes have left too few of cluster.spare_nodes (cluster.replace)
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from dataclasses import replace
 
 from ftslurm.config import Config
 from ftslurm.core import jobs
-from ftslurm.core.actions import Action, AskJobs, CancelJobs, Record, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.actions import Action, AskJobs, CancelJobs, Exclude, Record, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.events import NodesLeft
 from ftslurm.core.jobs import Outcome, living, update
 from ftslurm.core.model import Asking, Cause, Job, Phase, RunState, Unit
 from ftslurm.core.units import pool_of
@@ -24,6 +26,7 @@ SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started wi
 AGAIN_S = 20.0  # an order that Slurm has not followed is repeated after this long
 BETWEEN_S = 10.0  # a job that is ending may yet come back to the queue; after this long it is not waited for
 MOST_EXCLUDED = 100  # nodes that are named to sbatch
+SHORT_S = 60.0  # a node that is lost for less is not replaced while there is a spare one
 SAVES_S = 30.0  # a checkpoint may take so long
 SPARE_S = 5.0  # between the end of a group's grace time and that of its job
 HOPELESS = 4  # refusals in a row, after which a group without a place counts as one that will get none
@@ -85,7 +88,7 @@ def may_ask(config: Config) -> bool:
     return config.cluster.replace and config.cluster.pilots is None
 
 
-def wanted(state: RunState, pool: int, config: Config) -> int:
+def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
     """How many jobs a pool needs."""
     groups = [u for u in state.groups if pool_of(u.group, config) == pool]
     open_ = [u for u in groups if u.phase not in (Phase.SUCCEEDED, Phase.FAILED) and not u.retired]
@@ -93,7 +96,59 @@ def wanted(state: RunState, pool: int, config: Config) -> int:
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return len(open_) + (standbys if open_ else 0)
     there = {one.name for one in state.jobs if one.alive}
-    return sum((u.place is not None and u.place.allocation in there) or u.waits_for is not None for u in open_)
+    away = sum((u.place is not None and u.place.allocation in there) or u.waits_for is not None for u in open_)
+    return max(away, _instead(state, len(open_), now, config) if pool == 0 else 0)
+
+
+def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
+    """How many satellites keep up cluster.spare_nodes: one for each group that has no place of its own, were all lost
+    that has been spent. A lost node has SHORT_S to come back."""
+    if config.cluster.spare_nodes == 0 or state.allocation is None:
+        return 0
+    out = {back.node for back in state.returning if now >= back.since + SHORT_S} | {node for node, _ in state.suspected}
+    sound = sum(node not in out for node in state.allocation.nodes)
+    shares = -(-groups // config.groups.per_node)
+    missing = min(state.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
+    return max(0, -(-missing // config.groups.nodes))
+
+
+def _gone(state: RunState) -> frozenset[str]:
+    """Nodes that Slurm has taken out of the controller's job: when it gives them to another, they are well again."""
+    known = {back.node for back in state.returning} | {node for node, _ in state.suspected}
+    own = state.allocation.nodes if state.allocation is not None else ()
+    return state.avoid - known - set(own)
+
+
+def _bad(state: RunState) -> tuple[str, ...]:
+    """The nodes that no job is to get."""
+    return tuple(sorted(state.avoid - _gone(state)))[:MOST_EXCLUDED]
+
+
+def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
+    """Slurm has said which nodes the controller's job still has. It never gives back one that it has found down; but
+    another job may get it when it is well, so those that wait in the queue need not avoid it any more."""
+    if state.allocation is None or state.allocation.nodes == event.nodes:
+        return state, []
+    gone = [node for node in state.allocation.nodes if node not in event.nodes]
+    why = "Slurm has taken it out of the job"
+    records = [Record("node_excluded", {"node": node, "reason": why}) for node in gone if node not in state.avoid]
+    state = replace(
+        state,
+        allocation=replace(state.allocation, nodes=tuple(n for n in state.allocation.nodes if n not in gone)),
+        avoid=state.avoid | set(gone),
+        returning=tuple(back for back in state.returning if back.node not in gone),
+        suspected=tuple(pair for pair in state.suspected if pair[0] not in gone),
+    )
+    waiting = [one for one in state.jobs if one.alive and one.state == "PENDING"] if gone and may_ask(config) else []
+    return state, [*records, *(Exclude(one.name, _bad(state)) for one in waiting)]
+
+
+def recover(state: RunState, now: float, config: Config) -> Outcome:
+    """Use a node again that Slurm had taken out of the controller's job and has given to another one of this run."""
+    back = [(node, one.name) for one in state.jobs if one.usable for node in one.nodes if node in _gone(state)]
+    words = "Slurm has given it to the run again, in job"
+    records: list[Action] = [Record("node_restored", {"node": node, "reason": f"{words} {job}"}) for node, job in back]
+    return replace(state, avoid=state.avoid - {node for node, _ in back}), records
 
 
 def supply(state: RunState, now: float, config: Config) -> Outcome:
@@ -131,15 +186,15 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
     mine = [one for one in state.jobs if one.pool == pool]
     have = [one for one in mine if lasts(one, state, now, config)]
     asking = next((one for one in state.asking if one.pool == pool), Asking(pool, 0))
-    missing = wanted(state, pool, config) - len(have) - asking.count
+    missing = wanted(state, pool, now, config) - len(have) - asking.count
     if missing > 0 and now >= asking.again and (may_ask(config) or (not mine and _asks_first(config))):
-        bad = tuple(sorted(state.avoid))[:MOST_EXCLUDED]
+        bad = _bad(state)
         rest = tuple(one for one in state.asking if one.pool != pool)
         asking = replace(asking, count=asking.count + missing, again=now)
         state = replace(state, asking=(*rest, asking))
         fields: dict[str, object] = {"pool": pool, "count": missing, "exclude": list(bad)}
         actions += [Record("allocation_requested", fields), RequestJobs(pool, missing, bad)]
-    spare = len(have) - wanted(state, pool, config) if asking.count == 0 else 0
+    spare = len(have) - wanted(state, pool, now, config) if asking.count == 0 else 0
     idle = [one for one in have if not any(_needs(state, one, pool, config))]
     pending = [one for one in reversed(idle) if one.state != "RUNNING"]
     over = [*pending, *(one for one in reversed(idle) if one.state == "RUNNING")][: max(0, spare)]
@@ -151,7 +206,7 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
                 out[one.name] = f"{', '.join(gone)} is lost or bad"
             elif one.leaving is not None and not _requeues(one, config):
                 out[one.name] = f"its group has left it ({one.leaving.value})"
-            elif not gone and len(have) >= wanted(state, pool, config):
+            elif not gone and len(have) >= wanted(state, pool, now, config):
                 out[one.name] = "its time limit is near, and its successor is there"
     state, more = _dismiss(state, out)
     return state, actions + more
@@ -236,6 +291,7 @@ def deadlines(state: RunState, now: float, config: Config) -> Iterator[float]:
     if array(config) or any(one.alive for one in state.jobs) or not state.polled:
         yield state.next_poll
     yield from (one.again for one in state.asking)
+    yield from (back.since + SHORT_S for back in state.returning)
     yield from (u.told + jobs.TOLD_S for u in state.units if u.told is not None)
     for one in state.jobs:
         if not one.alive and one.state not in jobs.BETWEEN:

@@ -41,6 +41,32 @@ def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slur
     assert lost not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
 
 
+def test_a_spare_node_that_was_used_up_is_asked_for_again_and_the_node_that_returns_is_used(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    run = backend.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
+    try:
+        run.wait_for_steps(8, groups=2)
+        (first,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+        cluster.run(["scontrol", "update", f"nodename={first}", "state=down", "reason=test"])
+        run.wait_until_back(1)
+        run.wait_for("allocation_requested")
+        run.wait_for("node_restored", node=first)  # it is well, which Slurm finds out by itself
+        (second,) = run.named("step_launched", group=1)[1]["nodes"]  # type: ignore[misc]
+        cluster.run(["scontrol", "update", f"nodename={second}", "state=down", "reason=test"])
+        run.wait_until_back(1, attempt=2)
+        (third,) = run.named("step_launched", group=1)[2]["nodes"]  # type: ignore[misc]
+        assert (third == first, second == first) == (True, False)
+        assert [e["cause"] for e in run.named("step_exited", group=1)] == ["node_lost", "node_lost"]
+        last = run.end_soon()
+        run.finish()
+        run.check_training(last, survivors={0}, returned={1})
+    finally:
+        run.abandon()
+
+
 def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backend, slurm_cluster: Cluster) -> None:
     run = slurm.start("groups.count=2", "cluster.replace=false", args={"steps": 50, "step-time": 0.1})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
@@ -124,6 +150,31 @@ def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backe
     run.check_training(last, survivors={0}, returned={1})
     times = {attempt: [s["time"] for s in run.steps(1) if s["attempt"] == attempt] for attempt in (0, 1)}
     assert max(times[0]) < min(times[1])
+
+
+def test_launches_that_slurm_refuses_are_tried_again_and_are_no_attempts(
+    new_cluster: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    budget = ("restart.max_per_group=2", "restart.backoff_s=2")
+    run = backend.start("groups.count=2", *budget, args={"open-end": True, "step-time": 0.2})
+    try:
+        run.wait_for_steps(8, groups=2)
+        run.kill(1)
+        run.wait_until_back(1)
+        run.kill(1)
+        run.wait_for("restart_scheduled", group=1, attempt=2)  # after its backoff, when there is no slurmctld
+        with cluster.without_slurmctld():
+            run.wait_for("launch_refused", unit="group-0001", attempt=2)
+        run.wait_until_back(1, attempt=2)
+        assert len(run.named("step_exited", group=1)) == 2
+        assert len(list((run.dir / "logs/group-0001").iterdir())) == 3
+        last = run.end_soon()
+        run.finish()
+        run.check_training(last, survivors={0}, returned={1})
+    finally:
+        run.abandon()
 
 
 def test_launches_go_on_being_tried_while_slurmctld_is_away(

@@ -177,6 +177,29 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     assert len(run.named("step_launched", group=0)) == 1
 
 
+def test_in_groups_of_two_nodes_a_dead_slurmstepd_and_a_dead_node_are_told_by_no_siblings_echo(
+    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+) -> None:
+    cluster = new_cluster(nodes=6)
+    sizes = ("groups.count=2", "groups.nodes=2", "cluster.spare_nodes=2")
+    run = backend_of(cluster).start(*sizes, *QUICK, args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(8, groups=2)
+    _, second = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+    os.kill(parent(parent(run.pid(1, rank=1))), signal.SIGKILL)  # slurmstepd; rank 0 then raises
+    back(run, 1, 1)
+    (exited,) = run.named("step_exited", group=1, attempt=0)
+    assert (exited["cause"], exited["node"]) == ("killed", second)
+    assert "slurmstepd" in str(exited["error"])
+
+    cluster.kill_node(second)
+    back(run, 1, 2)
+    (exited,) = run.named("step_exited", group=1, attempt=1)
+    assert (exited["cause"], exited["node"]) == ("node_lost", second)
+    assert second not in run.named("step_launched", group=1, attempt=2)[0]["nodes"]  # type: ignore[operator]
+    finish_soon(run, ranks=2)
+    assert len(run.named("step_launched", group=0)) == 1
+
+
 def test_half_of_the_groups_at_once_of_different_causes(
     new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
 ) -> None:

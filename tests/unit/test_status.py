@@ -142,6 +142,16 @@ def test_a_group_in_backoff_says_how_long() -> None:
     assert status.groups[0].waiting_for == "backoff of 4 s"
 
 
+def test_a_launch_that_slurm_refuses_is_one_restart_with_the_one_that_follows() -> None:
+    no = ex.event(12, "launch_refused", unit="group-0001", group=1, attempt=1, reason="busy", again_s=2.0)
+    before = (ex.started(), *(ex.launched(1, g) for g in range(3)), ex.exited(11, 1))
+    status = play(*before, ex.launched(11, 1, 1), no)
+    assert (status.groups[1].phase, status.groups[1].waiting_for) == (Phase.PENDING, "srun (busy)")
+    status = play(*before, ex.launched(11, 1, 1), no, ex.launched(14, 1, 1))
+    assert (status.restarts, status.groups[1].restarts, len(status.recoveries)) == (1, 1, 1)
+    assert status.groups[1].phase is Phase.STARTING
+
+
 def test_stop_turns_live_groups_into_stopping_ones() -> None:
     command = ex.event(10, "command", what="stop", by=1000)
     status = fold(at(10), command)

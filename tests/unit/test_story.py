@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_skim import folded, history, write
 
-from ftslurm import heard, lead, submit
+from ftslurm import heard, keeper, lead
 from ftslurm.config import Config
 from ftslurm.journal import JournalReader
 from ftslurm.past import read_past
@@ -153,4 +153,4 @@ def test_the_controller_is_heard_while_it_reads_its_past(tmp_path: Path, monkeyp
         return None, "succeeded"  # then there is nothing left to control
 
     monkeypatch.setattr(Story, "read", read)
-    assert submit.control(config, run) == 0
+    assert keeper.control(config, run, lambda _: None) == 0

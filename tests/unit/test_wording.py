@@ -79,6 +79,10 @@ def test_a_kill_reads_like_a_story() -> None:
             "group 1: attempt 1 will start in 4.0 s (backoff)",
         ),
         (
+            ex.event(11, "launch_refused", unit="group-0001", group=1, attempt=1, reason="srun: busy", again_s=2.0),
+            "group 1: Slurm refuses the launch, which is tried again in 2.0 s: srun: busy",
+        ),
+        (
             ex.event(11, "node_excluded", node="n2", reason="silent for 10 s"),
             "node n2 is left out: silent for 10 s",
         ),

@@ -30,6 +30,7 @@ from history import (
 from ftslurm.config import Config
 from ftslurm.core.actions import (
     Announce,
+    AskFate,
     Assign,
     Attach,
     Begin,
@@ -50,6 +51,7 @@ from ftslurm.core.events import (
     Hello,
     JobsSeen,
     LighthouseUp,
+    NodeFate,
     Ready,
     StoreUp,
     TaskFailed,
@@ -202,8 +204,8 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
 
 def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> None:
     sign = not_adopted(Evidence(0, "n2", code=NO_GUARD))
-    gone = (13, TaskFailed(B0, sign), Ended(B0, 76))
-    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (14, ALL), config=array())
+    gone, fate = (12.9, TaskFailed(B0, sign), Ended(B0, 76)), (13, NodeFate("n2", down=False))
+    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, fate, (14, ALL), config=array())
     assert story.ids(Launch, since=13) == [B1]
     (ended,) = story.records("step_exited")
     assert (ended["cause"], ended["attempt"]) == ("unknown", 0)
@@ -242,17 +244,55 @@ def test_while_srun_cannot_start_it_is_tried_again_for_as_long_as_a_step_waits()
 def test_a_job_that_is_gone_has_taken_its_step_along() -> None:
     again = JobsSeen((Job("81_1", id="81_1!", state="RUNNING", nodes=("n9",)),), asked=11.0)  # requeued, and elsewhere
     for seen in (jobs("81_0", "81_2"), jobs("81_1", state="PENDING"), again):
-        story = play((10, opening(past(live(B0)))), (11, seen), config=array())
+        story = play((10, opening(past(live(B0)))), (11, seen), (11.1, NodeFate("n2", down=False)), config=array())
         (ended,) = story.records("step_exited")
         assert (ended["unit"], ended["cause"]) == ("group-0001", "preempted")
         assert story.all(Attach) == []
+
+
+BOUNCED = NodeFate("n2", down=False, since=8.0)  # the step was launched before
+
+
+@pytest.mark.parametrize("fate", [NodeFate("n2", down=True), BOUNCED], ids=["down", "back"])
+@pytest.mark.parametrize("found", [jobs("81_0"), jobs("81_0", "81_1", state="PENDING")], ids=["gone", "requeued"])
+def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(fate: NodeFate, found: Event) -> None:
+    story = play((10, opening(past(live(B0)))), (11, found), config=array())
+    assert story.all(AskFate) == [AskFate("n2")]
+    assert story.records("step_exited") == []
+    story.turn(11.2, [fate])
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["node"]) == ("node_lost", "n2")
+    assert ("n2" in story.state.avoid) == fate.down  # one that is up again may be used again
+
+
+def test_a_guard_that_is_gone_from_a_node_that_was_started_anew_was_lost_with_it() -> None:
+    sign = not_adopted(Evidence(0, "n2", code=NO_GUARD))
+    gone = (13, TaskFailed(B0, sign), Ended(B0, 76))
+    story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (13.2, BOUNCED), config=array())
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["node"]) == ("node_lost", "n2")
+
+
+def test_what_slurm_is_asked_of_a_node_is_not_waited_for_long() -> None:
+    story = play((10, opening(past(live(B0)))), (11, jobs("81_0")), (15.9,), config=array())
+    assert story.records("step_exited") == []
+    story.wait(16.1)
+    assert story.records("step_exited")[0]["cause"] == "preempted"
+
+
+def test_a_job_that_is_requeued_before_its_step_has_answered_may_have_lost_its_node_too() -> None:
+    requeued = jobs("81_1", state="PENDING")
+    story = play((10, opening(past(live(B0)))), (11, jobs("81_1")), (12, requeued, Ended(B0, 1)), config=array())
+    story.turn(12.2, [NodeFate("n2", down=True)])
+    assert story.records("step_exited")[0]["cause"] == "node_lost"
 
 
 @pytest.mark.parametrize("saved", [None, CHECKPOINT])
 def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
     sign = not_adopted(Evidence(0, "n2", code=NO_GUARD))
     gone = [event for s in (A0, B0) for event in (TaskFailed(s, sign), Ended(s, 76, checkpoint=saved))]
-    story = play(*ADOPTED[:2], UP, (13, gone), (14, ALL), (20,), config=array())
+    fates = [NodeFate("n1", down=False), NodeFate("n2", down=False)]
+    story = play(*ADOPTED[:2], UP, (12.9, gone), (13, fates), (14, ALL), (20,), config=array())
     if saved is None:
         assert "no group is left that holds the state of step 40" in story.reason()
     else:
@@ -349,6 +389,18 @@ def test_a_group_that_waits_for_its_job_has_waited_since_the_controller_began() 
     assert story.records("group_given_up") == []
     story.wait(start + 400)
     assert len(story.records("group_given_up")) == 2
+
+
+def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginning() -> None:
+    tried = replace(live(B0, joined=None), noticed=8.0, away=3.0)
+    story = play((10, opening(past(live(A0), tried))), (11, ALL), (11.5, word(A0), word(B0)), config=array())
+    (back,) = story.records("group_joined")
+    assert back["recovery_s"] == 8.5
+    well = replace(live(B0), noticed=8.0, away=3.0)  # and has joined before that controller was lost
+    story = play(
+        (10, opening(past(live(A0), well))), (11, jobs("81_0")), (11.5, NodeFate("n2", down=False)), config=array()
+    )
+    assert [exited["away_since"] for exited in story.records("step_exited")] == [11]
 
 
 def test_how_long_an_adopted_group_was_well_counts_from_its_first_step() -> None:

@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 import pytest
-from history import B0, B1, LIGHT0, RUNNING, STARTED, config, finished, killed, play, raised, ready, stepped, store
+from history import (
+    B0,
+    B1,
+    B2,
+    B3,
+    LIGHT0,
+    RUNNING,
+    STARTED,
+    config,
+    finished,
+    killed,
+    play,
+    raised,
+    ready,
+    stepped,
+    store,
+)
 
 from ftslurm.core.events import Ended, FirstQuorum, Hello, InjectAsked, Ready, TaskFailed
 from ftslurm.core.model import Evidence, Marks
@@ -17,6 +33,8 @@ WHOLE = Marks(0.5, noticed=10, ended=11, launched=13, hello=16, ready=20, begun=
     ("marks", "known"),
     [
         pytest.param(Marks(), {}, id="nothing is known"),
+        pytest.param(Marks(noticed=10, away=4), {"earlier": 6}, id="tries before"),
+        pytest.param(Marks(noticed=10, away=10), {}, id="the first try"),
         pytest.param(
             WHOLE,
             {"detect": 0.5, "end": 1, "wait": 2, "start": 3, "import": 4, "assign": 5, "join": 6, "commit": 7},
@@ -87,3 +105,16 @@ def test_a_failure_long_after_a_drill_is_not_put_down_to_it() -> None:
 def test_the_end_of_the_lighthouse_and_of_a_group_that_finished_have_their_phases_too() -> None:
     story = play(*RUNNING, (60, finished(B0)), (61, Ended(LIGHT0, 1)), config=config())
     assert [exited["phases"] is None for exited in story.records("step_exited")] == [True, False]
+
+
+def test_a_group_that_fails_again_on_its_way_back_was_away_since_it_last_committed_a_step() -> None:
+    quick = config(restart={"backoff_s": 0.0})
+    tries = (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (34, killed(B1)), (36, ready(B2)), (37, store(B2))
+    again = (38, FirstQuorum(B2)), (40, stepped(B2, 60)), (90, killed(B2)), (91, ready(B3)), (92, stepped(B3, 99))
+    story = play(*RUNNING, *tries, *again, config=quick)
+    first, second = story.records("group_joined", since=30)
+    assert (first["recovery_s"], first["phases"]["earlier"]) == (10, 4)
+    known = [seconds for name, seconds in first["phases"].items() if name != "detect" and seconds is not None]
+    assert sum(known) == 10
+    assert (second["recovery_s"], second["phases"]["earlier"]) == (2, None)
+    assert [r["away_since"] for r in story.records("step_exited")] == [30, 30, 90]

@@ -189,7 +189,7 @@ def live_through(seed: int) -> Story:
             if isinstance(action, RequestJobs):
                 there = sum(lasts(job, story.state, now, config) for job in story.state.jobs)
                 asked = sum(asking.count for asking in story.state.asking)
-                assert there + asked <= wanted(story.state, 0, config), f"at {now}: two jobs for one group"
+                assert there + asked <= wanted(story.state, 0, now, config), f"at {now}: two jobs for one group"
         places = [u.place for u in story.state.groups if u.phase in LIVE and u.place is not None]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
     if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often

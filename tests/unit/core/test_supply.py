@@ -34,9 +34,20 @@ from history import (
 )
 
 from ftslurm.config import Range
-from ftslurm.core.actions import AskJobs, CancelJobs, Kill, Launch, RequestJobs, RequeueJob, StartNow, Stop
-from ftslurm.core.events import Ended, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, ScaleAsked, Submitted
-from ftslurm.core.model import Cause, Job, Phase
+from ftslurm.core.actions import AskJobs, CancelJobs, Exclude, Kill, Launch, RequestJobs, RequeueJob, StartNow, Stop
+from ftslurm.core.events import (
+    Ended,
+    JobLeaving,
+    JobsSeen,
+    JobsUnknown,
+    Looked,
+    NodesLeft,
+    RequeueRefused,
+    ScaleAsked,
+    Submitted,
+    TaskFailed,
+)
+from ftslurm.core.model import Cause, Evidence, Job, Phase
 from ftslurm.core.supply import over as left_at_the_end
 
 ARRAY = array_config()
@@ -250,6 +261,29 @@ def test_a_preempted_pilot_is_left_politely_and_requeued_once_unless_slurm_does_
     assert requests(by_slurm) == [FIRST]
 
 
+SCANCEL = TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
+DRAWN = TaskFailed(B0, Evidence(None, "n2", cause=Cause.PREEMPTED, error="Slurm cancelled the step due to preemption"))
+
+
+@pytest.mark.parametrize("sign", [SCANCEL, DRAWN], ids=["scancel", "preemption"])
+@pytest.mark.parametrize("first", ["its pilot", "its step"])
+def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first: str, sign: TaskFailed) -> None:
+    words = (PREEMPTED, sign) if first == "its pilot" else (sign, PREEMPTED)
+    at_12 = (12, words[0]), (12.1, words[1])
+    story = play(
+        *AT_WORK, *at_12, (12.3, Ended(B0, 143), seen(12.2, BOTH[0], over("90_1", "COMPLETING"))), config=ARRAY
+    )
+    story.wait(16)
+    assert sign.evidence.cause is not None
+    assert story.records("step_exited")[-1]["cause"] == sign.evidence.cause.value
+
+
+def test_a_pilot_of_which_slurm_says_that_it_was_cancelled_was() -> None:
+    story = play(*AT_WORK, (12, PREEMPTED), (12.2, seen(12.1, BOTH[0], over("90_1", "CANCELLED"))), config=ARRAY)
+    story.turn(12.5, [Ended(B0, 143)])
+    assert story.records("step_exited")[-1]["cause"] == "cancelled"
+
+
 def test_where_nothing_may_be_requeued_another_job_is_asked_for() -> None:
     never = array_config(cluster={"requeue": False})
     story = play(*AT_WORK, (12, PREEMPTED), (13, Ended(B0, code=143)), config=never)
@@ -426,6 +460,76 @@ def test_a_satellite_that_never_starts_leaves_the_others_alone() -> None:
     assert story.outcome() is None
     assert story.unit(A0).phase is Phase.RUNNING
     assert "ReqNodeNotAvail" in str(story.state.groups[1].waits_for)
+
+
+def test_a_satellite_that_waits_may_have_the_lost_node_once_slurm_knows_of_its_loss() -> None:
+    story = satellites()
+    story.turn(13, [Submitted(0, ("95",))])
+    story.turn(16, [seen(15.9, queued("95", "Resources"))])
+    story.turn(57, [NodesLeft(("n1",))])
+    assert story.all(Exclude) == [Exclude("95", ())]
+    story.turn(80, [seen(79.9, pilot("95", "n2"))])  # it is back: Slurm gives out none that is down
+    assert story.ids(Launch)[-1] == B1
+    assert story.records("node_restored")[-1]["node"] == "n2"
+    assert story.all(CancelJobs) == []
+
+
+def spares(*moments: Moment, until: float, **cluster: object) -> Story:
+    """Two groups on n1 and n2 and a spare n3 in steps mode; n2 is lost at 12, and B goes to n3."""
+    start: tuple[Moment, ...] = ((0, granted(3)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)))
+    settings = config(cluster={"kind": "slurm", "spare_nodes": 1, **cluster})
+    back: tuple[Moment, ...] = ((14, ready(B1, "n3")), (15, store(B1)), (16, stepped(B1, 30)))
+    return play(*start, (12, node_lost(B0, "n2")), *back, *moments, (until,), config=settings)
+
+
+TAKEN_OUT = NodesLeft(("n1", "n3"))
+
+
+@pytest.mark.parametrize(
+    ("moments", "until", "wanted"),
+    [
+        pytest.param([], 71.9, [], id="it has a minute to come back"),
+        pytest.param([], 72.0, [RequestJobs(0, 1, ("n2",))], id="it does not, and Slurm may not know that it is lost"),
+        pytest.param([(30, TAKEN_OUT)], 31.0, [RequestJobs(0, 1)], id="Slurm has found it down"),
+        pytest.param([(40, Looked("n2", True))], 400.0, [], id="it is back"),
+    ],
+)
+def test_a_spare_node_that_was_used_up_is_asked_for_again(
+    moments: list[Moment], until: float, wanted: list[RequestJobs]
+) -> None:
+    assert requests(spares(*moments, until=until)) == wanted
+
+
+def test_a_spare_is_asked_for_once_and_given_back_when_the_lost_node_returns() -> None:
+    story = spares((73, Submitted(0, ("95",))), (76, seen(75.9, queued("95"))), until=77)
+    assert len(requests(story)) == 1
+    story.turn(105, [Looked("n2", True)])
+    assert story.all(CancelJobs) == [CancelJobs(("95",))]
+    story.wait(1000)
+    assert len(requests(story)) == 1
+
+
+def test_the_next_lost_group_goes_to_the_spare_that_was_asked_for_again_and_that_is_replaced_too() -> None:
+    given = (31, Submitted(0, ("95",))), (34, seen(33.9, pilot("95", "n2")))
+    story = spares((30, TAKEN_OUT), *given, until=40)
+    assert story.records("node_restored")[-1]["node"] == "n2"
+    story.turn(50, node_lost(B1, "n3"))
+    assert story.records("step_launched")[-1].items() >= {"attempt": 2, "nodes": ["n2"], "allocation": "95"}.items()
+    story.turn(55, [NodesLeft(("n1",))])
+    assert requests(story) == [RequestJobs(0, 1), RequestJobs(0, 1)]
+
+
+@pytest.mark.parametrize("cluster", [{"replace": False}, {"spare_nodes": 0}])
+def test_no_spare_is_asked_for_that_nobody_wanted(cluster: dict[str, object]) -> None:
+    assert requests(spares((30, TAKEN_OUT), until=1000, **cluster)) == []
+
+
+def test_a_lost_node_of_a_wide_group_is_a_job_of_its_width_and_the_sibling_that_is_left_counts() -> None:
+    up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), (5, stepped(A0, 1))]
+    settings = config(cluster={"kind": "slurm", "spare_nodes": 2}, groups={"nodes": 2})
+    out = NodesLeft(("n1", "n2", "n3", "n5", "n6"))
+    story = play((0, granted(6)), STARTED[1], *up, (12, node_lost(B0, "n4")), (30, out), (31,), config=settings)
+    assert requests(story) == [RequestJobs(0, 1)]
 
 
 def test_cluster_replace_false_asks_for_none() -> None:

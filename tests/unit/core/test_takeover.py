@@ -104,6 +104,7 @@ def test_the_phases_of_a_way_back_through_a_standby() -> None:
     (joined,) = story.records("group_joined", since=30)
     assert joined["recovery_s"] == 0.6
     phases = {
+        "earlier": None,
         "detect": None,
         "end": 0.3,
         "wait": 0,

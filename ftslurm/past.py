@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -172,7 +173,7 @@ class _Reading:
             return  # it runs beside its controller, and ends with it
         where, (name, _, number) = text(event, "allocation"), (text(event, "standby") or "").partition("/")
         taken = self.live.pop(name, None)  # a standby's step goes on as this one
-        ran_as = StepId(name, int(number)) if number.isdigit() else StepId(unit, attempt)
+        ran_as = StepId(name, int(number)) if re.fullmatch("[0-9]{1,9}", number) else StepId(unit, attempt)
         place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if where == self.own else where)
         launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
         noticed = self.noticed.get(unit)

@@ -14,7 +14,7 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors names
+    errors names jsontext
     trust
     rundir saved core.saving capped terminal
     key
@@ -39,7 +39,7 @@ LAYERS = """
     checkpoint
     lighthouse launchers.program launchers.aside launchers.children launchers.__init__
     launchers.local launchers.srun launchers.assignment
-    jobs
+    jobs survive
     controller
     status_standbys status_jobs status_groups
     status compose cluster logs

@@ -44,6 +44,6 @@ VALUES = st.recursive(
 
 def spoilt(known: Mapping[str, Any], others: st.SearchStrategy[Any] = VALUES) -> st.SearchStrategy[dict[str, Any]]:
     """A mapping that is almost this one: some of its fields have another value, or are not there."""
-    changes = st.dictionaries(st.sampled_from(sorted(known) or ["x"]), others, max_size=3)
+    changes = st.dictionaries(st.sampled_from(sorted(known) or ["x"]), others, min_size=1, max_size=3)
     gone = st.sets(st.sampled_from(sorted(known) or ["x"]), max_size=1)
     return st.builds(lambda c, g: {k: v for k, v in {**known, **c}.items() if k not in g}, changes, gone)

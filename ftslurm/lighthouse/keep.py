@@ -70,8 +70,9 @@ class Keep:
         if not 0 <= memory.highest < MOST_STEPS:
             raise ValueError(
                 f'{self._state} says "highest": {memory.highest!s:.40}, and no training takes so many steps: one '
-                "request has spoilt it, which older versions of ftslurm believed. No group would be let in any more. Write "
-                "there the step that the run has reached instead (`ftslurm status` shows it), and start the run again"
+                "request has spoilt it, which older versions of ftslurm believed. No group would be let in any more. "
+                "Write there the step that the run has reached instead (`ftslurm status` shows it), and start the run "
+                "again"
             )
         self.reserved = memory.next_id
         last = self._load_quorum()

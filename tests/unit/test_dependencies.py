@@ -19,6 +19,7 @@ LAYERS = """
     rundir saved core.saving capped terminal
     key
     config confidential
+    sizes
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
     core.restart core.causes

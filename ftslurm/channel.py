@@ -57,11 +57,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from ftslurm.jsontext import read_object
+
 Message = dict[str, Any]
 
 # srun passes a task's output on in pieces of 1,024 bytes: longer lines of several tasks get mixed (measured on Slurm
 # 22.05: no damaged line in 24,000 of up to 980 bytes from 8 tasks at once, a third of them damaged at 1,100).
 LONGEST = 1000
+MOST = 1 << 20  # bytes of a line that the controller reads; what is longer is dropped, a message never is
 _SHORTENED = ("traceback_tail", "error")
 
 
@@ -96,20 +99,25 @@ def encode_pieces(kind: str, text: str, **fields: object) -> list[bytes]:
 
 def decode(line: bytes) -> Message | None:
     """A line as a message; None if it is none (a library that printed before its output was redirected, say)."""
-    try:
-        message = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) and isinstance(message.get("type"), str) else None
+    message = read_object(line)
+    return message if message is not None and isinstance(message.get("type"), str) else None
 
 
 class Lines:
     """Bytes as they come in, complete lines out."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        """Begin. most: drop lines with more bytes than this, so that one without an end fills no memory."""
         self._rest = b""
+        self._most = most
+        self._dropping = False  # until the next newline
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes, without their newline."""
         *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines
+        if lines and self._dropping:
+            self._dropping = False
+            del lines[0]
+        if self._most is not None and (self._dropping or len(self._rest) > self._most):
+            self._dropping, self._rest = True, b""
+        return lines if self._most is None else [line for line in lines if len(line) <= self._most]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ftslurm import trust
+from ftslurm import sizes, trust
 from ftslurm.config import MOST_GROUPS, Config, members, most_groups
 from ftslurm.errors import ConfigError
 
@@ -75,8 +75,8 @@ _AT_MOST: Mapping[str, float] = {
 FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
 _WORDS = ("job.secrets", "run.trust", "cluster.setup", "cluster.srun", "standby.imports")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
-_TIME = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_PASSED_ON = ("FTSLURM_", "SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 
@@ -105,6 +105,7 @@ def check(config: Config) -> None:
     for key, most in _AT_MOST.items():
         if (get(config, key) or 0) > most:
             raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
+    sizes.check(config)
     for key in _WORDS:
         if not all(isinstance(word, str) for word in get(config, key)):  # OmegaConf lets them through
             raise ConfigError(f"{key}: must be a list of words, and has a list or a mapping in it")
@@ -197,7 +198,9 @@ def _check_array(config: Config) -> None:
         try:
             ids = [group for group in members(one.groups) if group < most_groups(config)]
         except ValueError:
-            raise ConfigError(f"cluster.ranges: groups={one.groups} is no range; write 2, 2-5 or 2-") from None
+            raise ConfigError(
+                f"cluster.ranges: groups={one.groups} is no range; write 2, 2-5 or 2-, of groups below {MOST_GROUPS}"
+            ) from None
         if not ids:
             raise ConfigError(
                 f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}"

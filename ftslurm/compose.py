@@ -57,7 +57,15 @@ def load(path: Path, *, own: bool = True) -> Config:
         config = OmegaConf.to_object(merged)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read as a configuration of ftslurm: {error.strerror}") from error
-    except (OmegaConfBaseException, ValueError, YAMLError) as error:
+    except (
+        OmegaConfBaseException,
+        ValueError,
+        TypeError,
+        AttributeError,
+        AssertionError,
+        RecursionError,
+        YAMLError,
+    ) as error:
         raise ConfigError(f"{path}: cannot be read as a configuration of ftslurm: {_first_lines(error)}") from error
     assert isinstance(config, Config)
     return config
@@ -175,7 +183,10 @@ def to_config(config: Any) -> Config:
         ConfigError: it makes no sense.
     """
     assert isinstance(config, Config)
-    absolute(config)
+    try:
+        absolute(config)
+    except OSError as error:
+        raise ConfigError(f"the folder in which ftslurm is started cannot be used: {error.strerror}") from error
     check(config)
     return config
 

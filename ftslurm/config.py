@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -264,8 +265,13 @@ def members(text: str) -> range:
     Raises:
         ValueError: it is none.
     """
+    if not re.fullmatch("[0-9]{1,9}(-([0-9]{1,9})?)?", str(text)):
+        raise ValueError(f"not a range of groups: {text!r:.60}")
     first, dash, last = str(text).partition("-")
-    return range(int(first), (int(last) if last else MOST_GROUPS) + 1 if dash else int(first) + 1)
+    end = int(last) if last else MOST_GROUPS - 1 if dash else int(first)
+    if end >= MOST_GROUPS:
+        raise ValueError(f"there is no group {end}")
+    return range(int(first), end + 1)
 
 
 def most_groups(config: Config) -> int:

@@ -33,7 +33,7 @@ from ftslurm.core.actions import (
     Probe,
     Record,
 )
-from ftslurm.core.decide import begin, deadline, decide
+from ftslurm.core.decide import begin, deadline
 from ftslurm.core.events import (
     Alive,
     Ended,
@@ -50,8 +50,10 @@ from ftslurm.core.events import (
 from ftslurm.core.model import Allocation, Evidence, StepId
 from ftslurm.core.past import Past
 from ftslurm.core.supply import array, over
+from ftslurm.core.units import step_tasks
 from ftslurm.jobs import Jobs, srun_names
 from ftslurm.journal import Journal
+from ftslurm.jsontext import brief
 from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.assignment import assignment
 from ftslurm.launchers.children import Children, Complained, Gone, News, Said
@@ -60,7 +62,18 @@ from ftslurm.launchers.program import Launcher
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.past import claim, home, newest_checkpoint
 from ftslurm.rundir import LIGHTHOUSE, RunDir
-from ftslurm.translate import ANSWER_S, MARGIN_S, asked_by_signal, asked_by_slurm, ended, inject_asked, order, translate
+from ftslurm.survive import Mishaps, decide, described
+from ftslurm.translate import (
+    ANSWER_S,
+    MARGIN_S,
+    asked_by_signal,
+    asked_by_slurm,
+    by,
+    ended,
+    inject_asked,
+    order,
+    translate,
+)
 from ftslurm.wakeup import Wakeup
 
 LOOK_S = 0.25  # how often the inbox is looked at: one listing of a local folder
@@ -120,6 +133,7 @@ class Controller:
         self.leave_at = float("inf")  # its job ends soon
         self.next_ping = self.next_look = self.led = 0.0
         self.last_complaint: dict[StepId, str] = {}
+        self.mishaps = Mishaps(self._mishap, self.now)
 
     def now(self) -> float:
         return self._origin + time.monotonic()
@@ -147,7 +161,7 @@ class Controller:
             self._gather(0.0)  # what was said is heard before anything is judged: we may have been stopped ourselves
             events, self.events = [*self.alive.values(), *self.events], []
             self.alive = {}
-            self.state, actions = decide(self.state, events, self.now(), self.config)
+            self.state, actions = decide(self.state, events, self.now(), self.config, self.mishaps)
             if isinstance(self.launcher, SrunLauncher):
                 self.launcher.jobs = srun_names(self.state)
             self._carry_out(actions)
@@ -197,23 +211,31 @@ class Controller:
             self._read_inbox()
         wake = min(self.next_ping, self.next_look, now + LOOK_S if due is None else due + 0.001)
         for news in self.children.listen(max(0.0, wake - now)):
-            self._note(news)
+            with self.mishaps.survived(described(news), news):
+                self._note(news)
         for number in self.wakeup.drain():
             self._signalled(number)
 
+    def _mishap(self, event: str, **fields: object) -> None:
+        self.started.append(self.journal.append(event, **fields))  # told with the next decision
+
     def _read_inbox(self) -> None:
         for command in inbox.take(self.run_dir.inbox):
-            if command["what"] == "stop":
-                who = f"stopped by {command.get('user', '?')}"
-                self.events.append(StopAsked(who, command.get("by", "?")))
-            elif command["what"] == "inject" and (drill := inject_asked(command)) is not None:
-                self.events.append(drill)
-            elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
-                self.leaving = str(command.get("reason"))
-            elif command["what"] in ("pilot", "leaving", "scale"):
-                self.events += self.jobs.told(command, self.now())
-            else:
-                log.warning("unknown command ignored: %r", command)
+            with self.mishaps.survived("a command", command):
+                self._obey(command)
+
+    def _obey(self, command: Mapping[str, Any]) -> None:
+        if command["what"] == "stop":
+            who = f"stopped by {str(command.get('user', '?'))[:80]}"
+            self.events.append(StopAsked(who, by(command)))
+        elif command["what"] == "inject" and (drill := inject_asked(command)) is not None:
+            self.events.append(drill)
+        elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
+            self.leaving = str(command.get("reason"))[:500]
+        elif command["what"] in ("pilot", "leaving", "scale"):
+            self.events += self.jobs.told(command, self.now())
+        else:
+            log.warning("unknown command ignored: %s", brief(command))
 
     def _signalled(self, number: int) -> None:
         """A signal means the end. On Slurm scancel, preemption and the time limit all send SIGTERM: squeue tells.
@@ -235,14 +257,14 @@ class Controller:
         match news:
             case Said():
                 try:
-                    event = translate(news.id, news.message, self.now())
-                except (KeyError, TypeError, ValueError) as error:
-                    log.warning("%s attempt %d: bad message %r: %r", *_name(news.id), news.message, error)
+                    event = translate(news.id, news.message, self.now(), step_tasks(news.id.unit, self.config))
+                except (KeyError, TypeError) as error:
+                    log.warning("%s attempt %d: bad message %s: %r", *_name(news.id), brief(news.message), error)
                     return
                 if isinstance(event, Hello) and event.slurm_step is not None:
                     self.children.identify(news.id, event.slurm_step)
                 elif isinstance(event, Hello) and (named := news.message.get("slurm_step")) is not None:
-                    log.warning("%s attempt %d: ignored, because no Slurm step is: %.80r", *_name(news.id), named)
+                    log.warning("%s attempt %d: no step of Slurm's, ignored: %s", *_name(news.id), brief(named))
                 if isinstance(event, Alive):
                     self.alive[event.id, event.task] = event
                 elif event is not None:
@@ -261,7 +283,9 @@ class Controller:
                 if evidence is not None and (not ours or (evidence.node_lost and evidence.started)):
                     self.events.append(TaskFailed(news.id, evidence))
             case Gone():
-                words, saved = self.last_complaint.pop(news.id, None), newest_checkpoint(self.config, self.run_dir)
+                words, saved = self.last_complaint.pop(news.id, None), self.state.checkpoint
+                with self.mishaps.survived("what is in checkpoint.dir", news):  # the end of a step is never dropped
+                    saved = newest_checkpoint(self.config, self.run_dir)
                 self.events.append(ended(news.id, news.codes, news.killed, words, saved, self.local))
             case Answered():
                 self._answered(news)

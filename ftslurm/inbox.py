@@ -15,6 +15,7 @@ from typing import Any
 from ftslurm import trust
 from ftslurm.config import user_name
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.jsontext import read_object
 from ftslurm.rundir import replace_text
 
 LONGEST = 65536  # bytes; a longer file is no command
@@ -49,10 +50,10 @@ def take(inbox: Path) -> list[dict[str, Any]]:
         try:
             data = _own(path)
             path.unlink()
-            command = json.loads(data)
-        except (OSError, ValueError, RecursionError):
-            continue  # no command; not looked at again
-        if isinstance(command, dict) and isinstance(command.get("what"), str):
+        except OSError:
+            continue  # not looked at again
+        command = read_object(data)
+        if command is not None and isinstance(command.get("what"), str):
             commands.append(command)
     return commands
 

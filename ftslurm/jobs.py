@@ -39,11 +39,13 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.model import Cause, Job, RunState
 from ftslurm.core.supply import array
+from ftslurm.jsontext import is_finite, is_whole
 from ftslurm.launchers.aside import Answered
 from ftslurm.launchers.children import Children
-from ftslurm.names import is_job
+from ftslurm.names import is_job, is_node
 from ftslurm.rundir import RunDir
 from ftslurm.slurm import BUSY, QUEUE, expand_hosts, node_fate, read_fate, read_queue, scrubbed, srun_command
+from ftslurm.translate import by
 
 QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START, EXCLUDE = "queue", "cancel ", "request ", "requeue ", "start ", "exclude "
 PILOT_AGAIN = "pilot of "
@@ -55,6 +57,7 @@ SUCCESSOR, FATE = "successor", "fate "
 ENDS_S = 30.0  # so long an sbatch that is under way is waited for when the run is over
 PATIENCE_S = 120.0  # Slurm's commands give up by themselves long before
 NOT_NOW = ("Job is pending execution", "try again later")  # Slurm has requeued it just before us, or is about to
+log = logging.getLogger("ftslurm.controller")
 CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}
 
 
@@ -109,23 +112,28 @@ class Jobs:
             took = time.monotonic() - self.asked_at
             if news.code != 0:
                 return [JobsUnknown(took)]
-            seen = read_queue(news.text, self.mark, self.config.cluster.pilots, self.pools)
+            try:
+                seen = read_queue(news.text, self.mark, self.config.cluster.pilots, self.pools)
+            except ValueError as problem:
+                log.warning("squeue's answer is not used: %s", problem)
+                return [JobsUnknown(took)]
             self.pools |= {job.name: job.pool for job in seen}
             leaving = [self.early.pop(job.name) for job in seen if job.name in self.early]
             return [JobsSeen(tuple(seen), self.asked, took), *leaving]
         if news.what.startswith(REQUEST):
             pool, names = int(news.what.removeprefix(REQUEST)), list[str]()
-            with suppress(ValueError, IndexError):
-                names = json.loads(news.text.strip().splitlines()[-1])
-            self.pools |= {str(name): pool for name in names}
+            with suppress(ValueError, IndexError, RecursionError):
+                said = json.loads(news.text.strip().splitlines()[-1])
+                names = [name for name in said if is_job(name)] if isinstance(said, list) else []
+            self.pools |= dict.fromkeys(names, pool)
             lines = [line for line in news.text.splitlines() if line.strip()]
             error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
-            return [Submitted(pool, tuple(str(name) for name in names), error)]
+            return [Submitted(pool, tuple(names), error)]
         if news.what.startswith(PILOT_AGAIN):
             log.warning("the pilot of %s has ended: %s", news.what.removeprefix(PILOT_AGAIN), news.text.strip()[-1000:])
         if news.what.startswith(FATE):
-            said = read_fate(news.what.removeprefix(FATE), news.text)
-            return [] if said is None else [said]
+            fate = read_fate(news.what.removeprefix(FATE), news.text)
+            return [] if fate is None else [fate]
         if news.what.startswith(REQUEUE) and news.code != 0:
             text = " ".join(news.text.split()) or f"exit code {news.code}"
             if any(word in text for word in (*NOT_NOW, *BUSY)):
@@ -136,8 +144,8 @@ class Jobs:
     def told(self, command: Mapping[str, Any], now: float) -> list[Event]:
         """A command from the inbox: a pilot's word, or `ftslurm scale`."""
         name = command.get("name") if is_job(command.get("name")) else None
-        if command["what"] == "scale" and isinstance(command.get("groups"), int):
-            return [ScaleAsked(command["groups"], command.get("by", "?"))]
+        if command["what"] == "scale" and is_whole(command.get("groups")):
+            return [ScaleAsked(command["groups"], by(command))]
         if command["what"] == "leaving" and isinstance(name, str):
             sign = str(command.get("signal"))
             cause = CAUSES.get(sign, Cause.TIME_LIMIT)
@@ -148,9 +156,10 @@ class Jobs:
         if command["what"] == "pilot" and isinstance(name, str) and isinstance(command.get("nodes"), str):
             with suppress(ValueError):
                 nodes, ends = tuple(expand_hosts(command["nodes"])), command.get("ends")
-                ends = float(ends) if isinstance(ends, (int, float)) else None
+                ends = float(ends) if is_finite(ends) else None
                 job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=ends)
-                known = is_job(job.id) and (name in self.pools or name.startswith(f"{self.config.cluster.pilots}_"))
+                sound = is_job(job.id) and all(is_node(node) for node in nodes)
+                known = sound and (name in self.pools or name.startswith(f"{self.config.cluster.pilots}_"))
                 return [JobsSeen((job,), now, whole=False)] if known else []  # else the next look at the queue tells
         return []
 

@@ -17,7 +17,9 @@ from types import TracebackType
 from typing import Any
 
 from ftslurm import trust
+from ftslurm.config import MOST_GROUPS
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.jsontext import is_finite, is_whole, read_object
 
 Event = Mapping[str, Any]
 
@@ -88,13 +90,15 @@ class JournalReader:
     def iter_new(self) -> Iterator[dict[str, Any]]:
         """The same, one at a time: a journal of many days need not fit into memory.
 
+        What is no record is passed over: a crashed file system can leave zeros in the middle.
+
         Raises:
             EnvironmentProblem: there is one, and it cannot be read.
         """
         for block in self._blocks():
             for line in block[:-1].split(b"\n"):
                 self.offset += len(line) + 1
-                record = parse(line)
+                record = read_object(line)
                 if record is not None:
                     yield record
 
@@ -140,18 +144,9 @@ def last_line(path: Path) -> Event | None:
     try:
         with trust.open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return parse(file.read().splitlines()[-1])
+            return read_object(file.read().splitlines()[-1])
     except (OSError, IndexError):
         return None
-
-
-def parse(line: bytes) -> dict[str, Any] | None:
-    """One line, or None for one that is no record: a crashed file system can leave zeros in the middle."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None
 
 
 def _seal(fd: int) -> int:
@@ -163,8 +158,8 @@ def _seal(fd: int) -> int:
         tail = os.pread(fd, window, start)
         end = tail.rfind(b"\n") + 1
         for line in reversed(tail[:end].split(b"\n")):
-            record = parse(line)
-            if record is not None and isinstance(record.get("seq"), int):
+            record = read_object(line)
+            if record is not None and is_whole(record.get("seq")):
                 os.ftruncate(fd, start + end)
                 return int(record["seq"])
         if start == 0:
@@ -174,19 +169,20 @@ def _seal(fd: int) -> int:
 
 
 # Fields of a line as a reader takes them: another version may have written it, so a wrong type is a missing field.
+# So is a number that nothing of ours has: readers make as many groups as a line says.
+_MOST = {"group": MOST_GROUPS - 1, "groups": MOST_GROUPS}
 
 
 def integer(event: Event, name: str) -> int | None:
+    """A whole number between -2**53 and 2**53; one of groups is not above what a run may have."""
     value = event.get(name)
-    return value if isinstance(value, int) else None
+    return value if is_whole(value) and (name not in _MOST or 0 <= value <= _MOST[name]) else None
 
 
 def number(event: Event, name: str) -> float | None:
+    """A number, which is finite."""
     value = event.get(name)
-    try:
-        return float(value) if isinstance(value, (int, float)) else None
-    except OverflowError:  # not ours
-        return None
+    return float(value) if is_finite(value) else None
 
 
 def text(event: Event, name: str) -> str | None:
@@ -196,7 +192,7 @@ def text(event: Event, name: str) -> str | None:
 
 def names(event: Event, name: str) -> tuple[str, ...]:
     value = event.get(name)
-    return tuple(str(item) for item in value) if isinstance(value, list) else ()
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
 
 
 def numbers(event: Event, name: str) -> dict[str, float | None]:

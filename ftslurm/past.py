@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -193,7 +194,7 @@ class Reading:
         self.scheduled.pop(unit, None)
         where, (name, _, number) = text(event, "allocation"), (text(event, "standby") or "").partition("/")
         taken = self.live.pop(name, None)  # a standby's step goes on as this one
-        ran_as = StepId(name, int(number)) if number.isdigit() else StepId(unit, attempt)
+        ran_as = StepId(name, int(number)) if re.fullmatch("[0-9]{1,9}", number) else StepId(unit, attempt)
         beside = unit == LIGHTHOUSE or where == self.own  # in the controller's job, or on its machine
         place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if beside else where)
         stays = None if not beside else self.home if self.own is not None else self.host

@@ -63,7 +63,7 @@ def _dated(root: Path) -> Iterator[tuple[bool, float, Path]]:
 def _there(path: Path) -> bool:
     try:
         return path.exists()
-    except OSError:  # a name too long, or a folder that is not ours to read
+    except (OSError, ValueError):  # a name too long or with a zero byte, or a folder that is not ours to read
         return False
 
 

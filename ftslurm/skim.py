@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
-from ftslurm.journal import Event, JournalReader, integer, number, parse
+from ftslurm.journal import Event, JournalReader, integer, number
+from ftslurm.jsontext import read_object
 
 RATE_WINDOW_S = 10.0  # so far back the rate of a group's steps needs its lines
 _PROGRESS = b'"event":"progress","group":'
@@ -81,7 +82,7 @@ class Skim:
             yield from self._settle(self._groups)
 
     def _other(self, line: bytes) -> Iterator[Event]:
-        event = parse(line)
+        event = read_object(line)
         if event is None:
             return
         group = integer(event, "group")
@@ -100,7 +101,7 @@ class Skim:
         """Pass on what matters of these groups' lines, oldest first."""
         found = dict[int, dict[str, Any]]()
         for group in groups:
-            for event in (*self._last(group), parse(self._peaks.pop(group, b""))):
+            for event in (*self._last(group), read_object(self._peaks.pop(group, b""))):
                 if event is not None:
                     found[integer(event, "seq") or 0] = event
             self._since[group] = len(self._kept)
@@ -115,7 +116,7 @@ class Skim:
         newer, rose = None, float("-inf")
         while (at := self._kept.rfind(key, begin, end)) >= 0:
             end = self._kept.rfind(b"\n", begin, at) + 1 or begin
-            event = parse(bytes(self._kept[end : self._kept.find(b"\n", at)]))
+            event = read_object(bytes(self._kept[end : self._kept.find(b"\n", at)]))
             if event is None:
                 continue
             yield event
@@ -130,5 +131,5 @@ class Skim:
 
 
 def _gap_of(line: bytes) -> float:
-    gap = number(parse(line) or {}, "gap_s")
+    gap = number(read_object(line) or {}, "gap_s")
     return -1.0 if gap is None else gap

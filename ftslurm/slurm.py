@@ -5,7 +5,6 @@ The facts behind each choice were measured on Slurm 22.05.8 and 24.11.5.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from ftslurm.core.events import Looked, NodeFate
 from ftslurm.core.model import Cause, Evidence, Job
+from ftslurm.jsontext import read_object
 from ftslurm.names import NODE, is_node
 
 BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")  # slurmctld, for a moment
@@ -22,7 +22,9 @@ SRUN_FAILED = 78  # what srun itself exits with when it, not a task, fails (SLUR
 
 # Left in the environment, these change what a nested srun does: SLURM_MEM_PER_NODE blocks the second step,
 # SLURM_NTASKS doubles the tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11. So srun starts from a clean slate.
-_MOST_HOSTS = 1 << 20  # a list of more is nobody's cluster
+_MOST_HOSTS = 1 << 16  # a list of more is nobody's cluster
+_LONGEST_NAME = 255
+_HOSTS = re.compile(r"([^\[\],\s]|\[[0-9]{1,18}(-[0-9]{1,18})?(,[0-9]{1,18}(-[0-9]{1,18})?)*\])*")
 _SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 _SCRUBBED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
@@ -76,25 +78,22 @@ def expand_hosts(text: str) -> list[str]:
     """Slurm's host list, written out: "n[01-03,7],m1" -> n01 n02 n03 n7 m1.
 
     Raises:
-        ValueError: brackets that do not close, a range that is none, or more names than any cluster has.
+        ValueError: brackets that do not match, a range that is none, or more names than any cluster has.
     """
     out: list[str] = []
-    for part in _split_outside_brackets(text):
+    for part in re.split(r",(?![^\[\]]*\])", text.strip()):
+        if not _HOSTS.fullmatch(part):
+            raise ValueError(f"not a host list: {text!r:.80}")
         names = [""]
-        for literal, ranges in re.findall(r"([^\[\]]*)(?:\[([^\[\]]*)\])?", part):
-            if literal:
-                names = [n + literal for n in names]
-            if ranges:
-                numbers = _numbers(ranges, _MOST_HOSTS // max(1, len(names)))
-                names = [n + number for n in names for number in numbers]
-        out += names
+        for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]+)\]", part):
+            ends = [literal] if literal else _numbers(ranges, _MOST_HOSTS // len(names))
+            names = [name + end for name in names for end in ends]
+            if len(names[0]) > _LONGEST_NAME:
+                raise ValueError(f"not a host list: {text!r:.80}")
+        out += names if part else []
+        if len(out) > _MOST_HOSTS:
+            raise ValueError(f"too many hosts: {text!r:.80}")
     return out
-
-
-def _split_outside_brackets(text: str) -> list[str]:
-    if text.count("[") != text.count("]"):
-        raise ValueError(f"not a host list: {text!r}")
-    return [part for part in re.split(r",(?![^\[]*\])", text.strip()) if part]
 
 
 def _numbers(ranges: str, most: int) -> list[str]:
@@ -102,6 +101,8 @@ def _numbers(ranges: str, most: int) -> list[str]:
     for part in ranges.split(","):
         low, _, high = part.partition("-")
         span = range(int(low), int(high or low) + 1)
+        if not span:
+            raise ValueError(f"not a range of hosts: {part!r}")
         if len(out) + len(span) > most:
             raise ValueError(f"too many hosts: {ranges!r:.60}")
         out += [str(n).zfill(len(low)) for n in span]
@@ -154,13 +155,13 @@ def read_srun(line: str) -> Evidence | None:
         try:
             first = next(iter(expand_hosts(match["nodes"])), None)
         except ValueError:
-            first = None
+            return None
         return Evidence(None, first, node_lost=True, error=line.strip()) if is_node(first) else None
     match = _TASK_LINE.search(line)
     if match is None:
         return None
     task, what = int(match["task"]), match["what"].strip()
-    if code := re.match(r"Exited with exit code (\d+)", what):
+    if code := re.match(r"Exited with exit code ([0-9]{1,3})\b", what):
         return Evidence(task, match["node"], code=int(code[1]))
     if what.startswith("Out Of Memory"):
         return Evidence(task, match["node"], out_of_memory=True, error=what)
@@ -203,12 +204,9 @@ def read_look(node: str, text: str) -> Looked | None:
     A probe that could not run its program has reached the node all the same.
     """
     for line in text.splitlines():
-        if line.startswith("{"):
-            try:
-                steps = json.loads(line)["steps"]
-                return Looked(node, True, tuple((str(step), str(states)) for step, states in steps.items()))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                continue
+        steps = (read_object(line) or {}).get("steps") if line.startswith("{") else None
+        if isinstance(steps, dict):
+            return Looked(node, True, tuple((step, str(states)) for step, states in steps.items()))
     if any(words in text for words in _UNREACHABLE):
         return Looked(node, False)
     return Looked(node, True) if _TASK_LINE.search(text) else None
@@ -266,6 +264,9 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         run_mark: what the comment of its jobs begins with (RunDir.mark).
         array: a job array that was submitted by hand, whose tasks are this run's.
         known: the pool of each job that we have submitted ourselves, by name.
+
+    Raises:
+        ValueError: what it says of one of these jobs makes no sense.
     """
     out = []
     for line in text.splitlines():
@@ -274,7 +275,7 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
             continue
         name, job, state, reason, nodes, began, ends, cut, base, comment = (field.strip() for field in fields)
         mark, _, pool = comment.removesuffix("|").rpartition(":")
-        if mark == run_mark and pool.isdigit():
+        if mark == run_mark and re.fullmatch("[0-9]{1,9}", pool):
             number = int(pool)
         elif name in known or (array is not None and base == array and name != base):
             number = known.get(name, 0)
@@ -283,6 +284,8 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         state = "RUNNING" if state == "SIGNALING" else state  # its batch process is being sent a signal
         runs = state == "RUNNING"
         hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
+        if not all(is_node(host) for host in hosts):
+            raise ValueError(f"not the nodes of job {name}: {nodes!r:.80}")
         waits = reason if state == "PENDING" else ""
         start, end, told = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
         preempted = start is not None and told is not None and told >= start  # else: before it was requeued
@@ -295,7 +298,7 @@ def _unix(text: str) -> float | None:
     """Slurm's time, which is local, in seconds of unix time; None: it is none."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -322,8 +325,11 @@ def read_sinfo(text: str) -> list[Partition]:
         if len(fields) != 5:
             continue
         name, state, nodes, cpus, gres = fields
-        count = int(re.sub(r"\D", "", cpus) or 0)
-        out.append(Partition(name.rstrip("*"), name.endswith("*"), state == "up", int(nodes), count, read_gpus(gres)))
+        if (count := re.fullmatch("[0-9]{1,9}", nodes)) is None:
+            continue
+        per_node = int(re.sub("[^0-9]", "", cpus)[:9] or 0)
+        up, default = state == "up", name.endswith("*")
+        out.append(Partition(name.rstrip("*"), default, up, int(count[0]), per_node, read_gpus(gres)))
     return out
 
 
@@ -333,7 +339,7 @@ def read_gpus(gres: str) -> int:
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         words = part.split(":")
         if words[0] == "gpu":
-            total += int(words[-1]) if words[-1].isdigit() else 1
+            total += int(words[-1]) if re.fullmatch("[0-9]{1,9}", words[-1]) else 1
     return total
 
 

@@ -17,7 +17,7 @@ from ftslurm.status_groups import GroupStatus, LighthouseStatus, Recovery, scale
 from ftslurm.status_jobs import JobsStatus
 from ftslurm.status_jobs import after as jobs_after
 from ftslurm.status_standbys import StandbyStatus, after, is_standby, taken
-from ftslurm.verdict import ORDERLY, verdict
+from ftslurm.verdict import ORDERLY, mishap, verdict
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,8 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
             return replace(status, excluded_nodes=tuple(n for n in status.excluded_nodes if n != text(event, "node")))
         case "warning":
             return replace(status, warnings=tuple(dict.fromkeys((*status.warnings, text(event, "text") or "?"))))
+        case "controller_error":
+            return replace(status, warnings=tuple(dict.fromkeys((*status.warnings, mishap(event)))))
         case "command" if (text(event, "what") or "").split()[:1] == ["stop"]:
             return replace(status, groups=tuple(_stopping(g) for g in status.groups))
         case "checkpoint_saved" | "checkpoint_restored":
@@ -164,7 +166,8 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
 
 def _started(status: RunStatus, event: Event) -> RunStatus:
     count = integer(event, "groups") or 0
-    roles: list[str | None] = [role for role, size in numbers(event, "roles").items() for _ in range(int(size or 0))]
+    sizes = {role: min(int(size or 0), count) for role, size in numbers(event, "roles").items()}
+    roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
     roles += [None] * count
     new = tuple(GroupStatus(n, waiting_for="nodes", role=roles[n]) for n in range(len(status.groups), count))
     return replace(

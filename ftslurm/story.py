@@ -15,7 +15,8 @@ from contextlib import suppress
 from ftslurm import trust
 from ftslurm.core.past import Past
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.journal import Event, JournalReader, integer, parse
+from ftslurm.journal import Event, JournalReader, integer
+from ftslurm.jsontext import read_object
 from ftslurm.packed import pack, unpack
 from ftslurm.past import Reading
 from ftslurm.rundir import RunDir, replace_text
@@ -92,5 +93,5 @@ def _seq_before(run: RunDir, offset: int) -> int | None:
         start = max(0, offset - _LINE)
         text = os.pread(file.fileno(), offset - start, start)
         if text.endswith(b"\n") and len(text) == offset - start:
-            return integer(parse(text[:-1].split(b"\n")[-1]) or {}, "seq")
+            return integer(read_object(text[:-1].split(b"\n")[-1]) or {}, "seq")
     return None

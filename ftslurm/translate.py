@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from ftslurm import channel
@@ -58,9 +58,12 @@ from ftslurm.core.events import (
 )
 from ftslurm.core.model import Announce, Cause, Evict, Evidence, Saved, StepId
 from ftslurm.core.saving import GOES_ON
+from ftslurm.jsontext import MOST, brief, is_finite, is_whole
 from ftslurm.names import is_node, is_step
 from ftslurm.rundir import LIGHTHOUSE
 from ftslurm.slurm import SRUN_FAILED
+
+_MOST_TEXT = 2 * channel.LONGEST  # characters of a text that are kept: a worker sends none as long
 
 
 def order(action: Action) -> tuple[StepId, bytes] | None:
@@ -93,13 +96,16 @@ def order(action: Action) -> tuple[StepId, bytes] | None:
     return None
 
 
-def translate(step: StepId, message: channel.Message, now: float) -> Event | None:
+def translate(step: StepId, message: channel.Message, now: float, tasks: int) -> Event | None:
     """A worker's message as an event; None for those that only say "I am here".
+
+    Args:
+        tasks: how many the step has.
 
     Raises:
         KeyError, TypeError: a field is missing or is not what it should be.
     """
-    task = _task(message["task"])
+    task = _whole(message["task"], 0, tasks - 1)
     match message["type"]:
         case "hello":
             name = message.get("slurm_step")
@@ -115,8 +121,8 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
                 task,
                 now,
                 state=str(message.get("state") or "?")[:1],
-                step=number if isinstance(number, int) else None,
-                stage=min(max(_whole(message.get("stage") or 0), 0), 4),
+                step=number if _is_count(number) else None,  # a sign of life counts, whatever else is wrong with it
+                stage=stage if _is_count(stage := message.get("stage")) and stage <= 4 else 0,
                 since_s=_seconds(message.get("since_s")),
                 pilot=message["pilot"] if isinstance(message.get("pilot"), bool) else None,
             )
@@ -127,19 +133,19 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
         case "quorum":
             return FirstQuorum(step)
         case "trace":
-            return Traced(step, _printable(str(message["text"]), keep="\n"))
+            return Traced(step, _text(message["text"], keep="\n"))
         case "warning":
-            return Warned(step, _printable(str(message["text"])))
+            return Warned(step, _text(message["text"]))
         case "dumped":
             return Dumped(step, task)
         case "injected" if message.get("error"):
-            return InjectRefused(step, task, str(message["fault"]), _printable(str(message["error"])))
+            return InjectRefused(step, task, _text(message["fault"]), _text(message["error"]))
         case "store":
-            return StoreUp(step, str(message["addr"]), _whole(message["port"]))
+            return StoreUp(step, _text(message["addr"]), _port(message["port"]))
         case "address" if step.unit == LIGHTHOUSE:
             return LighthouseUp(step, _url(message["url"]))
         case "refused" if step.unit == LIGHTHOUSE:
-            return QuorumRefused(step, str(message["reason"]))
+            return QuorumRefused(step, _text(message["reason"]))
         case "broken" if step.unit == LIGHTHOUSE:
             return QuorumBroken(step, _whole(message["quorum_id"]))
         case "progress":
@@ -147,45 +153,45 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
             return Progressed(
                 step,
                 step=_whole(message["step"]),
-                quorum_id=_whole(message["quorum_id"]),
+                quorum_id=_whole(message["quorum_id"], -1),  # torchft's manager has -1 before its first
                 participants=_whole(message["participants"]),
                 committed=_whole(message["committed"]),
                 aborted=_whole(message["aborted"]),
-                gap_s=gap if isinstance(gap, float) else None,
+                gap_s=float(gap) if is_finite(gap) and gap >= 0 else None,
             )
         case "serving":
-            return Serving(step, _printable(str(message["url"])))
+            return Serving(step, _text(message["url"]))
         case "served":
             number = message.get("step")
-            return Served(step, _whole(message["sessions"]), None if number is None else _whole(number))
+            return Served(step, _whole(message["sessions"]), number if _is_count(number) else None)
         case "session":
             return SessionOpened(step, _whole(message["sessions"]))
         case "failed":
-            error = _printable(str(message["error"]))
+            error = _text(message["error"] or "")
             oom = bool(message.get("oom"))
             started = bool(message["started"])
             cause = Cause.UNKNOWN if message.get("refused") else None  # not its fault: there was nobody to heal from
             evidence = Evidence(task, None, code=1, out_of_memory=oom, error=error, started=started, cause=cause)
             return TaskFailed(step, evidence)
         case "restored":
-            return Restored(step, _whole(message["step"]), _printable(str(message.get("path") or "")))
+            return Restored(step, _whole(message["step"]), _text(message.get("path") or ""))
         case "checkpoint":
             why = message.get("error")
             return Checkpointed(
                 step,
                 _whole(message["step"]),
-                _printable(str(message.get("path") or "")),
+                _text(message.get("path") or ""),
                 _seconds(message.get("seconds")),
-                None if why is None else _printable(str(why)),
+                None if why is None else _text(why),
             )
         case "done":
             return ScriptDone(step, task)
         case "exited" if message["code"] == 0:
             return TaskDone(step, task)
         case "exited":
-            code = None if message["code"] is None else _whole(message["code"])
-            number = None if message["signal"] is None else _whole(message["signal"])
-            last = _printable(str(message.get("error") or ""))
+            code = None if message["code"] is None else _whole(message["code"], 0, 255)
+            number = None if message["signal"] is None else _whole(message["signal"], 1, 64)
+            last = _text(message.get("error") or "")
             words = LAST_LINE + last if last else None
             oom = bool(message["oom"])
             return TaskFailed(step, Evidence(task, None, code=code, signal=number, out_of_memory=oom, error=words))
@@ -196,63 +202,75 @@ def translate(step: StepId, message: channel.Message, now: float) -> Event | Non
 def _word(task: int, message: channel.Message) -> Word:
     store, url, step = message.get("store"), message.get("lighthouse"), message.get("step")
     if store is not None and not (isinstance(store, list) and len(store) == 2):
-        raise TypeError(f"not an address and a port: {store!r}")
+        raise TypeError(f"not an address and a port: {brief(store)}")
     return Word(
         task,
         ready=bool(message["ready"]),
         assigned=message["group"] is not None,
         begun=bool(message["begun"]),
-        store=None if store is None else (str(store[0]), _whole(store[1])),
-        lighthouse=None if url is None else str(url),
+        store=None if store is None else (_text(store[0]), _port(store[1])),
+        lighthouse=None if url is None else _text(url),
         floor=_whole(message.get("floor") or 0),
         step=None if step is None else _whole(step),
     )
 
 
-def _printable(text: str, keep: str = "") -> str:
-    """Without the escape sequences that a script may put into its messages, which end up on people's terminals."""
-    return "".join(sign for sign in re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", text) if sign.isprintable() or sign in keep)
+def _text(value: object, keep: str = "") -> str:
+    """A text without the escape sequences that a script may put into it, which would end up on people's terminals."""
+    if not isinstance(value, str):
+        raise TypeError(f"not a text: {brief(value)}")
+    text = re.sub(r"\x1b\[[0-9;]*[A-Za-z]", "", value[:_MOST_TEXT])
+    return "".join(sign for sign in text if sign.isprintable() or sign in keep)
 
 
 def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e9 else 0.0
+    return float(value) if is_finite(value) and 0 <= value < 1e9 else 0.0
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int):
-        raise TypeError(f"not a whole number: {value!r}")
+def _is_count(value: object) -> TypeGuard[int]:
+    return is_whole(value) and value >= 0
+
+
+def _whole(value: object, least: int = 0, most: int = MOST - 1) -> int:
+    if not is_whole(value) or not least <= value <= most:
+        raise TypeError(f"not a whole number from {least} to {most}: {brief(value)}")
     return value
 
 
-def _task(value: object) -> int:
-    if _whole(value) < 0:
-        raise TypeError(f"not the number of a task: {value!r}")
-    return _whole(value)
+def _port(value: object) -> int:
+    return _whole(value, 1, 65535)
 
 
 def _node(value: object) -> str:
     if not is_node(value):
-        raise TypeError(f"not the name of a node: {value!r:.80}")
+        raise TypeError(f"not the name of a node: {brief(value)}")
     return str(value)
 
 
 def _url(value: object) -> str:
+    text = _text(value)
     try:
-        parts = urlsplit(str(value))
-        known = parts.hostname is not None and parts.port is not None
+        parts = urlsplit(text)
+        known = text == value and parts.hostname is not None and parts.port is not None
     except ValueError:
         known = False
     if not known:
-        raise TypeError(f"not an address: {value!r:.80}")
-    return str(value)
+        raise TypeError(f"not an address: {brief(value)}")
+    return text
 
 
 def inject_asked(command: Mapping[str, Any]) -> InjectAsked | None:
     """A drill that somebody wants, by what lies in the inbox; None: it is none."""
     fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
-    if fault in FAULTS and isinstance(group, (int, type(None))) and isinstance(rank, int):
-        return InjectAsked(fault, group, rank, command.get("by", "?"))
+    if fault in FAULTS and (group is None or is_whole(group)) and is_whole(rank):
+        return InjectAsked(str(fault), group, rank, by(command))
     return None
+
+
+def by(command: Mapping[str, Any]) -> str | int:
+    """Who has left a command in the inbox: a user's id, or what was written there instead."""
+    who = command.get("by")
+    return who if is_whole(who) else who[:_MOST_TEXT] if isinstance(who, str) else "?"
 
 
 def ended(
@@ -294,7 +312,7 @@ def asked_by_slurm(
         batch: as in asked_by_signal.
         by: who has said so.
     """
-    if any(word.isdigit() and int(word) > restarts for word in words):
+    if any(re.fullmatch("[0-9]{1,9}", word) and int(word) > restarts for word in words):
         reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
         return [StopAsked(reason, "slurm", Cause.PREEMPTED, "requeued")]
     if "PREEMPTED" in words:

@@ -8,6 +8,14 @@ from ftslurm.journal import Event, integer, text
 ORDERLY = {"cancelled": "was stopped", "time_limit": "was stopped: time limit", "preempted": "was preempted"}
 
 
+def mishap(event: Event) -> str:
+    """What a person reads of an error that the controller has survived (`controller_error`)."""
+    return (
+        f"an error inside ftslurm, in the handling of {text(event, 'where') or 'something'}, which is dropped; the run "
+        f"goes on: {text(event, 'error') or 'unknown'} (the traceback is in the controller's log; please report it)"
+    )
+
+
 def verdict(event: Event) -> str:
     """Why a step ended, for a person: "killed (signal 9) on n2"."""
     code, signal, node = integer(event, "code"), integer(event, "signal"), text(event, "node")

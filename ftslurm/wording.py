@@ -11,7 +11,7 @@ from ftslurm.rundir import LIGHTHOUSE
 from ftslurm.status import RunStatus
 from ftslurm.status_groups import GroupStatus
 from ftslurm.status_standbys import is_standby
-from ftslurm.verdict import ORDERLY, verdict
+from ftslurm.verdict import ORDERLY, mishap, verdict
 
 
 def describe(event: Event, status: RunStatus) -> str | None:
@@ -73,6 +73,8 @@ def describe(event: Event, status: RunStatus) -> str | None:
             return _hang(event)
         case "warning":
             return f"warning: {text(event, 'text')}"
+        case "controller_error":
+            return mishap(event)
         case "fault_injected":
             step = integer(event, "step")
             of_group = step is not None and event.get("group") is not None

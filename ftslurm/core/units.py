@@ -7,11 +7,17 @@ from dataclasses import replace
 
 from ftslurm.config import Config, members, role_of
 from ftslurm.core.model import LIVE, Phase, Place, RunState, Unit
+from ftslurm.rundir import LIGHTHOUSE
 
 
 def tasks_of(unit: Unit, config: Config) -> int:
     """How many tasks a step of this unit has."""
-    return 1 if unit.is_lighthouse else config.groups.nodes * config.groups.workers
+    return step_tasks(unit.name, config)
+
+
+def step_tasks(unit: str, config: Config) -> int:
+    """How many tasks a step of the unit of this name has."""
+    return 1 if unit == LIGHTHOUSE else config.groups.nodes * config.groups.workers
 
 
 def independent(config: Config) -> bool:

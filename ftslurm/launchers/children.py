@@ -25,6 +25,7 @@ from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 
 HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
 ORDER_S = 1.0  # and a process that has been told to end in less
+LONGEST_LINE = 4096  # bytes of a line of the launcher's that are looked at
 STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is gone
 
 
@@ -70,8 +71,8 @@ class _Child:
     id: StepId
     process: subprocess.Popen[bytes]
     by_order: bool
-    out: channel.Lines = field(default_factory=channel.Lines)
-    err: channel.Lines = field(default_factory=channel.Lines)
+    out: channel.Lines = field(default_factory=lambda: channel.Lines(channel.MOST))
+    err: channel.Lines = field(default_factory=lambda: channel.Lines(channel.MOST))
     unsent: bytearray = field(default_factory=bytearray)
     code: int | None = None
 
@@ -256,7 +257,7 @@ class Children:
             if stream == "err":
                 _log(step, data)
                 for line in child.err.feed(data):
-                    yield Complained(child.id, line.decode(errors="replace"))
+                    yield Complained(child.id, line[:LONGEST_LINE].decode(errors="replace"))
             else:
                 for line in child.out.feed(data):
                     message = channel.decode(line)

@@ -265,7 +265,12 @@ class Book:
         """All groups start over, from a checkpoint: the run's highest step is this one now, and no quorum was before.
 
         So they wait for one another as they did at the first start.
+
+        Raises:
+            ValueError: no training takes so many steps.
         """
+        if not 0 <= step < MOST_STEPS:
+            raise ValueError(f"not a step: {step:.3g}")
         self.memory.highest = step
         self.memory.last = None
         self.missed.clear()

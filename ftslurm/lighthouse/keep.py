@@ -19,11 +19,13 @@ import struct
 import threading
 import zlib
 
+from ftslurm.jsontext import MOST, brief, is_whole, read_object
 from ftslurm.lighthouse.book import MOST_STEPS, Memory
 from ftslurm.lighthouse.messages import Malformed, read_quorum
 from ftslurm.lighthouse.quorum import Quorum
 
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
+_LARGEST = 1 << 26  # bytes that are read of a file; none of ours is larger
 BLOCK = 1000  # quorum ids that are reserved at a time
 _HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
 
@@ -53,29 +55,26 @@ class Keep:
         Raises:
             ValueError: lighthouse.json is damaged, or says what cannot be; a person has to decide what to do.
         """
-        memory = Memory()
         try:
-            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY)) as file:
-                text = file.read()
+            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY), "rb") as file:
+                text = file.read(_LARGEST)
+            memory, issued = _read(text)
         except FileNotFoundError:
-            return memory
-        try:
-            kept = json.loads(text)
-            memory.next_id = self.reserved = int(kept["reserved"])
-            memory.highest = int(kept["highest"])
-            memory.checked = bool(kept["checked"])
-            memory.stores = {str(store): (int(g), int(a)) for store, g, a in kept["stores"]}
-            memory.over = {int(group): int(attempt) for group, attempt in kept["over"]}
-            memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
-            issued = int(kept.get("issued", 0))
+            return Memory()
+        except OSError as error:
+            raise ValueError(
+                f"{self._state} cannot be read ({error.strerror}): the run's quorum ids are not known"
+            ) from error
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
         if not 0 <= memory.highest < MOST_STEPS:
             raise ValueError(
-                f'{self._state} says "highest": {memory.highest}, and no training takes so many steps: one request has '
-                "spoilt it, which older versions of ftslurm believed. No group would be let in any more. Write there "
-                "the step that the run has reached instead (`ftslurm status` shows it), and start the run again"
+                f'{self._state} says "highest": {memory.highest!s:.40}, and no training takes so many steps: one '
+                "request has spoilt it, which older versions of ftslurm believed. No group would be let in any more. "
+                "Write there the step that the run has reached instead (`ftslurm status` shows it), and start the run "
+                "again"
             )
+        self.reserved = memory.next_id
         last = self._load_quorum()
         memory.last = last if last is not None and last.id + 1 >= issued else None
         if memory.last is not None:
@@ -89,7 +88,7 @@ class Keep:
         head, data = b"", b""
         with contextlib.suppress(OSError):
             head = os.pread(self._quorum, _HEAD.size, 0)
-            data = os.pread(self._quorum, 1 << 26, _HEAD.size)
+            data = os.pread(self._quorum, _LARGEST, _HEAD.size)
         if len(head) < _HEAD.size:
             return None
         boot, length, checksum = _HEAD.unpack(head)
@@ -98,7 +97,8 @@ class Keep:
             return None
         with contextlib.suppress(Malformed):
             quorum = read_quorum(data)
-            return quorum if all(m.step < MOST_STEPS for m in quorum.members) else None
+            sound = 0 <= quorum.id < MOST and quorum.members and all(m.step < MOST_STEPS for m in quorum.members)
+            return quorum if sound else None
         return None
 
     def write_quorum(self, data: bytes) -> None:
@@ -161,6 +161,33 @@ class Keep:
         with contextlib.suppress(OSError):  # not every file system can
             os.fsync(folder)
         os.close(folder)
+
+
+def _read(text: bytes) -> tuple[Memory, int]:
+    """What lighthouse.json says, and the id of the quorum after the last that was issued when it was written.
+
+    Raises:
+        ValueError, TypeError, KeyError: it says what cannot be, or lacks something.
+    """
+    kept = read_object(text)
+    if kept is None:
+        raise ValueError("it holds no JSON of ours")
+    if isinstance(kept["highest"], bool) or not isinstance(kept["highest"], int):
+        raise TypeError(f"not a step: {brief(kept['highest'])}")
+    memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load tells of one that cannot be
+    if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced")):
+        raise TypeError("stores, over and fenced are lists")
+    memory.checked = bool(kept["checked"])
+    memory.stores = {str(store): (_count(group), _count(attempt)) for store, group, attempt in kept["stores"]}
+    memory.over = {_count(group): _count(attempt, -1) for group, attempt in kept["over"]}
+    memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
+    return memory, _count(kept.get("issued", 0))
+
+
+def _count(value: object, least: int = 0) -> int:
+    if not is_whole(value) or value < least:
+        raise ValueError(f"not a number of ours: {brief(value)}")
+    return value
 
 
 def _boot_id() -> bytes:

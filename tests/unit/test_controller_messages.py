@@ -54,7 +54,7 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> Event | None:
     """A message as it comes out of the channel, translated."""
     message = decode(encode_short(kind, **fields))
     assert message is not None
-    return translate(sender, message, 1000.0)
+    return translate(sender, message, 1000.0, tasks=2)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_malformed_message_raises_only_what_the_controller_catches(kind: str) 
     known = {**MESSAGES, "address": {"task": 0, "url": "http://n1:1"}, "quorum": seen}[kind]
     for field, value in itertools.product(known, WRONG):
         try:
-            translate(LIGHTHOUSE, {"type": kind, **known, field: value}, 1000.0)
+            translate(LIGHTHOUSE, {"type": kind, **known, field: value}, 1000.0, tasks=2)
         except (KeyError, TypeError, ValueError):
             continue
         except Exception as error:

@@ -14,11 +14,12 @@ ROOT = Path(ftslurm.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT.parent).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 LAYERS = """
     __init__ core.__init__
-    errors names packed
+    errors names jsontext packed
     trust
     rundir saved core.saving capped terminal
     key
     config confidential
+    sizes
     checks core.model core.past core.adoption
     core.actions core.events core.phases core.ranks core.units core.drills
     core.restart core.causes core.progress
@@ -40,7 +41,7 @@ LAYERS = """
     checkpoint
     lighthouse launchers.program launchers.aside launchers.children launchers.__init__
     launchers.local launchers.srun launchers.assignment
-    jobs
+    jobs survive
     controller
     status_standbys status_jobs status_groups
     status compose cluster logs

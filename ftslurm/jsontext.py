@@ -1,0 +1,48 @@
+"""Values of JSON that anybody may have written: read without an exception, judged, and named in a log line.
+
+Deep nesting is refused here, because what is done with a value later (comparing, printing, writing) recurses into it.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from typing import Any, TypeGuard
+
+MOST = 2**53  # whole numbers of this size and beyond are no number of ours: other readers of JSON keep none exactly
+DEEPEST = 20  # lists and mappings inside one another; nothing of ours has more than five
+
+
+def read_object(text: bytes | str) -> dict[str, Any] | None:
+    """The object that this text is; None: it is no JSON, another value, or nested more than DEEPEST levels deep."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    opened = text.count(b"{") + text.count(b"[") if isinstance(text, bytes) else text.count("{") + text.count("[")
+    return None if opened > DEEPEST and _deeper(value, DEEPEST) else value
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether a value has more levels of lists and mappings than this."""
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels < 1 or any(_deeper(item, levels - 1) for item in inner)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number between -MOST and MOST. True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool) and -MOST < value < MOST
+
+
+def is_finite(value: object) -> TypeGuard[int | float]:
+    """Whether a value is a number between -MOST and MOST; NaN and the infinities are none, nor are True and False."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
+
+
+def brief(value: object) -> str:
+    """A value for a log line: short, however long or deep it is."""
+    return reprlib.repr(value)

@@ -1,0 +1,105 @@
+"""What a script says over its worker's channel, on purpose or not, does not stop the training."""
+
+from __future__ import annotations
+
+import pytest
+from harness import SCRIPTS, Backend
+
+# Tasks that the step does not have, numbers that cannot be, texts in their place, what is nested for ever, no line end.
+POISON = """
+import json, os, runpy, sys
+
+from ftslurm import channel
+from ftslurm.worker import tell
+
+encode_short = channel.encode_short
+channel.encode_short = lambda kind, raw=None, **fields: raw or encode_short(kind, **fields)
+
+BAD = [-1, 2**53, 10**30, True, float("nan"), float("inf"), "x" * 500, [[1]], {"a": {}}, None]
+KINDS = {
+    "alive": ["step", "stage", "since_s", "state"],
+    "progress": ["step", "quorum_id", "participants", "committed", "aborted", "gap_s"],
+    "checkpoint": ["step", "seconds", "path"],
+    "served": ["sessions", "step"],
+    "store": ["addr", "port"],
+    "hello": ["host", "slurm_step"],
+    "restored": ["step", "path"],
+    "exited": ["code", "signal", "oom", "error"],
+    "adopted": ["step", "store"],
+}
+for bad in BAD:
+    for kind, names in KINDS.items():
+        for name in ("task", *names):
+            tell.say("x", raw=json.dumps({"type": kind, "task": 0, name: bad}).encode() + b"\\n")
+tell.say("x", raw=b'{"type":"ready","task":' + b"[" * 900 + b"]" * 900 + b"}\\n")
+tell.say("warning", text="poison for the translation")
+tell.say("warning", text="poison for the core")
+sys.argv = [os.environ["TOY"], *sys.argv[1:]]
+runpy.run_path(os.environ["TOY"], run_name="__main__")
+"""
+
+# Errors of ours, planted in the controller: Python imports this module before everything else.
+BUGS = """
+import importlib.abc, importlib.util, sys
+
+
+class Planter(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "ftslurm.controller":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def executed(module):
+            execute(module)
+            plant(module)
+
+        spec.loader.exec_module = executed
+        return spec
+
+
+def plant(controller):
+    from ftslurm.core import decide
+
+    translate, observe = controller.translate, decide.observe
+
+    def broken_translate(step, message, *rest):
+        if message.get("text") == "poison for the translation":
+            raise IndexError("planted in the translation")
+        return translate(step, message, *rest)
+
+    def broken_observe(state, event, *rest):
+        if getattr(event, "text", None) == "poison for the core":
+            raise ZeroDivisionError("planted in the core")
+        return observe(state, event, *rest)
+
+    controller.translate, decide.observe = broken_translate, broken_observe
+
+
+sys.meta_path.insert(0, Planter())
+"""
+
+
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+def test_a_poisoned_message_of_a_script_stops_no_training(backend: Backend) -> None:
+    bugs = backend.tmp_path / "bugs"
+    bugs.mkdir()
+    (bugs / "sitecustomize.py").write_text(BUGS)
+    script = backend.script(POISON)
+    backend.environ |= {"PYTHONPATH": str(bugs), "TOY": str(SCRIPTS / "toy.py")}
+    run = backend.start(
+        "groups.count=2", script=script, args={"steps": 20, "steps-file": str(backend.tmp_path / "steps0")}
+    )
+    run.finish()
+    run.check_training(steps=20, survivors={0, 1})
+    errors = {(e["where"], e["error"]) for e in run.named("controller_error")}
+    assert {error for _, error in errors} == {
+        "IndexError: planted in the translation",
+        "ZeroDivisionError: planted in the core",
+    }
+    assert len(run.named("controller_error")) == 2  # and not once for each group
+    assert "planted in the core" in run.text
+    assert "bad message" in run.log("controller.log")
+    assert "Traceback" in run.log("controller.log")
+    assert "NaN" not in (run.dir / "events.jsonl").read_text()

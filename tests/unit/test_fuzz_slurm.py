@@ -1,0 +1,168 @@
+"""Whatever srun, squeue, sinfo, a probe or a pilot prints: it is read, or refused as documented, and soon."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fuzz import DEEP, NUMBERS, TEXTS, VALUES, spoilt, tried
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ftslurm.config import Config
+from ftslurm.core.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
+from ftslurm.core.model import Cause
+from ftslurm.jobs import QUEUE_ASKED, Jobs
+from ftslurm.launchers.aside import Answered
+from ftslurm.launchers.children import Children
+from ftslurm.names import is_job, is_node
+from ftslurm.rundir import RunDir
+from ftslurm.slurm import (
+    expand_hosts,
+    not_adopted,
+    out_of_time,
+    read_gpus,
+    read_look,
+    read_queue,
+    read_sinfo,
+    read_srun,
+)
+from ftslurm.translate import asked_by_slurm
+
+HOSTS = st.one_of(
+    st.text("n1-9[],", max_size=14),
+    st.sampled_from(
+        ["n[1-", "n[9-1]", "n[1-99999999999]", "n[[1-2]]", "n]1[", "n[]", "n[1-9]" * 5, "n[0-9999]x[0-9999]"]
+    ),
+    st.builds(lambda a, b: f"n[{a}-{b}]", NUMBERS, NUMBERS),
+    st.sampled_from(["a" * 4000 + "[1-9999]", ",".join(["n[0-65000]"] * 50), "n[" + "0" * 4000 + "1-65000]"]),
+)
+LINES = st.one_of(
+    st.builds("srun: error: Node failure on {}".format, HOSTS),
+    st.builds("srun: error: {}: task {}: Exited with exit code {}".format, HOSTS, NUMBERS, NUMBERS),
+    st.builds("srun: error: n1: task 0: {}".format, TEXTS),
+    st.builds("srun: error: Task launch for 7.0 failed on node {}: {}".format, HOSTS, TEXTS),
+    st.builds("*** STEP {} ON n1 CANCELLED AT x DUE TO {} ***".format, TEXTS, TEXTS),
+    st.sampled_from(["srun: error: n1: task 0: Exited with exit code " + "9" * 5000]),
+    TEXTS,
+)
+ROW = [
+    "90_0",
+    "91",
+    "RUNNING",
+    "None",
+    "n1",
+    "2026-01-01T00:00:00",
+    "2026-01-02T00:00:00",
+    "N/A",
+    "90",
+    "ftslurm:a-1:0",
+]
+ROWS = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.one_of(HOSTS, TEXTS, st.just("0001-01-01T00:00:00"))), max_size=2).map(
+        lambda changed: "|".join({**dict(enumerate(ROW)), **dict(changed)}[n] for n in range(10)) + "|"
+    ),
+    max_size=3,
+).map("\n".join)
+
+
+@tried(400)
+@given(text=HOSTS)
+def test_a_host_list_is_read_or_refused_and_never_without_bound(text: str) -> None:
+    began = time.monotonic()
+    try:
+        hosts = expand_hosts(text)
+    except ValueError:
+        hosts = []
+    assert sum(map(len, hosts)) < 1 << 25
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("text", ["n[1-", "n[9-1]", "n[[1-2]]", "n]1[", "n[]", "n[1-2-3]", "n[a]", "n 1", "n[1-2],m["])
+def test_broken_brackets_are_no_host_list(text: str) -> None:
+    with pytest.raises(ValueError, match="not a"):
+        expand_hosts(text)
+
+
+@tried(500)
+@given(line=LINES)
+def test_a_line_of_sruns_is_evidence_or_none(line: str) -> None:
+    evidence = read_srun(line)
+    out_of_time(line, "7")
+    if evidence is not None:
+        assert evidence.node is None or is_node(evidence.node)
+        assert evidence.code is None or 0 <= evidence.code <= 999
+        assert not_adopted(evidence) is None or isinstance(str(evidence), str)
+
+
+@tried(200)
+@given(words=st.lists(st.one_of(TEXTS, NUMBERS.map(str), st.just("9" * 5000)), max_size=3))
+def test_what_squeue_says_of_the_jobs_end_is_understood_or_not(words: list[str]) -> None:
+    assert all(asked.cause in Cause for asked in asked_by_slurm(words, Config()))
+
+
+@tried(200)
+@given(
+    text=st.one_of(spoilt({"steps": {"group-0000/1": "ST"}}).map(json.dumps), TEXTS, st.just(DEEP), st.just("{" + DEEP))
+)
+def test_what_a_probe_brings_back_is_a_look_or_none(text: str) -> None:
+    looked = read_look("n1", text)
+    assert looked is None or all(type(word) is str for pair in looked.steps or () for word in pair)
+
+
+@tried(300)
+@given(text=ROWS)
+def test_what_squeue_prints_is_read_or_refused(text: str) -> None:
+    try:
+        jobs = read_queue(text, "ftslurm:a-1", None, {})
+    except ValueError:
+        return
+    assert all(is_node(node) for job in jobs for node in job.nodes)
+
+
+@tried(200)
+@given(cells=st.lists(st.one_of(TEXTS, NUMBERS.map(str)), min_size=5, max_size=5))
+def test_what_sinfo_prints_is_read_or_passed_over(cells: list[str]) -> None:
+    assert all(row.nodes >= 0 for row in read_sinfo("|".join(cells)))
+    assert read_gpus(f"gpu:{cells[0]},gpu:a:²,{cells[1]}") >= 0
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Jobs:
+    run = RunDir(tmp_path / "run")
+    run.create()
+    return Jobs(Config(), run, Children(run.root, local=False))
+
+
+def test_an_answer_of_squeues_that_makes_no_sense_is_none(jobs: Jobs) -> None:
+    row = "|".join([*ROW[:4], "n[1-", *ROW[5:9], f"{jobs.mark}:0"])
+    (event,) = jobs.answered(Answered(QUEUE_ASKED, 0, row))
+    assert isinstance(event, JobsUnknown)
+    (event,) = jobs.answered(Answered(QUEUE_ASKED, 0, row.replace("n[1-", "n[1-2]")))
+    assert isinstance(event, JobsSeen)
+
+
+@pytest.mark.parametrize("text", ["7", "[7]", '{"a":1}', "[" * 5000, '["--me"]', "null", ""])
+def test_what_sbatch_did_not_print_is_no_job(jobs: Jobs, text: str) -> None:
+    (event,) = jobs.answered(Answered("request 0", 0, text))
+    assert isinstance(event, Submitted)
+    assert event.names == ()
+
+
+def test_what_lies_in_the_inbox_is_a_command_or_none(jobs: Jobs) -> None:
+    known = {"name": "90_0", "groups": 2, "nodes": "n1", "job": "91", "ends": 1.0, "signal": "SIGTERM", "by": 1000}
+
+    @tried(300)
+    @given(what=st.sampled_from(["scale", "leaving", "pilot"]), command=spoilt(known, st.one_of(VALUES, HOSTS)))
+    def commanded(what: str, command: dict[str, Any]) -> None:
+        jobs.pools = {"90_0": 0}
+        for event in jobs.told({**command, "what": what}, 1000.0):
+            if isinstance(event, ScaleAsked):
+                assert type(event.groups) is int
+            if isinstance(event, JobsSeen):
+                assert all(is_job(job.id) and all(map(is_node, job.nodes)) for job in event.jobs)
+
+    commanded()

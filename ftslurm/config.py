@@ -144,6 +144,10 @@ class LighthouseConfig:
     quorum_tick_ms: int = (
         20  # how often the Lighthouse looks; at 20 groups of heartbeats it still costs no CPU to speak of
     )
+    # Our own gives no quorum to groups none of which has the training's state, and to no group at a step beyond it.
+    # false: any group at any step gets one, as with torchft's, for scripts whose steps do not rise one by one. Workers
+    # and the controller still see to it that a group that comes back does not begin anew.
+    lineage: bool = True
 
 
 @dataclass

@@ -59,6 +59,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "join_timeout_ms": lighthouse.join_timeout_ms,
             "heartbeat_timeout_ms": lighthouse.heartbeat_timeout_ms,
             "quorum_tick_ms": lighthouse.quorum_tick_ms,
+            "lineage": lighthouse.lineage,
         }
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
     if not local and config.cluster.mode == "array":

@@ -67,6 +67,7 @@ class Keep:
             memory.stores = {str(store): (int(g), int(a)) for store, g, a in kept["stores"]}
             memory.over = {int(group): int(attempt) for group, attempt in kept["over"]}
             memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
+            memory.former = dict.fromkeys(str(name) for name in kept.get("former", ()))
             issued = int(kept.get("issued", 0))
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
@@ -132,6 +133,7 @@ class Keep:
                 "stores": [[store, *owner] for store, owner in memory.stores.items()],
                 "over": [[group, attempt] for group, attempt in memory.over.items()],
                 "fenced": list(memory.fenced),
+                "former": list(memory.former),
             }
         )
 

@@ -56,6 +56,7 @@ from ftslurm.launchers.children import Children, Complained, Gone, News, Said
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.program import Launcher
 from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.no_step import with_last_lines
 from ftslurm.past import claim, newest_checkpoint
 from ftslurm.rundir import LIGHTHOUSE, RunDir
 from ftslurm.translate import ANSWER_S, MARGIN_S, asked_by_signal, asked_by_slurm, ended, inject_asked, order, translate
@@ -289,6 +290,8 @@ class Controller:
                 step = StepId(str(fields["unit"]), int(str(fields["attempt"])))
                 rank = int(str(fields["rank"])) if fields["rank"] is not None else 0
                 fields["log"] = str(self._log_of(step, rank))
+            elif record.event == "no_first_step":
+                fields = with_last_lines(fields, self.run_dir)
             written = self.journal.append(record.event, **fields)
             if record.event != "progress":
                 log.info("%s", written)

@@ -22,6 +22,7 @@ from ftslurm.core import (
     history,
     jobs,
     launching,
+    no_step,
     rollover,
     scale,
     servers,
@@ -92,7 +93,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.saving.until] if state.saving is not None else []
     due += [*health.deadlines(state, config), *hangs.deadlines(state, config)]
-    due += [*supply.deadlines(state, now, config), *adopt.deadlines(state)]
+    due += [*supply.deadlines(state, now, config), *adopt.deadlines(state), *no_step.deadlines(state, config)]
     return min((time for time in due if now < time < inf), default=None)
 
 
@@ -307,5 +308,6 @@ RULES = (
     _bring_down,
     health.forget,
     hangs.forget,
+    no_step.watch,
     _finish,
 )

@@ -217,6 +217,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
         actions.append(adopt.joined(unit, fields, now))
     counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
     actions.append(Record("progress", fields | counts))
+    unit = replace(unit, aborted=event.aborted)
     if event.committed > 0:
         unit = replace(unit, step=event.step)
         state = replace(state, step=event.step if state.resuming else max(state.step, event.step), resuming=False)

@@ -24,7 +24,7 @@ LAYERS = """
     core.restart core.causes
     core.placement core.orders core.jobs
     core.drilling core.health core.standby core.supply
-    core.hangs core.servers core.scale
+    core.hangs core.servers core.scale core.no_step
     core.ended core.adopt core.history
     core.rollover
     core.vacate
@@ -32,7 +32,7 @@ LAYERS = """
     core.observe
     core.decide
     channel slurm journal inbox wakeup runs heard
-    past lead about
+    past lead about no_step
     verdict
     positions agreement
     translate worker snapshot

@@ -50,6 +50,7 @@ _AT_LEAST: Mapping[str, float] = {
     "health.start_timeout_s": 1,
     "health.join_timeout_s": 0,
     "health.wait_timeout_s": 0,
+    "health.first_step_s": 0,
     "health.hang_after_s": 0,
     "standby.count": 0,
     "faults.mean_s": 0,

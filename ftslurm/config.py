@@ -146,6 +146,10 @@ class LighthouseConfig:
     quorum_tick_ms: int = (
         20  # how often the Lighthouse looks; at 20 groups of heartbeats it still costs no CPU to speak of
     )
+    # Our own gives no quorum to groups none of which has the training's state, and to no group at a step beyond it.
+    # false: any group at any step gets one, as with torchft's, for scripts whose steps do not rise one by one. Workers
+    # and the controller still see to it that a group that comes back does not begin anew.
+    lineage: bool = True
 
 
 @dataclass
@@ -181,6 +185,9 @@ class HealthConfig:
     orphan_after_s: float = 60.0  # a worker that hears nothing from its controller for this long ends itself
     start_timeout_s: float = 600.0  # from launch until every worker is ready and the script runs
     join_timeout_s: float = 1800.0  # from then to the first committed step, while others commit; 0: no limit
+    # No step of any group so long after all scripts run: people are told what the ranks do and have printed last, and
+    # again after twice the time. Nothing is ended. 0: off.
+    first_step_s: float = 120.0
     wait_timeout_s: float = 0.0  # how long a group may wait for a node before it is given up; 0: as long as the run
     # A group behind the others that has not moved for this long is hung; 0: off. Longer than the longest pause that
     # one group makes alone (evaluation, a checkpoint), and than torchft heals.

@@ -60,6 +60,7 @@ from ftslurm.launchers.children import Children, Complained, Gone, News, Said
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.program import Launcher
 from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.no_step import with_last_lines
 from ftslurm.past import claim, home, newest_checkpoint
 from ftslurm.rundir import LIGHTHOUSE, RunDir
 from ftslurm.survive import Mishaps, decide, described
@@ -330,6 +331,8 @@ class Controller:
                 step = StepId(str(fields["unit"]), int(str(fields["attempt"])))
                 rank = int(str(fields["rank"])) if fields["rank"] is not None else 0
                 fields["log"] = str(self._log_of(step, rank))
+            elif record.event == "no_first_step":
+                fields = with_last_lines(fields, self.run_dir)
             written = self.journal.append(record.event, **fields)
             if record.event != "progress":
                 log.info("%s", written)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ftslurm.core.model import Phase
 from ftslurm.journal import Event, integer, names, number, numbers, text
+from ftslurm.no_step import sentence
 from ftslurm.rundir import LIGHTHOUSE
 from ftslurm.skim import RATE_WINDOW_S
 from ftslurm.status_groups import GroupStatus, LighthouseStatus, Recovery, scaled, without_left
@@ -48,12 +49,18 @@ class RunStatus:
     excluded_nodes: tuple[str, ...] = ()
     checkpoint: int | None = None  # the step of the newest that was saved, or that all groups started from
     warnings: tuple[str, ...] = ()  # what the user should know, in plain words
+    no_step: str | None = None  # that no step is committed although all scripts run, and what they do
 
     @property
     def steps_per_s(self) -> float | None:
         """The usual rate of the groups: they step together, and one that has just come back measures badly."""
         rates = [g.steps_per_s for g in self.groups if g.steps_per_s is not None]
         return median(rates) if rates else None
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """The warnings, and what is the matter for as long as it is."""
+        return self.warnings if self.no_step is None else (*self.warnings, self.no_step)
 
     @property
     def stepping(self) -> int:
@@ -148,13 +155,16 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
             return replace(status, warnings=tuple(dict.fromkeys((*status.warnings, text(event, "text") or "?"))))
         case "controller_error":
             return replace(status, warnings=tuple(dict.fromkeys((*status.warnings, mishap(event)))))
+        case "no_first_step":
+            return replace(status, no_step=sentence(event))
         case "command" if (text(event, "what") or "").split()[:1] == ["stop"]:
             return replace(status, groups=tuple(_stopping(g) for g in status.groups))
         case "checkpoint_saved" | "checkpoint_restored":
             return replace(status, checkpoint=integer(event, "step"))
         case "full_restart":
             step, back = integer(event, "step") or 0, integer(event, "checkpoint_step")
-            return replace(status, checkpoint=back, full_restarts=(*status.full_restarts, (step, back)))
+            restarts = (*status.full_restarts, (step, back))
+            return replace(status, checkpoint=back, full_restarts=restarts, no_step=None)
         case "step_adopted" if (group := _current(status, event)) is not None:
             return _put(status, replace(group, start=status.starts))
         case "run_requeued":
@@ -244,7 +254,7 @@ def _joined(status: RunStatus, event: Event) -> RunStatus:
         return status
     group = replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None)
     first_step = integer(event, "step") if status.first_step is None else status.first_step
-    status = _timed(replace(status, first_step=first_step), event, number(event, "recovery_s"))
+    status = _timed(replace(status, first_step=first_step, no_step=None), event, number(event, "recovery_s"))
     return _progressed(status, group, event)
 
 

@@ -45,7 +45,7 @@ def to_json(status: RunStatus, now: float) -> dict[str, object]:
         "restarts": status.restarts,
         "longest_gap_s": _rounded(status.longest_gap[0] if status.longest_gap else None),
         "excluded_nodes": list(status.excluded_nodes),
-        "warnings": list(status.warnings),
+        "warnings": list(status.cautions),
         "checkpoint": status.checkpoint,
         "lighthouse": status.lighthouse
         and {

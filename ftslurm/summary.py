@@ -58,7 +58,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
             log = f" - log: {wording.short_log(g.last_log)}" if g.last_log else ""
             facts.add_row(wording.called(g), Text(f"{g.last_error or 'given up'}{log}", "red"))
-    for words in status.warnings:
+    for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     facts.add_row("logs", Text(str(run.logs)))
     parts: list[RenderableType] = [head, Text(), facts]

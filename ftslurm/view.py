@@ -45,6 +45,7 @@ _EVENTS = {
     "node_silent": "yellow",
     "hang_found": "red",
     "warning": "bold yellow",
+    "no_first_step": "bold yellow",
     "group_waits": "yellow",
     "allocation_lost": "yellow",
     "allocation_refused": "bold yellow",
@@ -240,7 +241,7 @@ def render(
     if note is not None and running:
         parts.append(Text(note, "bold red"))
     low = height < 40  # a line each; they have been told in full
-    warnings = [f"warning: {words}" for words in status.warnings if running]
+    warnings = [f"warning: {words}" for words in status.cautions if running]
     parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
     room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
     notes = (wording.standbys(status), wording.left_out(status), wording.checkpoint(status))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from ftslurm import wording_jobs
 from ftslurm.core.model import Phase
 from ftslurm.journal import Event, integer, names, number, text
+from ftslurm.no_step import sentence
 from ftslurm.rundir import LIGHTHOUSE
 from ftslurm.status import RunStatus
 from ftslurm.status_groups import GroupStatus
@@ -75,6 +76,8 @@ def describe(event: Event, status: RunStatus) -> str | None:
             return f"warning: {text(event, 'text')}"
         case "controller_error":
             return mishap(event)
+        case "no_first_step":
+            return f"warning: {sentence(event)}"
         case "fault_injected":
             step = integer(event, "step")
             of_group = step is not None and event.get("group") is not None

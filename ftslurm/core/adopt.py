@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ftslurm.config import Config
+from ftslurm.config import Config, most_groups
 from ftslurm.core import fate, jobs
 from ftslurm.core.actions import Action, Attach, Record
 from ftslurm.core.adoption import Adoption
@@ -92,15 +92,15 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, Record]
     )
 
 
-def scaled(state: RunState, past: Past) -> RunState:
+def scaled(state: RunState, past: Past, config: Config) -> RunState:
     """As many groups as `ftslurm scale` had made them."""
     if past.groups is None:
         return state
-    last = dict(past.attempts)
-    more = [group_unit(group) for group in range(len(state.groups), past.groups)]
+    last, count = dict(past.attempts), min(past.groups, most_groups(config))
+    more = [group_unit(group) for group in range(len(state.groups), count)]
     new = [Unit(name, len(state.groups) + i, attempt=last.get(name, -1)) for i, name in enumerate(more)]
-    parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[past.groups :])
-    return replace(state, groups=(*state.groups[: past.groups], *new), parked=parked)
+    parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[count:])
+    return replace(state, groups=(*state.groups[:count], *new), parked=parked)
 
 
 def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:

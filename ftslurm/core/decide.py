@@ -24,6 +24,7 @@ from ftslurm.core import (
     history,
     jobs,
     launching,
+    no_step,
     progress,
     rollover,
     scale,
@@ -107,7 +108,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.saving.until] if state.saving is not None else []
     due += [*health.deadlines(state, config), *hangs.deadlines(state, config)]
     due += [*supply.deadlines(state, now, config), *adopt.deadlines(state), *jobs.pilot_deadlines(state)]
-    due += [*echo.deadlines(state, config), *fate.deadlines(state)]
+    due += [*echo.deadlines(state, config), *fate.deadlines(state), *no_step.deadlines(state, config)]
     return min((time for time in due if now < time < inf), default=None)
 
 
@@ -326,5 +327,6 @@ RULES = (
     _bring_down,
     health.forget,
     hangs.forget,
+    no_step.watch,
     _finish,
 )

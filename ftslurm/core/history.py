@@ -34,7 +34,7 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
     if event.refused is not None:
         return replace(state, ending=Ending("failed", event.refused)), []
     if past is not None:
-        state, last = adopt.scaled(state, past), dict(past.attempts)
+        state, last = adopt.scaled(state, past, config), dict(past.attempts)
         exits = dict(past.exits)
         for unit in state.units:
             state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))

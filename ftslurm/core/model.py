@@ -231,6 +231,7 @@ class Unit:
     servers: tuple[str, ...] = ()  # where this attempt was last told that those of the serving groups are
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
     restored: int | None = None  # the step of the checkpoint that it has loaded
+    aborted: int = 0  # how many steps it has tried and not committed, as it has told last
     floor: int = 0  # its first committed step must be above this one, or it has begun a new history
     wanted: int = 0  # the step from which on it was last asked for a checkpoint
     seen: tuple[int, int] | None = None  # quorum and step in which our own Lighthouse last saw it: newer than `step`
@@ -389,6 +390,7 @@ class RunState:
     told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
     allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
     warnings: frozenset[str] = frozenset()  # those the user has been told
+    stepless: tuple[float, float] | None = None  # since when all scripts run without a step, and told after how long
     ending: Ending | None = None
     finished: bool = False
 

@@ -228,7 +228,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
         unit = replace(unit, marks=replace(unit.marks, joined=now))
         actions.append(adopt.joined(unit, fields, now))
     counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
-    unit, line = progress.reported(unit, fields | counts, now, len(state.groups))
+    unit, line = progress.reported(replace(unit, aborted=event.aborted), fields | counts, now, len(state.groups))
     actions += line
     if event.committed > 0:
         unit = replace(unit, step=event.step)

@@ -59,6 +59,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "join_timeout_ms": lighthouse.join_timeout_ms,
             "heartbeat_timeout_ms": lighthouse.heartbeat_timeout_ms,
             "quorum_tick_ms": lighthouse.quorum_tick_ms,
+            "lineage": lighthouse.lineage,
         }
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
     shared += ["--pilot"] if launch.place.allocation is not None else []
@@ -104,6 +105,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_DIR": str(run.root),
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
+        "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
         **({confidential.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),
         "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),

@@ -4,8 +4,8 @@
 serves; what it has to remember is in the folder NAME, and one that is started again with the same name goes on there.
 
 Any manager is let in that has the token, which is part of the address; with open=true any at all, as by torchft's own.
-What remains is the memory: quorum ids never go back, and as long as anybody is there who may have it, a training is not
-begun anew by a group that has not healed.
+What remains is the memory: quorum ids never go back, and as long as anybody is heard who may have the training's state,
+no group begins it anew (lineage=off: any may, as with torchft's own).
 """
 
 from __future__ import annotations
@@ -38,9 +38,11 @@ SETTINGS: dict[str, int] = {
     "join_timeout_ms": _DEFAULT.join_timeout_ms,
     "heartbeat_timeout_ms": _DEFAULT.heartbeat_timeout_ms,
     "quorum_tick_ms": _DEFAULT.quorum_tick_ms,
-    # When nobody has been heard for so long, nobody has the state any more: who comes then may begin anew, from an
-    # older checkpoint, say. In a run of ftslurm the controller knows that.
-    "forget_after_ms": 60_000,
+    # When nobody who has the state was heard for so long, nobody is left: who comes then may begin anew, from an older
+    # checkpoint, say. (In a run of ftslurm the controller knows that.) Managers beat every 100 ms, and groups that
+    # crash are silent at once: this is the length of a network outage that must not cost the steps since the last
+    # checkpoint. It must be well below the 60 s after which torchft's managers give a quorum up.
+    "forget_after_ms": 15_000,
 }
 NOT_PROTECTED = (
     "the token keeps others out of the quorum, but travels in clear text: who can listen on the network can read it",
@@ -53,6 +55,7 @@ python -m ftslurm.lighthouse [KEY=VALUE ...]: a torchft Lighthouse without a run
 
   name=NAME       its address is in NAME.url while it serves, what it remembers in the folder NAME (default: lighthouse)
   open=true       no token: any manager that reaches the port is let in, also another user's
+  lineage=off     steps are not compared: any group may begin anew at any time, as with torchft's own Lighthouse
 {{settings}}
 
 The address has a token: http://TOKEN@host:port, in NAME.url, which only you may read. Give it to torchft's managers as
@@ -64,8 +67,10 @@ What it does not protect:
   {NOT_PROTECTED[1]}
   {NOT_PROTECTED[2]}
 
-While anybody of the old training is heard, groups that begin anew get no quorum. To begin anew on purpose end all of
-them and wait for forget_after_ms, or start a Lighthouse with another name.
+While anybody is heard who was in a quorum of the training, groups with an older state get no quorum: they heal, or
+wait. When all of those have been silent for forget_after_ms, who comes may begin anew, from an older checkpoint. Who
+was only suspended, or cut off, is refused once somebody has: its group has to be started again, and heals. With
+lineage=off nobody waits, and a group at a lower step may carry the training on by itself.
 """
 
 
@@ -75,6 +80,7 @@ class Told:
 
     name: str = "lighthouse"
     open: bool = False  # without a token
+    lineage: bool = True
     settings: Mapping[str, int] = field(default_factory=lambda: dict(SETTINGS))
 
 
@@ -84,27 +90,29 @@ def read(words: Sequence[str]) -> Told:
     Raises:
         ConfigError: it names the word and what there is.
     """
-    name, is_open, settings = "lighthouse", False, dict(SETTINGS)
+    name, is_open, lineage, settings = "lighthouse", False, True, dict(SETTINGS)
     for word in words:
         key, equals, value = word.partition("=")
         if key == "name" and value:
             name = value
         elif key == "open" and value in ("true", "false"):
             is_open = value == "true"
+        elif key == "lineage" and value in ("on", "off"):
+            lineage = value == "on"
         elif key == "token":
             raise ConfigError(
                 f"a token in a command line can be read by all users: put it into the variable {VARIABLE}"
             )
         elif not equals or key not in settings:
             known = ", ".join(f"{k}=N" for k in settings)
-            raise ConfigError(f"{word!r}: there are name=NAME, open=true and {known}; --help says more")
+            raise ConfigError(f"{word!r}: there are name=NAME, open=true, lineage=off and {known}; --help says more")
         elif not (value.isascii() and value.isdigit()):
             raise ConfigError(f"{word!r}: must be a whole number")
         else:
             settings[key] = int(value)
     if settings["min_replicas"] < 1 or settings["quorum_tick_ms"] < 1 or settings["port"] > 65535:
         raise ConfigError("min_replicas and quorum_tick_ms must be at least 1, port at most 65535")
-    return Told(name, is_open, settings)
+    return Told(name, is_open, lineage, settings)
 
 
 def main(words: Sequence[str]) -> int:
@@ -136,11 +144,12 @@ async def _serve(told: Told) -> NoReturn:
     server, url = await (_open(told) if told.open else _with_token(told))
     url_file = Path(f"{told.name}.url")
     write_private(str(url_file), f"{url}\n")
-    forgetting = asyncio.create_task(_forget(server, told.settings["forget_after_ms"] / 1000))
+    forgetting = asyncio.create_task(_forget(server, told.settings["forget_after_ms"] / 1000)) if told.lineage else None
     try:
         await server.tick()
     finally:
-        forgetting.cancel()
+        if forgetting is not None:
+            forgetting.cancel()
         with suppress(OSError):
             url_file.unlink()
         server.keep.write_state(server.keep.snapshot(server.book.memory))
@@ -148,7 +157,8 @@ async def _serve(told: Told) -> NoReturn:
 
 
 def _options(told: Told) -> dict[str, Any]:
-    return {**told.settings, "local": False, "may_move": False, "folder": os.path.abspath(told.name)}
+    places = {"local": False, "may_move": False, "folder": os.path.abspath(told.name)}
+    return {**told.settings, **places, "lineage": told.lineage}
 
 
 async def _open(told: Told) -> tuple[Server, str]:
@@ -197,14 +207,17 @@ async def _bind(port: int) -> socket.socket:
 
 
 async def _forget(server: Server, after_s: float) -> NoReturn:
-    """Let a new history begin once nobody is left of the old one; who is refused because of it does not count."""
-    heard = now()
+    """Let a new history begin once nobody who may have the old one's state has been heard for so long.
+
+    Time in which this process itself stood still does not count: it could not hear anybody.
+    """
     while True:
-        await asyncio.sleep(min(1.0, after_s / 4))
+        before, pause = now(), min(1.0, max(0.05, after_s / 4))
+        await asyncio.sleep(pause)
         book = server.book
-        heard = max([heard, *(beat for name, beat in book.beats.items() if name in book.holders)])
-        if now() - heard >= after_s and book.memory.highest > 0:
-            log(f"nobody has been heard for {after_s:g} s: who comes now may begin anew")
-            book.new_history(0)
+        book.heard += max(0.0, now() - before - pause)
+        if book.forsaken(now(), after_s):
+            log(f"nobody who has the training's state was heard for {after_s:g} s: who comes now may begin anew")
+            book.give_up()
             server.keep.forget_quorum()
             server.save()

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, judge
+from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, has_state, judge
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s: so early a manager's successor is let in, in time for the quorum without it
 MOST_IDS = 10_000  # of any kind; what is beyond is not remembered
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
+OVER = "this attempt is over: the controller has seen it fail"
+GIVEN_UP = (
+    "nobody of this manager's training was heard for forget_after_ms, and groups that came later have begun anew: "
+    "start its group again, and it heals from them"
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,13 @@ class Memory:
     stores: dict[str, tuple[int, int]] = field(default_factory=dict)  # live: store address -> group, attempt
     over: dict[int, int] = field(default_factory=dict)  # group -> its attempts up to this one are over
     fenced: dict[str, None] = field(default_factory=dict)  # store addresses of attempts that are over
+    former: dict[str, None] = field(default_factory=dict)  # replica ids of histories that were given up (`give_up`)
     last: Quorum | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the present history has had a quorum."""
+        return self.last is not None or self.highest > 0
 
 
 class Book:
@@ -66,8 +77,8 @@ class Book:
     def __init__(self, rules: Rules, memory: Memory, now: float) -> None:
         """Begin, or go on where a predecessor was killed.
 
-        The members of its last quorum count as alive until they have had the time to dial again: else the first of
-        them to come would be alone and everybody there is, and would step by itself.
+        The members of its last quorum count as alive until they have had the time to dial again, and no longer: else
+        the first of them to come would be alone and everybody there is, and would step by itself.
         """
         self.rules = rules
         self.memory = memory
@@ -76,7 +87,9 @@ class Book:
         self.known: dict[str, str] = {}  # replica id -> store address
         self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
-        self.holders: dict[str, None] = {}
+        self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
+        self.heard = now  # when one of them was last heard
+        self.patient_until = now + (BACK_WITHIN_S if memory.begun else 0.0)  # they have had the time to dial by then
         self.missed: dict[str, Member] = {}  # of the last quorum: who may have missed it when the predecessor died
         self.why: NotYet | None = None
         if memory.last is not None:
@@ -85,7 +98,7 @@ class Book:
                     self.gone[member.replica_id] = None
                     continue
                 self._know(member.replica_id, member.store_address)
-                self.beats[member.replica_id] = now + BACK_WITHIN_S
+                self.beats[member.replica_id] = now + max(0.0, BACK_WITHIN_S - rules.heartbeat_timeout_s)
                 self.missed[member.replica_id] = member
             self.holders.update(dict.fromkeys(memory.last.ids))
 
@@ -97,7 +110,9 @@ class Book:
         if name in self.gone or store in self.memory.fenced:
             _remember(self.gone, name)
             self._forget(name)
-            return Refused("this attempt is over: the controller has seen it fail")
+            return Refused(OVER)
+        if self._given_up(name):
+            return Refused(GIVEN_UP, tell=True)
         if self.memory.checked and store not in self.memory.stores:
             return Unknown(store)
         if (why := self._beyond(member)) is not None:
@@ -107,7 +122,9 @@ class Book:
         if name not in self.known and len(self.known) >= MOST_IDS:
             return Refused(f"there are {MOST_IDS} groups already")
         self._know(name, store)
-        self.beats[name] = now  # T: "implicit heartbeat"
+        if not has_state(member, self.memory.highest, of_history=True):
+            self.holders.pop(name, None)  # by its own word it has lost the state, or never got it
+        self._hear(name, now)  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
         if again is not None and self._missed_it(again, member):
             assert self.memory.last is not None
@@ -129,18 +146,18 @@ class Book:
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
         from. So once a quorum has been issued nobody is more than one step beyond the highest. Before the first one
         (of a run, of a new history, after the last one was lost with its machine) groups come with the step of
-        whatever checkpoint their script has loaded.
+        whatever checkpoint their script has loaded. With lineage=off steps may be anything.
         """
         step, highest = member.step, self.memory.highest
         who = f"a manager ({member.replica_id[:60]!a}, store {member.store_address[:40]!a}) asks with step {step}"
         if step >= MOST_STEPS:
             return f"{who}, and no training takes so many: refused"
-        if self.memory.last is None or step <= highest + 1:
+        if not self.rules.lineage or self.memory.last is None or step <= highest + 1:
             return None
         return (
             f"{who}, and no quorum was beyond step {highest}, so that it would not be of this history: refused. Either "
             "its script has loaded a checkpoint of another run, or it commits several steps in one quorum; for the "
-            "second set lighthouse=torchft"
+            "second set lighthouse.lineage=false (of a stand-alone Lighthouse: lineage=off)"
         )
 
     def _taken(self, name: str, store: str, now: float) -> Taken | None:
@@ -178,13 +195,18 @@ class Book:
 
     def beat(self, name: str, now: float) -> None:
         """A heartbeat."""
-        if name in self.gone:
+        if name in self.gone or self._given_up(name):
             return
         if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
             self.prune(now)
             if len(self.beats) >= MOST_IDS:
                 return
+        self._hear(name, now)
+
+    def _hear(self, name: str, now: float) -> None:
         self.beats[name] = now
+        if name in self.holders:
+            self.heard = now
 
     def form(self, now: float) -> Quorum | None:
         """Issue a quorum if there is one. All requests are answered or void then; who is not in it asks again."""
@@ -195,11 +217,14 @@ class Book:
         if not isinstance(verdict, Formed):
             return None
         quorum, memory = verdict.quorum, self.memory
+        if not memory.begun:
+            self._begin(quorum)
         memory.last = quorum
         memory.next_id = max(memory.next_id, quorum.id + 1)
-        memory.highest = max(memory.highest, *(m.step for m in quorum.members))
+        memory.highest = max(memory.highest if self.rules.lineage else 0, *(m.step for m in quorum.members))
         for name in quorum.ids:
             _remember(self.holders, name)
+        self.heard = now
         self.missed.clear()
         self.asking = {}
         return quorum
@@ -275,6 +300,32 @@ class Book:
         self.memory.last = None
         self.missed.clear()
         self.holders.clear()
+
+    # --- without a controller --------------------------------------------------------------------------------------
+
+    def forsaken(self, now: float, after_s: float) -> bool:
+        """Whether nobody who may have the training's state has been heard for so long. Others may be: who comes from
+        an older checkpoint asks again and again, and is refused."""
+        after_s = max(after_s, self.rules.heartbeat_timeout_s)
+        return self.memory.begun and now >= max(self.heard + after_s, self.patient_until)
+
+    def give_up(self) -> None:
+        """Let who comes next begin anew. Should one of the old history come first, it goes on after all."""
+        for name in self.holders:
+            _remember(self.memory.former, name)
+        self.new_history(0)
+
+    def _begin(self, quorum: Quorum) -> None:
+        """The first quorum of a history. With somebody of the one that was given up it is that one, which goes on;
+        without, nobody of that one is let in any more: its state is another one, also where its step is the same."""
+        former = self.memory.former
+        if any(name in former for name in quorum.ids):
+            former.clear()
+        for name in former:
+            self._forget(name)
+
+    def _given_up(self, name: str) -> bool:
+        return name in self.memory.former and self.memory.begun
 
     def _know(self, name: str, store: str) -> None:
         self.known[name] = store

@@ -60,6 +60,7 @@ class Rules:
     min_replicas: int
     join_timeout_s: float
     heartbeat_timeout_s: float
+    lineage: bool = True  # ours: only who has the state of the training carries it on; False: as T, anybody
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     if not members:
         # Ours: T issues an empty quorum here, when somebody new asks with shrink_only, and goes on issuing it.
         return NotYet("nobody who asks may be in it (shrink_only)")
-    if not any(_holds_state(m, view) for m in members):
+    if rules.lineage and not any(has_state(m, view.highest, m.replica_id in view.holders) for m in members):
         best = max(m.step for m in members)
         return NotYet(
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
@@ -155,16 +156,14 @@ def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules)
     return left == before or len(joined) >= rules.min_replicas
 
 
-def _holds_state(member: Member, view: View) -> bool:
+def has_state(member: Member, highest: int, of_history: bool) -> bool:
     """Ours: whether this member has the state of the training, so that it may carry the history on.
 
-    It has reached the highest step. Or it has been part of the history and is one step short of it: groups vote for
-    themselves whether a step is committed, so one may have committed what another has not, and die of it. That one
-    may not be at step 0, however: a fresh group that was let in to heal and could not is there as well.
+    It has reached the highest step. Or it has been part of the history (`of_history`) and is one step short of it:
+    groups vote for themselves whether a step is committed, so one may have committed what another has not, and die of
+    it. That one may not be at step 0, however: a fresh group that was let in to heal and could not is there as well.
     """
-    if member.step >= view.highest:
-        return True
-    return member.replica_id in view.holders and member.step >= max(1, view.highest - 1)
+    return member.step >= highest or (of_history and member.step >= max(1, highest - 1))
 
 
 def _quorum_id(last: Quorum | None, members: tuple[Member, ...], next_id: int) -> int:

@@ -368,7 +368,8 @@ async def open_server(options: dict[str, Any], report: Report, gateway: Gateway 
 
 def prepare(options: dict[str, Any], report: Report) -> Server:
     """A server that goes on where its predecessor was, but is not reached by anybody yet."""
-    rules = Rules(options["min_replicas"], options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000)
+    join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
+    rules = Rules(options["min_replicas"], join_s, silence_s, options.get("lineage", True))
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)

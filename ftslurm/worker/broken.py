@@ -165,6 +165,7 @@ def hang_up(fd: int, name: str) -> None:
 
 
 def quorum_of(store_addr: str) -> int | None:
-    """The quorum's id in the address under which its members meet: HOST:PORT/torchft/ID/RANK; None: another store."""
-    words = store_addr.split("/")
-    return int(words[2]) if len(words) > 2 and words[1] == "torchft" and words[2].isdigit() else None
+    """The quorum's id in the address under which its members meet: HOST:PORT/torchft/ID/RANK, or with one more word
+    before torchft (repeats.py); None: another store."""
+    word = store_addr.partition("/torchft/")[2].partition("/")[0]
+    return int(word) if word.isdigit() else None

@@ -42,6 +42,7 @@ class History:
         self.reached = reached
         self.floor = 0  # no quorum may be below this step; the controller says when the script begins
         self.managers: WeakSet[Any] = WeakSet()
+        self.then: Callable[[Any, Any], None] | None = None  # gets each Manager's answers, unless they are refused
 
     def install(self, module: Any = None) -> None:
         """Watch; `module` is torchft.manager unless a test says."""
@@ -53,7 +54,13 @@ class History:
             self.managers.add(manager)
             client = manager._client
             client = client._client if isinstance(client, _Client) else client
-            manager._client = _Client(client, functools.partial(self._answered, manager, allow_heal))
+
+            def answered(quorum: Any) -> None:
+                self._answered(manager, allow_heal, quorum)
+                if self.then is not None:
+                    self.then(manager, quorum)
+
+            manager._client = _Client(client, answered)
             return find(manager, allow_heal, *args, **kwargs)
 
         @functools.wraps(start)

@@ -188,7 +188,7 @@ def import_everything(
     say: Callable[..., None], refuse: Callable[[str], object], task: Task
 ) -> tuple[Any, Any, Any, Any]:
     """torch, torchft, the patches torchft 0.2.0 needs, and those who watch it: observe, history, unhealed, broken."""
-    from ftslurm.worker import broken, compat, history, observe, unhealed
+    from ftslurm.worker import broken, compat, history, observe, repeats, unhealed
 
     compat.before_import()
     import torch.distributed  # noqa: F401 the script will want it; here it is early
@@ -203,6 +203,8 @@ def import_everything(
     _servers.install()
     past = history.History(refuse, lambda: position.reached)
     past.install()
+    if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
+        past.then = repeats.Repeats().tell_apart
     quorums = broken.Quorums(past.managers, position)
     quorums.install()
     return observer, past, unhealed.Watch(lambda words: warn(words, say)), quorums

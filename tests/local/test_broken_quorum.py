@@ -59,15 +59,56 @@ except Exception as error:
 os.kill(child, signal.SIGKILL)
 os._exit(0)
 """
+REPEATED = """
+from ftslurm.worker.repeats import Repeats
+kept = []
+class Manager:
+    _quorum_id = -1
+def meet(port, rank, members, step):
+    quorum = SimpleNamespace(quorum_id=1, replica_ids=members, max_step=step, store_address=f"127.0.0.1:{port}")
+    Repeats().tell_apart(Manager(), quorum)
+    kept.append(ProcessGroupGloo(timeout=timedelta(seconds=60)))  # torch can deadlock where one is dropped (56297)
+    kept[-1].configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
+    kept[-1].allreduce([torch.ones(1)], AllreduceOptions()).wait()
+others, pipes = [], [os.pipe() for _ in range(6)]
+for number, (port, _) in enumerate(pipes):  # before there is a store: its threads would not be there in a fork
+    others.append(os.fork())
+    if others[-1] == 0:
+        port = int(os.read(port, 9))
+        time.sleep(0.5)  # who is there first finds the address of the one before
+        meet(port, 1, ["a", f"b{number}"], number)
+        time.sleep(1000)
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+start = time.monotonic()
+def end(how):
+    print(f"after {time.monotonic() - start:.1f} s: {how}", flush=True)
+    for other in others:
+        os.kill(other, signal.SIGKILL)
+    os._exit(0)
+threading.Timer(60, end, ("apart",)).start()
+try:
+    for number, other in enumerate(others):
+        os.write(pipes[number][1], str(store.port).encode())
+        meet(store.port, 0, ["a", f"b{number}"], number)
+        os.kill(other, signal.SIGKILL)
+except Exception:
+    end("apart")
+end("together")
+"""
 
 
 def seconds(script: str, *words: str) -> float:
     """Run it; after how many seconds it gave up."""
+    return float(said(script, *words).split()[1])
+
+
+def said(script: str, *words: str) -> str:
+    """The line that tells how it went."""
     command = [sys.executable, "-c", COMMON + script, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S + 60, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("after ")]
     assert lines, done.stdout + done.stderr
-    return float(lines[0].split()[1])
+    return lines[0]
 
 
 @pytest.mark.parametrize("gone", ["no member", "no store"])
@@ -77,3 +118,11 @@ def test_who_connects_to_a_member_that_is_gone_gives_up_as_soon_as_that_is_known
 
 def test_a_collective_with_a_member_whose_node_has_vanished_ends_as_soon_as_that_is_known() -> None:
     assert seconds(HANGS) < SOON_S
+
+
+def test_where_ids_repeat_the_members_of_a_later_quorum_do_not_dial_those_of_an_earlier_one() -> None:
+    """Of two members of a Gloo group one dials, which one is chance: so five quorums of one id follow another.
+
+    Without telling them apart this fails in 31 of 32 runs.
+    """
+    assert said(REPEATED).split()[-1] == "together"

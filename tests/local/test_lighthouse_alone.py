@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import subprocess
 import sys
@@ -81,7 +82,77 @@ def test_it_goes_on_where_it_was_and_forgets_when_nobody_is_left(start: Start, t
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert quorum(tmp_path, "fresh", 3) > 1
+    with pytest.raises(RuntimeError, match="begun anew"):
+        quorum(tmp_path, "a", 8)  # who was only suspended does not come back beside them
     end(second)
+
+
+@contextlib.contextmanager
+def manager(folder: Path, group: str) -> Iterator[Callable[[int, float], int]]:
+    """A group's ManagerServer, whose id is new each time, and which beats; asks for quorums: (step, seconds) -> id."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    server = ManagerServer(
+        replica_id=f"{group}:{store.port}",
+        lighthouse_addr=(folder / "mine.url").read_text().strip(),
+        hostname="127.0.0.1",
+        bind="127.0.0.1:0",
+        store_addr=f"127.0.0.1:{store.port}",
+        world_size=1,
+        heartbeat_interval=timedelta(seconds=0.1),
+        connect_timeout=timedelta(seconds=10),
+        quorum_retries=20,
+    )
+    client = ManagerClient(server.address(), connect_timeout=timedelta(seconds=10))
+
+    def ask_for(step: int, patience_s: float) -> int:
+        wants = {"group_rank": 0, "step": step, "checkpoint_metadata": "", "shrink_only": False, "init_sync": True}
+        return int(client._quorum(**wants, timeout=timedelta(seconds=patience_s), commit_failures=0).quorum_id)
+
+    try:
+        yield ask_for
+    finally:
+        server.shutdown()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_after_a_crash_of_all_groups_those_from_an_older_checkpoint_get_in_by_themselves(
+    restarted: bool, start: Start, tmp_path: Path
+) -> None:
+    """Managers of torchft's ask once, as they do: within the 60 s for which they wait for a quorum."""
+    words = ("quorum_tick_ms=20", "min_replicas=2", "port=0", "heartbeat_timeout_ms=1000", "forget_after_ms=4000")
+    process = start(*words)
+    with ThreadPoolExecutor(2) as pool:
+
+        def train(step: int) -> float:
+            """Both groups get a quorum at this step; after how long, in seconds."""
+            with manager(tmp_path, "a") as a, manager(tmp_path, "b") as b:
+                began = time.monotonic()
+                first, second = pool.map(lambda one: one(step, 60.0), (a, b))
+                assert first == second
+                return time.monotonic() - began
+
+        train(100)
+        if restarted:
+            process.kill()
+            process.wait()
+            (tmp_path / "mine.url").unlink()
+            process = start(*words)
+        waited = train(90)
+    assert 2.0 < waited < 13.0, f"{waited:.1f} s"  # 4 s; after a restart the 10 s in which the old ones might dial
+    end(process)
+
+
+def test_a_lighthouse_that_stood_still_itself_takes_nobody_for_gone(start: Start, tmp_path: Path) -> None:
+    process = start("quorum_tick_ms=20", "heartbeat_timeout_ms=1000", "forget_after_ms=2000")
+    with manager(tmp_path, "a") as a:
+        assert a(100, 10.0) == 1
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(4)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(2)
+        assert a(101, 10.0) == 1
+    assert "may begin anew" not in log(tmp_path)
+    end(process)
 
 
 @pytest.mark.parametrize("word", ["min=2", "port", "port=x", "port=70000", "min_replicas=0", "open=1", "port=²"])
@@ -234,6 +305,7 @@ def test_help_says_what_is_not_protected() -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     for words in (
         "open=true",
+        "lineage=off",
         "http://TOKEN@host:port",
         "clear text",
         "checkpoint servers",

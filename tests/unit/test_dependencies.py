@@ -25,7 +25,7 @@ LAYERS = """
     core.restart core.causes core.progress
     core.placement core.orders core.jobs
     core.drilling core.health core.standby core.supply
-    core.echo core.fate core.hangs core.servers core.scale
+    core.echo core.fate core.hangs core.servers core.scale core.no_step
     core.ended core.adopt core.history
     core.rollover
     core.vacate
@@ -34,7 +34,7 @@ LAYERS = """
     core.decide
     channel slurm journal inbox wakeup runs heard
     skim
-    past lead about
+    past lead about no_step
     verdict
     positions agreement
     translate worker snapshot

@@ -99,6 +99,7 @@ def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> 
         "kind": "ftslurm",
         "heartbeat_timeout_ms": made.lighthouse.heartbeat_timeout_ms,
         "quorum_tick_ms": made.lighthouse.quorum_tick_ms,
+        "lineage": made.lighthouse.lineage,
     }
 
 
@@ -151,6 +152,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_RUN_DIR": "/scratch/it's a run/ddp-1",
         "FTSLURM_RUN_ID": "ddp-1",
         "FTSLURM_STEP": "group-0001/2",
+        "FTSLURM_LIGHTHOUSE": "ftslurm",
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
         "FTSLURM_CHECKPOINT_KEEP": "3",
         "FTSLURM_CHECKPOINT_EVERY": "0",

@@ -69,7 +69,8 @@ def test_the_presets_for_what_fails_switch_it_on() -> None:
 @pytest.mark.parametrize("kind", ["localsgd", "diloco"])
 def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(kind: str) -> None:
     config = composed(f"job={kind}")
-    assert changed(config, "health") == {"join_timeout_s": 2 * config.torchft.quorum_timeout_s}
+    window_s = config.torchft.quorum_timeout_s
+    assert changed(config, "health") == {"join_timeout_s": 2 * window_s, "first_step_s": window_s}
     assert config.health.hang_after_s == 0  # a group that computes for long is never called hung unless somebody asks
     sleep = config.torchft.quorum_timeout_s / (config.torchft.quorum_retries + 1)
     assert sleep == pytest.approx(60 / 201, rel=0.1)  # before a Lighthouse that was away is asked again, as everywhere

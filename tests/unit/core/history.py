@@ -46,7 +46,7 @@ def config(**sections: dict[str, Any]) -> Config:
     """The defaults, but for these: config(groups={"count": 3}). Silence means nothing unless a test says so."""
     made = Config()
     made.health.lost_after_s = made.health.orphan_after_s = inf
-    made.health.join_timeout_s = 0.0
+    made.health.join_timeout_s = made.health.first_step_s = 0.0
     for section, settings in sections.items():
         for key, value in settings.items():
             assert hasattr(getattr(made, section), key), f"no such setting: {section}.{key}"

@@ -295,9 +295,97 @@ def test_the_first_to_come_back_waits_for_the_others(keep: Keep) -> None:
     it = killed_and_back(running("abc"), keep, 2.0)
     it.ask(m("a1", 11), 2.1)
     it.ask(m("b1", 11), 2.1)
-    assert it.form(2.0 + BACK_WITHIN_S) is None
+    assert it.form(2.0 + BACK_WITHIN_S - 0.1) is None
     it.evict(2, 0)
     assert it.form(2.2) is not None
+
+
+def test_who_has_not_dialled_a_successor_in_time_counts_no_longer(keep: Keep) -> None:
+    """Of four dead and two that are new the two are the majority then; before, they waited for five seconds more."""
+    it = killed_and_back(running("abcd"), keep, 2.0)
+    now = 2.0 + BACK_WITHIN_S + 0.1
+    it.beat("a1", now)
+    assert step(it, now, m("a1", 11)).ids == ("a1",)
+
+
+# --- without a controller, who may begin anew ------------------------------------------------------------------------
+
+
+def trained(memory: Memory | None = None) -> Book:
+    """Groups that no controller tells of, at step 10."""
+    it = book(memory)
+    step(it, 0.0, m("a1", 9), m("b1", 9))
+    step(it, 1.0, m("a1", 10), m("b1", 10))
+    return it
+
+
+def test_who_is_refused_does_not_keep_the_old_history_alive() -> None:
+    it = trained()
+    for now in (2.0, 9.0, 16.0):
+        it.beat("a2", now)
+        it.ask(m("a2", 5), now)
+        assert it.form(now) is None
+        assert it.forsaken(now, 15.0) is (now == 16.0)
+    it.give_up()
+    assert step(it, 16.1, m("a2", 5)).ids == ("a2",)
+    assert it.memory.highest == 5
+
+
+def test_a_holder_that_beats_keeps_it_alive_and_one_that_comes_with_an_old_step_does_not() -> None:
+    it = trained()
+    it.beat("b1", 9.0)
+    assert not it.forsaken(23.9, 15.0)
+    it.ask(m("b1", 2), 10.0)  # the same id, and a script that has loaded a checkpoint
+    it.beat("b1", 20.0)
+    assert it.forsaken(24.0, 15.0)
+
+
+def test_nobody_is_forsaken_before_silence_counts_or_before_anything_was_trained() -> None:
+    assert not trained().forsaken(5.9, 0.1)  # heartbeat_timeout_s
+    assert trained().forsaken(6.0, 0.1)
+    assert not book().forsaken(1e9, 15.0)
+    at_zero = book()
+    step(at_zero, 0.0, m("a1", 0))
+    assert at_zero.forsaken(15.0, 15.0)
+    at_zero.give_up()
+    assert step(at_zero, 15.0, m("a2", 90)).ids == ("a2",)  # there was a newer checkpoint
+
+
+def test_a_successor_waits_no_longer_than_its_predecessor_would(keep: Keep) -> None:
+    it = killed_and_back(trained(), keep, 100.0)
+    assert not it.forsaken(114.9, 15.0)
+    assert it.forsaken(115.0, 15.0)
+    assert not it.forsaken(100.0 + BACK_WITHIN_S - 0.1, 1.0)  # they have not had the time to dial
+    assert it.forsaken(100.0 + BACK_WITHIN_S, 1.0)
+
+
+def test_a_suspended_holder_does_not_come_back_beside_a_new_history_even_at_its_step(keep: Keep) -> None:
+    it = trained()
+    it.give_up()
+    step(it, 30.0, m("a2", 5))
+    for one in (it, killed_and_back(it, keep, 31.0)):
+        one.beat("b1", 31.0)
+        refused = one.ask(m("b1", 5), 31.0)
+        assert isinstance(refused, Refused)
+        assert "begun anew" in refused.reason
+        assert step(one, 31.0, m("a2", 6)).ids == ("a2",)  # nobody waits for it
+
+
+def test_a_holder_that_was_only_cut_off_and_comes_first_goes_on() -> None:
+    it = trained()
+    it.give_up()
+    it.ask(m("a2", 5), 30.0)
+    assert step(it, 30.0, m("b1", 10)).ids == ("a2", "b1")  # which heals
+    assert it.memory.highest == 10
+    assert step(it, 31.0, m("a1", 11), m("a2", 11), m("b1", 11)).ids == ("a1", "a2", "b1")
+
+
+def test_without_lineage_any_step_is_as_good_as_another() -> None:
+    it = Book(Rules(1, 10.0, 5.0, lineage=False), Memory(), 0.0)
+    assert step(it, 0.0, m("a1", 7)).id == 1
+    assert step(it, 1.0, m("a1", 0)).id == 1
+    assert step(it, 2.0, m("a1", 70)).ids == ("a1",)
+    assert isinstance(it.ask(m("a1", MOST_STEPS), 3.0), Refused)
 
 
 def test_who_missed_the_last_answer_gets_it_again(keep: Keep) -> None:

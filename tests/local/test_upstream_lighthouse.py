@@ -1,0 +1,77 @@
+"""torchft's own tests of its Lighthouse, as they lie in its wheel, against ours without a controller."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+upstream = pytest.importorskip("torchft.lighthouse_test")
+
+
+class Served:
+    """What torchft's tests take for its LighthouseServer: ours, in a process of its own."""
+
+    folder: Path
+    lineage: str
+    started: list[Served]
+
+    def __init__(self, bind: str, **settings: int) -> None:  # noqa: ARG002 it is "[::]:0"
+        self.name = self.folder / f"lighthouse{len(self.started)}"
+        words = [f"name={self.name}", "open=true", f"lineage={self.lineage}", "quorum_tick_ms=20"]
+        words += [f"{key}={value}" for key, value in settings.items()]
+        self.process = subprocess.Popen([sys.executable, "-m", "ftslurm.lighthouse", *words])
+        self.started.append(self)
+
+    def address(self) -> str:
+        file, deadline = self.name.with_suffix(".url"), time.monotonic() + 20
+        while not file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return file.read_text().strip()
+
+    def shutdown(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], unittest.TestResult]:
+    """Runs one of torchft's tests, with lineage on or off."""
+
+    def run_one(test: str, lineage: str) -> unittest.TestResult:
+        monkeypatch.setattr(Served, "folder", tmp_path, raising=False)
+        monkeypatch.setattr(Served, "lineage", lineage, raising=False)
+        monkeypatch.setattr(Served, "started", [], raising=False)
+        monkeypatch.setattr(upstream, "LighthouseServer", Served)
+        result = unittest.TestResult()
+        try:
+            upstream.TestLighthouse(test).run(result)
+        finally:
+            for one in Served.started:  # torchft's tests leave some running
+                one.shutdown()
+        assert result.testsRun == 1
+        return result
+
+    return run_one
+
+
+@pytest.mark.parametrize("test", unittest.defaultTestLoader.getTestCaseNames(upstream.TestLighthouse))
+def test_with_lineage_off_it_passes_torchfts_own_tests(
+    test: str, run: Callable[[str, str], unittest.TestResult]
+) -> None:
+    result = run(test, "off")
+    assert result.wasSuccessful(), result.errors + result.failures
+
+
+def test_with_lineage_on_a_client_that_goes_back_a_step_gets_no_quorum(
+    run: Callable[[str, str], unittest.TestResult],
+) -> None:
+    """torchft's test asks with step 1, then with step 0."""
+    ((_, error),) = run("test_lighthouse_client_behavior", "on").errors
+    assert "TimeoutError" in error

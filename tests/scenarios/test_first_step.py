@@ -1,0 +1,95 @@
+"""A training that takes no step is told, with what its ranks have said last and a likely reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from harness import Backend, Run
+
+SLURM = pytest.param("slurm", marks=pytest.mark.slurm)
+CATCHES = """
+import time, traceback
+try:
+    raise RuntimeError("no such method of torchft's\\x1b[2J")
+except RuntimeError:
+    traceback.print_exc()
+print("going on without", flush=True)
+time.sleep(600)
+"""
+ASKS = """
+import os, time
+from torchft import Manager, ProcessGroupGloo
+if os.environ["REPLICA_GROUP_ID"] == "{sleeper}":
+    print("still reading data", flush=True)
+    time.sleep(600)
+manager = Manager(
+    pg=ProcessGroupGloo(), min_replica_size={least}, state_dict=dict, load_state_dict=dict.update, init_sync=False
+)
+while True:
+    manager.start_quorum()
+    manager.should_commit()
+    time.sleep(0.1)
+"""
+
+
+def told(run: Run, word: str) -> dict[str, object]:
+    """The first record, and that people see it while it lasts."""
+    record = run.wait_for("no_first_step")
+    run.until(lambda: word in run.text, "the console's line")
+    command = [sys.executable, "-m", "ftslurm", "status", "--json", str(run.dir)]
+    done = subprocess.run(command, env=run.environ, capture_output=True, text=True, check=True, timeout=60)
+    assert any(word in words for words in json.loads(done.stdout)["warnings"])
+    return record
+
+
+def stop(run: Run) -> None:
+    subprocess.run([sys.executable, "-m", "ftslurm", "stop", str(run.dir)], env=run.environ, check=True, timeout=60)
+    run.finish(1, outcome="stopped")
+
+
+def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -> None:
+    run = backend.start("groups.count=2", "health.first_step_s=1", script=backend.script(CATCHES))
+    record = told(run, "no script has asked for a quorum")
+    assert [(g["stage"], g["last"]) for g in record["groups"]] == [  # type: ignore[attr-defined]
+        (None, "RuntimeError: no such method of torchft's\\x1b[2J")
+    ] * 2
+    run.until(lambda: len(run.named("no_first_step")) == 3, "it is told again")
+    seconds = [float(str(e["seconds"])) for e in run.named("no_first_step")]
+    assert [int(s) for s in seconds] == [1, 2, 4]
+    assert "\x1b" not in run.text
+    assert len(run.named("step_launched")) == 3  # nothing was ended
+    stop(run)
+
+
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.parametrize(
+    ("sleeper", "least", "word", "doing"),
+    [
+        (1, 1, "group 0 asked for a quorum and may wait for group 1", (1, None)),
+        (9, 3, "min_replica_size is above the number of groups", None),
+    ],
+)
+def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(
+    backend: Backend, sleeper: int, least: int, word: str, doing: tuple[int | None, ...] | None
+) -> None:
+    script = backend.script(ASKS.format(sleeper=sleeper, least=least))
+    run = backend.start("groups.count=2", "groups.min=2", "health.first_step_s=5", script=script)
+    record = told(run, word)
+    if doing is not None:
+        assert tuple(g["stage"] for g in record["groups"]) == doing  # type: ignore[attr-defined]
+    stop(run)
+
+
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+def test_a_training_that_steps_is_not_told_and_one_that_begins_late_no_longer(backend: Backend) -> None:
+    late = "import time; time.sleep(4)\n" + ASKS.format(sleeper=9, least=1)
+    run = backend.start("groups.count=2", "health.first_step_s=2", script=backend.script(late))
+    told(run, "no step has been committed")
+    run.wait_for("group_joined")
+    command = [sys.executable, "-m", "ftslurm", "status", "--json", str(run.dir)]
+    done = subprocess.run(command, env=run.environ, capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout)["warnings"] == []
+    stop(run)

@@ -1,0 +1,63 @@
+"""What is told of a training that takes no step: the ranks' last lines, whatever is in their logs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ftslurm.no_step import LONGEST, last_line, sentence, with_last_lines
+from ftslurm.rundir import RunDir
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        (b"", ""),
+        (b"loading\nstep 0\n\n", "step 0"),
+        (b"Traceback ...\n  File x\nValueError: boom\nwill wait for others\n", "ValueError: boom"),
+        (b"torch.distributed.DistBackendError: a\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+        (b"no ErrorLog here\n 10%\r 20%\r", "20%"),
+        (b"\x1b]0;mine\x07evil\n", "\\x1b]0;mine\\x07evil"),
+        (b"\xff\xfe\n", "\ufffd\ufffd"),
+        (b"x" * 500, "x" * (LONGEST - 3) + "..."),
+        (b"\x1b" * 500, "\\x1b" * (LONGEST // 4)),
+        (b"RuntimeError: too long ago\n" + b"more\n" * 10_000, "more"),
+    ],
+)
+def test_the_newest_error_is_told_else_the_last_line(log: bytes, line: str, tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(log)
+    assert last_line(tmp_path / "log") == line
+
+
+def test_what_is_no_log_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "link").symlink_to("secret")
+    (tmp_path / "folder").mkdir()
+    assert [last_line(tmp_path / name) for name in ("pipe", "link", "folder", "none")] == [""] * 4
+
+
+def test_the_journal_gets_the_line_of_rank_0_of_the_attempt_that_runs(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    log = run.rank_log("group-0001", 2, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("RuntimeError: boom\n")
+    fields = with_last_lines({"reason": "why", "groups": [{"group": 1, "attempt": 2, "stage": 1}]}, run)
+    assert fields == {"reason": "why", "groups": [{"group": 1, "attempt": 2, "stage": 1, "last": "RuntimeError: boom"}]}
+
+
+def test_people_read_the_reason_and_some_groups() -> None:
+    groups = [{"group": n, "attempt": 0, "stage": n, "last": "x" if n else ""} for n in range(5)]
+    groups[2]["stage"] = None
+    assert sentence({"event": "no_first_step", "seconds": 120.2, "reason": "because", "groups": groups}) == (
+        "no step has been committed 120 s after all scripts had begun: because; group 0 computes; "
+        'group 1 asks for a quorum, its last line: "x"; group 2 has not asked for a quorum, its last line: "x"; '
+        "and 2 more: see the logs"
+    )
+
+
+@pytest.mark.parametrize("groups", [None, 7, [7], [{"group": "x", "stage": 99, "last": 3}]])
+def test_a_damaged_record_is_still_a_sentence(groups: object) -> None:
+    assert sentence({"event": "no_first_step", "groups": groups}).startswith("no step has been committed")

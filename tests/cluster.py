@@ -121,6 +121,16 @@ class Cluster:
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
 
+    def kill_slurmctld(self) -> None:
+        """No job is started, and no Slurm command answered, until it is started again."""
+        self._daemons["slurmctld"].kill()
+        self._daemons.pop("slurmctld").wait()
+
+    def start_slurmctld(self) -> None:
+        """Bring it back; it goes on from what it has saved."""
+        self._spawn("slurmctld", "slurmctld", "-D")
+        self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
+
     def clear(self) -> None:
         """End every job, bring back every node, wait until all are idle: ready for the next test."""
         if jobs := self.run(["squeue", "-h", "-o", "%A"]).split():

@@ -13,7 +13,7 @@ at a time and together (chaos_kinds.py). After each one it waits until all group
     no committed step was lost, redone or changed (chaos_judge.py)
     nobody has a new attempt who was not hit, and nobody more than one
     the attempt that ended has the right cause in the journal
-    nothing is left behind: no process of an attempt that is over, no second step of a group
+    nothing is left behind: no process of an attempt that is over; at the end no process, job or step at all
     how long the hit took to commit again, and how long the others' longest pause was
 
 Every fault is a line of OUT/faults.jsonl with its mode, seed and number; the same three do the same thing to the same
@@ -38,7 +38,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -77,7 +76,12 @@ class Result:
 
     @property
     def bad(self) -> bool:
-        return not self.recovered or bool(self.extra or self.wrong or self.left or self.steps)
+        return self.spoilt or bool(self.extra or self.wrong)
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether the run is of no use any more."""
+        return not self.recovered or bool(self.left or self.steps)
 
 
 class Campaign:
@@ -89,7 +93,6 @@ class Campaign:
         if not kinds:
             raise SystemExit(f"chaos: no kind of {list(only)} belongs to the mode {mode}")
         self.kinds = kinds
-        self.runs = itertools.count()
         self.results: list[Result] = []
         self.ends: list[str] = []  # what was wrong at the end of a run
 
@@ -97,21 +100,23 @@ class Campaign:
         """All faults; a run that one of them has spoilt is given up, and the next one goes on in a new run."""
         numbers = list(self.numbers)
         while numbers:
-            scene, name = self._start()
+            scene, name = self._start(numbers[0])
             try:
                 done = self._faults(scene, numbers[:PER_RUN], name)
                 numbers = numbers[done:]
-                if not self.results[-1].bad and (wrong := end(scene)):
+                if not self.results[-1].spoilt and (wrong := end(scene)):
                     self.ends.append(f"{self.mode} seed {self.seed}, at the end of run {name}: {wrong}")
                     print(self.ends[-1], flush=True)
-                elif not self.results[-1].bad:
+                elif not any(result.bad for result in self.results[-done:]):
                     shutil.rmtree(self.out / name, ignore_errors=True)
             finally:
                 scene.close()
         return self
 
-    def _start(self) -> tuple[Scene, str]:
-        name = f"{self.mode}-{self.seed}-{next(self.runs)}"
+    def _start(self, first: int) -> tuple[Scene, str]:
+        """A run for the faults from this one on, and its name."""
+        name = f"{self.mode}-{self.seed}-{first}"
+        shutil.rmtree(self.out / name, ignore_errors=True)  # of an earlier campaign that did the same
         scene = Scene.start(MODES[self.mode], self.clusters / name, self.out / name)
         if not wait_for(lambda: scene.wrong(0.0) is None, 120):
             wrong = scene.wrong(0.0)
@@ -133,7 +138,7 @@ class Campaign:
             if result.bad:
                 result.kept = str(self.out / name)
             self._note(result)
-            if result.bad:
+            if result.spoilt:
                 return done
         return len(numbers)
 
@@ -144,8 +149,8 @@ class Campaign:
         took = "-" if result.recovery_s is None else f"{result.recovery_s:.1f} s"
         gap = "-" if result.gap_s is None else f"{result.gap_s:.1f} s"
         said = f"{result.mode:<8}{result.number:>5} {result.kind:<22}{result.told:<26} back {took:>7}, gap {gap:>7}"
-        words = [result.why, *result.extra, *result.wrong, *result.left, *result.steps]
-        print(said + (f"  !!! {'; '.join(w for w in words if w)} (see {result.kept})" if result.bad else ""), flush=True)
+        words = "; ".join(w for w in (result.why, *result.extra, *result.wrong, *result.left, *result.steps) if w)
+        print(said + (f"  !!! {words} (see {result.kept})" if result.bad else ""), flush=True)
 
 
 def one(scene: Scene, kind: Kind, rng: Random, result: Result) -> None:
@@ -175,6 +180,9 @@ def _until_well(
 
     def wrong() -> str | None:
         now = scene.attempts()
+        again = {e["unit"] for e in scene.run.named("step_launched") if float(str(e["time"])) > at}
+        if missing := sorted(blow.units - again):
+            return f"{missing} was not launched again"
         if waiting := [g for g in sorted(blow.hit) if now[g] <= before[g]]:
             return f"groups {waiting} have no new attempt"
         if not blow.led and len(scene.run.named("run_started")) <= leaders:
@@ -213,8 +221,8 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
         elif explained:
             result.wrong += [_cause(e) for e in ended if e["cause"] not in blow.causes]
     if result.recovered:
-        wait_for(lambda: not scene.strays() and not scene.doubles(), TIDY_S)
-        result.left = scene.strays() + scene.doubles()
+        wait_for(lambda: not scene.strays(), TIDY_S)
+        result.left = scene.strays()
         innocent = set(scene.groups) - blow.hit - blow.may
         pauses = [_pause(scene, group, at) for group in innocent]
         result.gap_s = round(max(pauses), 3) if pauses else None
@@ -266,10 +274,9 @@ def table(results: Sequence[Result]) -> str:
             counts += [sum(bool(getattr(r, field)) for r in of) for field in ("extra", "wrong", "left", "steps")]
             row = "".join(f"{n:>{width}}" for n, width in zip(counts, (7, 6, 7, 8, 6, 7), strict=True))
             lines.append(f"{name:<22}{row}{_spread([r.recovery_s for r in of])}{_spread([r.gap_s for r in of])}")
-    died = sum(r.died_with for r in results)
     loads = [r.load for r in results] or [0.0]
-    lines.append(f"load {statistics.median(loads):.1f} (max {max(loads):.1f}) on {os.cpu_count()} cores; {died} notes of")
-    lines[-1] += " a step that only the dead had committed"
+    died = f"{sum(r.died_with for r in results)} steps were taken again because all who had committed them died"
+    lines.append(f"load {statistics.median(loads):.1f} (max {max(loads):.1f}) on {os.cpu_count()} cores; {died}")
     return "\n".join(lines)
 
 
@@ -307,10 +314,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", "--kinds", nargs="+", choices=list(KINDS), default=[], metavar="KIND")
     parser.add_argument("--parallel", type=int, default=1, help="clusters side by side")
     parser.add_argument("--out", type=Path, help="where faults.jsonl and the failures go; default: a new folder")
-    parser.add_argument("--slurm", type=Path, help="root folder of another Debian, whose Slurm is used")
+    parser.add_argument("--slurm", default="", help="root folder of another Debian, whose Slurm is used")
     args = parser.parse_args(words)
     if args.slurm:
-        return inside(args.slurm, words if words is not None else sys.argv[1:])
+        return inside(args.slurm, [*(words if words is not None else sys.argv[1:]), "--slurm="])
     out = (args.out or Path(tempfile.mkdtemp(prefix="chaos-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -324,9 +331,19 @@ def main(words: Sequence[str] | None = None) -> int:
     return int(bool(ends) or any(result.bad for result in results))
 
 
-def inside(root: Path, words: Sequence[str]) -> int:
-    """The same campaign in a Debian root that has another Slurm, with our Python and our folders."""
-    raise NotImplementedError
+def inside(root: str, words: Sequence[str]) -> int:
+    """The same campaign in a Debian root that has another Slurm, with our Python and our folders; needs root.
+
+    The root is made once, in half a minute: debootstrap --variant=minbase trixie ROOT, and in it (chroot ROOT)
+    apt-get install slurm-wlm munge procps. What is mounted there is seen by nobody else, and gone afterwards.
+    """
+    here = Path(__file__).resolve()
+    ours = {str(path) for path in (here.parents[1], sys.prefix, sys.base_prefix, tempfile.gettempdir())}
+    mounts = "".join(f'mkdir -p "$R{p}" && mount --rbind "{p}" "$R{p}" && ' for p in ("/proc", "/dev", *sorted(ours)))
+    script = f'R=$1; shift; {mounts} exec chroot "$R" "$@"'
+    command = [sys.executable, str(here), *words]
+    unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", os.path.realpath(root)]
+    return subprocess.run([*unshare, *command], check=False).returncode
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ class Blow:
     causes: frozenset[str] = KILLED  # the right ones for an attempt of these that ended
     attempts: int = 1  # so many new ones of each that was hit are explained
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # what to do after so many seconds
+    units: set[str] = field(default_factory=set)  # what else is launched again
     led: bool = True  # the controller that led goes on leading; else another one has to come
     told: str = ""  # what was done to whom
 
@@ -143,7 +144,7 @@ def stop_step(scene: Scene, rng: Random) -> Blow:
     """All processes of a group, longer than hang_after_s; then they go on, if they are still there."""
     (group,) = _some(scene, rng)
     guards, workers = scene.tasks(_unit(group))
-    return _stopped(scene, group, guards + workers, HANG_AFTER_S + 4)
+    return _stopped(scene, group, guards + workers, HANG_AFTER_S + 3)
 
 
 # --- nodes and Slurm --------------------------------------------------------------------------------------------------
@@ -175,20 +176,20 @@ def node_40(scene: Scene, rng: Random) -> Blow:
 
 
 def slurmctld(scene: Scene, rng: Random) -> Blow:
-    """Killed, and started again at once."""
-    scene.cluster.kill_slurmctld()
+    """Ended, and started again at once."""
+    scene.cluster.stop_slurmctld()
     scene.cluster.start_slurmctld()
     return Blow()
 
 
 def slurmctld_away(scene: Scene, rng: Random) -> Blow:
     """Nobody does anything meanwhile."""
-    scene.cluster.kill_slurmctld()
+    scene.cluster.stop_slurmctld()
     return Blow(later=[(rng.uniform(3, 8), scene.cluster.start_slurmctld)])
 
 
 def slurmctld_and_rank(scene: Scene, rng: Random) -> Blow:
-    scene.cluster.kill_slurmctld()
+    scene.cluster.stop_slurmctld()
     blow = rank(scene, rng)
     blow.later = [(rng.uniform(3, 8), scene.cluster.start_slurmctld)]
     return blow
@@ -204,6 +205,14 @@ def _pilot(scene: Scene, rng: Random, causes: set[str]) -> tuple[Blow, Process]:
     return Blow({group}, causes=frozenset(causes), led=led, told=f"of group {group}"), found
 
 
+def _job(pilot: Process) -> str:
+    """Its job's name. (The number of one task of an array is the array's own, which means all of them.)"""
+    env = pilot.environ
+    if "SLURM_ARRAY_TASK_ID" in env:
+        return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+    return env["SLURM_JOB_ID"]
+
+
 def pilot_kill(scene: Scene, rng: Random) -> Blow:
     """Its job ends with it, and so does the step in it."""
     blow, found = _pilot(scene, rng, {"killed", "cancelled"})
@@ -213,13 +222,13 @@ def pilot_kill(scene: Scene, rng: Random) -> Blow:
 
 def pilot_cancel(scene: Scene, rng: Random) -> Blow:
     blow, found = _pilot(scene, rng, {"cancelled"})
-    scene.cluster.run(["scancel", found.environ["SLURM_JOB_ID"]])
+    scene.cluster.run(["scancel", _job(found)])
     return blow
 
 
 def pilot_requeue(scene: Scene, rng: Random) -> Blow:
-    blow, found = _pilot(scene, rng, {"preempted"})
-    scene.cluster.run(["scontrol", "requeue", found.environ["SLURM_JOB_ID"]])
+    blow, found = _pilot(scene, rng, {"preempted", "cancelled"})
+    scene.cluster.run(["scontrol", "requeue", _job(found)])
     return blow
 
 
@@ -246,8 +255,7 @@ def controller_abort(scene: Scene, rng: Random) -> Blow:
 def controller_memory(scene: Scene, rng: Random) -> Blow:
     """It gets no more memory, for two seconds: Python raises MemoryError wherever it stands, if it needs any."""
     pid = _leader(scene).pid
-    kib = next(int(w.split()[1]) for w in open(f"/proc/{pid}/status") if w.startswith("VmSize"))  # noqa: SIM115
-    was = resource.prlimit(pid, resource.RLIMIT_AS, (kib * 1024 // 2, resource.RLIM_INFINITY))
+    was = resource.prlimit(pid, resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
 
     def again() -> None:
         if scene.controller is not None and scene.controller.pid == pid:
@@ -298,12 +306,12 @@ def controllers_node(scene: Scene, rng: Random) -> Blow:
 
 def lighthouse(scene: Scene, rng: Random) -> Blow:
     _kill(scene.tasks("lighthouse")[1])
-    return Blow()
+    return Blow(units={"lighthouse"})
 
 
 def lighthouse_guard(scene: Scene, rng: Random) -> Blow:
     _kill(scene.tasks("lighthouse")[0])
-    return Blow()
+    return Blow(units={"lighthouse"})
 
 
 def lighthouse_stop_3(scene: Scene, rng: Random) -> Blow:
@@ -314,18 +322,19 @@ def lighthouse_stop_3(scene: Scene, rng: Random) -> Blow:
 def lighthouse_stop(scene: Scene, rng: Random) -> Blow:
     """Until ftslurm makes an end of it."""
     scene.stop(scene.tasks("lighthouse")[1])
-    return Blow()
+    return Blow(units={"lighthouse"})
 
 
 def lighthouse_and_rank(scene: Scene, rng: Random) -> Blow:
     groups = _some(scene, rng)
     _kill([*scene.tasks("lighthouse")[1], rng.choice(scene.tasks(_unit(groups[0]))[1])])
-    return Blow(set(groups), told=f"group {groups[0]}")
+    return Blow(set(groups), units={"lighthouse"}, told=f"group {groups[0]}")
 
 
 def standby(scene: Scene, rng: Random) -> Blow:
-    _kill(scene.tasks(next(unit for unit in scene.live() if unit.startswith("standby")))[1])
-    return Blow()
+    unit = next(unit for unit in scene.live() if unit.startswith("standby"))
+    _kill(scene.tasks(unit)[1])
+    return Blow(units={unit}, told=unit)
 
 
 # --- more than one ----------------------------------------------------------------------------------------------------
@@ -344,9 +353,10 @@ def half(scene: Scene, rng: Random) -> Blow:
 
 
 def everyone(scene: Scene, rng: Random) -> Blow:
-    """All groups start over from the checkpoint; which of them are brought down for that is chance."""
+    """All groups start over from the checkpoint. Who was seen dead first may have been launched before the last was
+    seen, and is brought down and launched once more."""
     _kill_ranks(scene, rng, list(scene.groups))
-    return Blow(set(scene.groups), causes=KILLED | {"cancelled"}, told="all groups")
+    return Blow(set(scene.groups), causes=KILLED | {"cancelled"}, attempts=2, told="all groups")
 
 
 def again_same(scene: Scene, rng: Random) -> Blow:
@@ -382,7 +392,7 @@ KINDS = {
     "stop rank": Kind(stop_rank),
     "stop guard 2 s": Kind(stop_guard_short),
     "stop guard": Kind(stop_guard),
-    "stop step 12 s": Kind(stop_step),
+    "stop step 8 s": Kind(stop_step),
     "node": Kind(node, limit_s=NODE_LIMIT_S),
     "node 5 s": Kind(node_5, limit_s=NODE_LIMIT_S),
     "node 40 s": Kind(node_40, limit_s=NODE_LIMIT_S),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import time
@@ -15,7 +14,7 @@ from typing import Any
 from cluster import Cluster
 from harness import Backend, Run, all_processes
 
-LOST_AFTER_S, HANG_AFTER_S = 4.0, 8.0
+LOST_AFTER_S, HANG_AFTER_S = 6.0, 5.0
 STEP_S = 0.06
 GOES_ON = 3  # so many steps later a group is taken to train on
 SETTINGS = (
@@ -202,15 +201,18 @@ class Scene:
     # --- is all well? ----------------------------------------------------------------------------------------------
 
     def wrong(self, since: float) -> str | None:
-        """What is not as it should be, in words; None: all groups have trained on since then, and somebody leads."""
+        """What is not as it should be, in words; None: all groups have trained on since then, and since
+        anything ended or was launched, and somebody leads."""
         if self.run.process.poll() is not None:
             return f"the run has ended: {self.run.text[-2000:]}"
         live, last = self.live(), self.attempts()
+        changes = ("run_started", "step_launched", "step_exited", "step_adopted")
+        changed = max((float(str(e["time"])) for e in self.run.events if e["event"] in changes), default=0.0)
         for group in self.groups:
             unit = live.get(f"group-{group:04d}")
             if unit is None:
                 return f"group {group} does not run"
-            new = [s for s in self.run.steps(group) if s["time"] > since and s["attempt"] == last[group]]
+            new = [s for s in self.run.steps(group) if s["time"] > max(since, changed) and s["attempt"] == last[group]]
             if len(new) < GOES_ON:
                 return f"group {group} has committed {len(new)} steps in attempt {last[group]}"
         if "lighthouse" not in live:
@@ -231,12 +233,6 @@ class Scene:
         live |= {f"{unit}/{e['attempt']}" for unit, e in self.live().items()}
         found = [p for p in self.processes() if p.environ.get("FTSLURM_STEP", "") not in {"", *live}]
         return [f"{p.pid} {p.name} of {p.environ['FTSLURM_STEP']}" for p in found]
-
-    def doubles(self) -> list[str]:
-        """Groups of which Slurm runs two steps."""
-        lines = self.cluster.run(["squeue", "--steps", "--noheader", "--format=%j %i"]).splitlines()
-        names = sorted(line.split()[0] for line in lines if line.startswith("group-"))
-        return [name for name, same in itertools.groupby(names) if len(list(same)) > 1]
 
 
 def parent(pid: int) -> int:

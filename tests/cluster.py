@@ -121,9 +121,10 @@ class Cluster:
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
 
-    def kill_slurmctld(self) -> None:
-        """No job is started, and no Slurm command answered, until it is started again."""
-        self._daemons["slurmctld"].kill()
+    def stop_slurmctld(self) -> None:
+        """No job is started, and no Slurm command answered, until it is started again. (Killed with -9 it would have
+        forgotten the jobs of the last seconds.)"""
+        self._daemons["slurmctld"].terminate()
         self._daemons.pop("slurmctld").wait()
 
     def start_slurmctld(self) -> None:

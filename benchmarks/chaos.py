@@ -340,7 +340,9 @@ def inside(root: str, words: Sequence[str]) -> int:
     here = Path(__file__).resolve()
     ours = {str(path) for path in (here.parents[1], sys.prefix, sys.base_prefix, tempfile.gettempdir())}
     mounts = "".join(f'mkdir -p "$R{p}" && mount --rbind "{p}" "$R{p}" && ' for p in ("/proc", "/dev", *sorted(ours)))
-    script = f'R=$1; shift; {mounts} exec chroot "$R" "$@"'
+    script = (
+        f'R=$1; shift; {mounts} touch "$R/etc/hosts" && mount --bind /etc/hosts "$R/etc/hosts" && exec chroot "$R" "$@"'
+    )
     command = [sys.executable, str(here), *words]
     unshare = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", os.path.realpath(root)]
     return subprocess.run([*unshare, *command], check=False).returncode

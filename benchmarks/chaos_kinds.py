@@ -201,6 +201,7 @@ def slurmctld_and_rank(scene: Scene, rng: Random) -> Blow:
 def _pilot(scene: Scene, rng: Random, causes: set[str]) -> tuple[Blow, Process]:
     (group,) = _some(scene, rng)
     found = scene.pilot(group)
+    assert found is not None
     led = scene.controllers_node != found.environ["SLURMD_NODENAME"]
     return Blow({group}, causes=frozenset(causes), led=led, told=f"of group {group}"), found
 

@@ -160,11 +160,11 @@ class Scene:
         guard = self.tasks(unit)[0][0].environ
         return f"{guard['SLURM_JOB_ID']}.{guard['SLURM_STEP_ID']}"
 
-    def pilot(self, group: int) -> Process:
-        """The batch process of the job that a group runs in."""
+    def pilot(self, group: int) -> Process | None:
+        """The batch process of the job that a group runs in; None: it has none."""
         (node,) = self.nodes_of(group)
-        found = [p for p in self.processes() if p.environ.get("SLURMD_NODENAME") == node and "pilot" in p.words]
-        return found[0]
+        found = (p for p in self.processes() if p.environ.get("SLURMD_NODENAME") == node and "pilot" in p.words)
+        return next(found, None)
 
     @property
     def controller(self) -> Process | None:
@@ -219,6 +219,8 @@ class Scene:
             return "the Lighthouse does not run"
         if self.controller is None:
             return "nobody leads"
+        if self.mode.array and (alone := [group for group in self.groups if self.pilot(group) is None]):
+            return f"no pilot is there in the jobs of groups {alone}"
         return None
 
     def standbys_ready(self) -> bool:

@@ -27,6 +27,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -35,6 +36,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -43,9 +45,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from chaos_judge import judge
 from chaos_kinds import KINDS, LIMIT_S, Blow, Kind
-from chaos_scene import MODES, Scene, wait_for
+from chaos_scene import ENDED, MODES, Scene, pause, wait_for
 from cluster import ClusterError, scratch
 
+START_S = 120.0  # so long a run may take to its first steps
 PER_RUN = 60  # faults; then the run ends, is judged as a whole, and another one begins
 TIDY_S = 10.0  # what is still there of an attempt so long after the recovery is left behind
 SHORT = {"steps": 30, "array": 20}
@@ -87,8 +90,8 @@ class Result:
 class Campaign:
     """Faults of one mode, one after another, in as few runs as possible."""
 
-    def __init__(self, mode: str, seed: int, numbers: range, only: Sequence[str], clusters: Path, out: Path) -> None:
-        self.mode, self.seed, self.numbers, self.clusters, self.out = mode, seed, numbers, clusters, out
+    def __init__(self, mode: str, seed: int, numbers: range, only: Sequence[str], out: Path) -> None:
+        self.mode, self.seed, self.numbers, self.out = mode, seed, numbers, out
         kinds = [name for name, kind in KINDS.items() if mode in kind.modes and (not only or name in only)]
         if not kinds:
             raise SystemExit(f"chaos: no kind of {list(only)} belongs to the mode {mode}")
@@ -96,11 +99,15 @@ class Campaign:
         self.results: list[Result] = []
         self.ends: list[str] = []  # what was wrong at the end of a run
 
-    def go(self) -> Campaign:
-        """All faults; a run that one of them has spoilt is given up, and the next one goes on in a new run."""
+    def go(self, clusters: Path) -> None:
+        """All faults; a run that one of them has spoilt is given up, and the next one goes on in a new run.
+
+        Raises:
+            KeyboardInterrupt: somebody wants the campaign to end; nothing is left running.
+        """
         numbers = list(self.numbers)
         while numbers:
-            scene, name = self._start(numbers[0])
+            scene, name = self._start(clusters, numbers[0])
             try:
                 done = self._faults(scene, numbers[:PER_RUN], name)
                 numbers = numbers[done:]
@@ -111,18 +118,19 @@ class Campaign:
                     shutil.rmtree(self.out / name, ignore_errors=True)
             finally:
                 scene.close()
-        return self
 
-    def _start(self, first: int) -> tuple[Scene, str]:
+    def _start(self, clusters: Path, first: int) -> tuple[Scene, str]:
         """A run for the faults from this one on, and its name."""
         name = f"{self.mode}-{self.seed}-{first}"
         shutil.rmtree(self.out / name, ignore_errors=True)  # of an earlier campaign that did the same
-        scene = Scene.start(MODES[self.mode], self.clusters / name, self.out / name)
-        if not wait_for(lambda: scene.wrong(0.0) is None, 120):
-            wrong = scene.wrong(0.0)
+        scene = Scene.start(MODES[self.mode], clusters / name, self.out / name)
+        try:
+            if wait_for(lambda: scene.wrong(0.0) is None, START_S):
+                return scene, name
+            raise SystemExit(f"chaos: a run does not start: {scene.wrong(0.0)}; see {self.out / name}")
+        except BaseException:
             scene.close()
-            raise SystemExit(f"chaos: a run does not start: {wrong}; see {self.out / name}")
-        return scene, name
+            raise
 
     def _faults(self, scene: Scene, numbers: list[int], name: str) -> int:
         """How many were done: all, or up to the first that went wrong."""
@@ -159,7 +167,7 @@ def one(scene: Scene, kind: Kind, rng: Random, result: Result) -> None:
     if not wait_for(lambda: scene.wrong(calm) is None and scene.standbys_ready(), LIMIT_S):
         result.why = f"no calm before it: {scene.wrong(calm) or 'a standby is missing'}"
         return
-    time.sleep(rng.uniform(0, 0.5))
+    pause(rng.uniform(0, 0.5))
     before, events, leaders = scene.attempts(), len(scene.run.events), len(scene.run.named("run_started"))
     result.time = at = time.time()
     blow = kind.act(scene, rng)
@@ -197,7 +205,7 @@ def _until_well(
         result.recovered = not later and not result.why
         if result.recovered or time.time() > at + limit_s or scene.run.process.poll() is not None:
             break
-        time.sleep(0.1)
+        pause(0.1)
     if result.recovered:
         back = [_first(scene, group, before[group], at) for group in blow.hit]
         result.recovery_s = round(max(back) - at if back else time.time() - at, 3)
@@ -220,6 +228,8 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
             result.extra.append(f"group {group}: {attempt - before[group]} new attempts: {causes}")
         elif explained:
             result.wrong += [_cause(e) for e in ended if e["cause"] not in blow.causes]
+            if attempt > before[group] and before[group] not in [e["attempt"] for e in ended]:
+                result.wrong.append(f"group {group}: nothing tells why attempt {before[group]} has ended")
     if result.recovered:
         wait_for(lambda: not scene.strays(), TIDY_S)
         result.left = scene.strays()
@@ -288,7 +298,7 @@ def _spread(values: Sequence[float | None]) -> str:
     return f"{statistics.median(known):>7.2f}{p95:>7.2f}{known[-1]:>7.2f}"
 
 
-def campaigns(args: argparse.Namespace, clusters: Path, out: Path) -> list[Campaign]:
+def campaigns(args: argparse.Namespace, out: Path) -> list[Campaign]:
     """The faults dealt to the modes, and the modes' to campaigns of PER_RUN."""
     if args.short:
         shares = dict(SHORT)
@@ -299,7 +309,7 @@ def campaigns(args: argparse.Namespace, clusters: Path, out: Path) -> list[Campa
     for mode, count in shares.items():
         for first in range(args.first, args.first + count, PER_RUN):
             numbers = range(first, min(first + PER_RUN, args.first + count))
-            found.append(Campaign(mode, args.seed, numbers, args.only, clusters, out))
+            found.append(Campaign(mode, args.seed, numbers, args.only, out))
     return found
 
 
@@ -320,15 +330,20 @@ def main(words: Sequence[str] | None = None) -> int:
         return inside(args.slurm, [*(words if words is not None else sys.argv[1:]), "--slurm="])
     out = (args.out or Path(tempfile.mkdtemp(prefix="chaos-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ENDED.set())  # every campaign then takes down what it has started
     began = time.monotonic()
-    with scratch() as clusters, ThreadPoolExecutor(args.parallel) as pool:
-        every = list(pool.map(Campaign.go, campaigns(args, clusters, out)))
+    every = campaigns(args, out)
+    with suppress(KeyboardInterrupt), scratch() as clusters, ThreadPoolExecutor(args.parallel) as pool:
+        list(pool.map(lambda campaign: campaign.go(clusters), every))
     results = [result for campaign in every for result in campaign.results]
     ends = [wrong for campaign in every for wrong in campaign.ends]
     print(table(results), *ends, sep="\n")
     took = time.monotonic() - began
-    print(f"{len(results)} faults in {took:.0f} s, {took / len(results):.1f} s each; seed {args.seed}; see {out}")
-    return int(bool(ends) or any(result.bad for result in results))
+    print(
+        f"{len(results)} faults in {took:.0f} s, {took / max(1, len(results)):.1f} s each; seed {args.seed}; see {out}"
+    )
+    return 130 if ENDED.is_set() else int(bool(ends) or any(result.bad for result in results))
 
 
 def inside(root: str, words: Sequence[str]) -> int:

@@ -393,7 +393,7 @@ KINDS = {
     "stop rank": Kind(stop_rank),
     "stop guard 2 s": Kind(stop_guard_short),
     "stop guard": Kind(stop_guard),
-    "stop step 8 s": Kind(stop_step),
+    "stop step 13 s": Kind(stop_step),
     "node": Kind(node, limit_s=NODE_LIMIT_S),
     "node 5 s": Kind(node_5, limit_s=NODE_LIMIT_S),
     "node 40 s": Kind(node_40, limit_s=NODE_LIMIT_S),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,9 @@ from typing import Any
 from cluster import Cluster
 from harness import Backend, Run, all_processes
 
-LOST_AFTER_S, HANG_AFTER_S = 6.0, 5.0
+LOST_AFTER_S, HANG_AFTER_S = 6.0, 10.0
 STEP_S = 0.06
+ENDED = threading.Event()  # somebody wants the campaign to end
 GOES_ON = 3  # so many steps later a group is taken to train on
 SETTINGS = (
     *("restart.max_per_group=100000", "restart.window_s=5", "restart.backoff_s=0", "checkpoint.every=20"),
@@ -248,5 +250,15 @@ def wait_for(true: Callable[[], object], patience_s: float) -> bool:
     while not true():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.1)
+        pause(0.1)
     return True
+
+
+def pause(seconds: float) -> None:
+    """Wait so long.
+
+    Raises:
+        KeyboardInterrupt: the campaign is to end.
+    """
+    if ENDED.wait(seconds):
+        raise KeyboardInterrupt

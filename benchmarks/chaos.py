@@ -224,8 +224,8 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
         explained = blow.attempts if group in blow.hit else 1 if group in blow.may else 0
         ended = [e for e in new if e["event"] == "step_exited" and e["group"] == group]
         if attempt - before[group] > explained:
-            causes = [f"{e['cause']} ({e['error']})" for e in ended]
-            result.extra.append(f"group {group}: {attempt - before[group]} new attempts: {causes}")
+            why = "; ".join(_cause(e) for e in ended)
+            result.extra.append(f"{attempt - before[group]} new attempts of group {group}: {why}")
         elif explained:
             result.wrong += [_cause(e) for e in ended if e["cause"] not in blow.causes]
             if attempt > before[group] and before[group] not in [e["attempt"] for e in ended]:
@@ -242,7 +242,7 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
 
 
 def _cause(event: dict[str, object]) -> str:
-    return f"group {event['group']} ended of {event['cause']}: {event['error']} {event['evidence']}"
+    return f"group {event['group']} ended of {event['cause']}: {str(event['error'])[:120]}"
 
 
 def _pause(scene: Scene, group: int, at: float) -> float:

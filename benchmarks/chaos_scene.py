@@ -141,19 +141,24 @@ class Scene:
                 found.append(Process(pid, name, parent(pid), env, tuple(line)))
         return found
 
+    def step(self, unit: str) -> str:
+        """What the processes of a unit that runs call their step; one that was a standby is still called that."""
+        launched = self.live()[unit]
+        return str(launched["standby"] or f"{unit}/{launched['attempt']}")
+
     def tasks(self, unit: str) -> tuple[list[Process], list[Process]]:
         """The guards of a unit that runs, and what they guard."""
-        launched = self.live()[unit]
-        step = launched["standby"] or f"{unit}/{launched['attempt']}"
+        step = self.step(unit)
         mine = [p for p in self.processes() if p.environ.get("FTSLURM_STEP") == step and p.name != "srun"]
         pids = {p.pid for p in mine}
         return [p for p in mine if p.parent not in pids], [p for p in mine if p.parent in pids]
 
     def sruns(self, unit: str) -> tuple[list[Process], list[Process]]:
         """Those that hold a unit's step, main processes and helpers; after an adoption its ways to the guards."""
-        name = str(self.live()[unit]["standby"] or unit).partition("/")[0]
-        names = {f"--job-name={name}", f"--job-name=adopt-{name}", f"--job-name=adopt-{unit}"}
-        mine = [p for p in self.processes() if p.name == "srun" and names & set(p.words)]
+        step = self.step(unit)
+        mine = [p for p in self.processes() if p.name == "srun"]
+        ways = {f"--step={name}" for name in (step, f"{unit}/{self.live()[unit]['attempt']}")}  # after an adoption
+        mine = [p for p in mine if p.environ.get("FTSLURM_STEP") == step or ways & set(p.words)]
         pids = {p.pid for p in mine}
         return [p for p in mine if p.parent not in pids], [p for p in mine if p.parent in pids]
 
@@ -233,8 +238,7 @@ class Scene:
 
     def strays(self) -> list[str]:
         """Tasks of steps that are over."""
-        live = {str(e["standby"] or f"{unit}/{e['attempt']}") for unit, e in self.live().items()}
-        live |= {f"{unit}/{e['attempt']}" for unit, e in self.live().items()}
+        live = {self.step(unit) for unit in self.live()}
         found = [p for p in self.processes() if p.environ.get("FTSLURM_STEP", "") not in {"", *live}]
         return [f"{p.pid} {p.name} of {p.environ['FTSLURM_STEP']}" for p in found]
 

@@ -224,7 +224,7 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
         explained = blow.attempts if group in blow.hit else 1 if group in blow.may else 0
         ended = [e for e in new if e["event"] == "step_exited" and e["group"] == group]
         if attempt - before[group] > explained:
-            why = "; ".join(_cause(e) for e in ended)
+            why = "; ".join(dict.fromkeys(_cause(e) for e in ended))
             result.extra.append(f"{attempt - before[group]} new attempts of group {group}: {why}")
         elif explained:
             result.wrong += [_cause(e) for e in ended if e["cause"] not in blow.causes]

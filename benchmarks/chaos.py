@@ -246,7 +246,7 @@ def _cause(event: dict[str, object]) -> str:
 
 
 def _pause(scene: Scene, group: int, at: float) -> float:
-    times = [s["time"] for s in scene.run.steps(group) if s["time"] > at - 5]
+    times = [float(s["time"]) for s in scene.run.steps(group) if s["time"] > at - 5]
     return max((b - a for a, b in itertools.pairwise(times) if b > at), default=0.0)
 
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from chaos_scene import HANG_AFTER_S, LOST_AFTER_S, Process, Scene
@@ -108,9 +109,14 @@ def cancel_step(scene: Scene, rng: Random) -> Blow:
     return Blow({group}, causes=frozenset({"cancelled"}), told=f"group {group}")
 
 
-def _stopped(scene: Scene, group: int, processes: list[Process], seconds: float | None) -> Blow:
-    """For so long, or until ftslurm has made an end of it (None): whether a short one costs an attempt is chance."""
-    scene.stop(processes)
+def stop(scene: Scene, rng: Random, who: str, seconds: float | None) -> Blow:
+    """A rank, a guard or a whole step; for so long, or until ftslurm has made an end of it (None).
+
+    Whether a short one costs an attempt is chance.
+    """
+    (group,) = _some(scene, rng)
+    guards, workers = scene.tasks(_unit(group))
+    scene.stop({"rank": [rng.choice(workers)], "guard": [rng.choice(guards)], "step": guards + workers}[who])
     blow = Blow(causes=frozenset({"hang"}), told=f"group {group} for {seconds or 'ever'}")
     if seconds is None:
         blow.hit = {group}
@@ -120,59 +126,21 @@ def _stopped(scene: Scene, group: int, processes: list[Process], seconds: float 
     return blow
 
 
-def stop_rank_short(scene: Scene, rng: Random) -> Blow:
-    (group,) = _some(scene, rng)
-    return _stopped(scene, group, [rng.choice(scene.tasks(_unit(group))[1])], 2.0)
-
-
-def stop_rank(scene: Scene, rng: Random) -> Blow:
-    (group,) = _some(scene, rng)
-    return _stopped(scene, group, [rng.choice(scene.tasks(_unit(group))[1])], None)
-
-
-def stop_guard_short(scene: Scene, rng: Random) -> Blow:
-    (group,) = _some(scene, rng)
-    return _stopped(scene, group, [rng.choice(scene.tasks(_unit(group))[0])], LOST_AFTER_S / 2)
-
-
-def stop_guard(scene: Scene, rng: Random) -> Blow:
-    (group,) = _some(scene, rng)
-    return _stopped(scene, group, [rng.choice(scene.tasks(_unit(group))[0])], None)
-
-
-def stop_step(scene: Scene, rng: Random) -> Blow:
-    """All processes of a group, longer than hang_after_s; then they go on, if they are still there."""
-    (group,) = _some(scene, rng)
-    guards, workers = scene.tasks(_unit(group))
-    return _stopped(scene, group, guards + workers, HANG_AFTER_S + 3)
-
-
 # --- nodes and Slurm --------------------------------------------------------------------------------------------------
 
 
-def _lose_node(scene: Scene, rng: Random, back_s: float | None) -> Blow:
+def node(scene: Scene, rng: Random, back_s: float | None) -> Blow:
     """A node with a group, and not the controller's; it comes back after so long, or (None) after the recovery."""
     mine = scene.controllers_node
     nodes = sorted({node for group in scene.groups for node in scene.nodes_of(group)} - {mine})
-    node = rng.choice(nodes)
-    groups = scene.groups_on(node)
-    scene.lose(node)
-    blow = Blow(groups, causes=frozenset({"node_lost"}), told=f"{node} with groups {sorted(groups)}")
-    if back_s is not None:
+    lost = rng.choice(nodes)
+    groups = scene.groups_on(lost)
+    scene.lose(lost)
+    blow = Blow(groups, causes=frozenset({"node_lost"}), told=f"{lost} with groups {sorted(groups)}")
+    if back_s is not None:  # one that is back before it is missed cannot be told from one whose slurmstepd was killed
+        blow.causes |= KILLED if back_s < LOST_AFTER_S else frozenset()
         blow.later = [(back_s, scene.bring_back)]
     return blow
-
-
-def node(scene: Scene, rng: Random) -> Blow:
-    return _lose_node(scene, rng, None)
-
-
-def node_5(scene: Scene, rng: Random) -> Blow:
-    return _lose_node(scene, rng, 5.0)
-
-
-def node_40(scene: Scene, rng: Random) -> Blow:
-    return _lose_node(scene, rng, 40.0)
 
 
 def slurmctld(scene: Scene, rng: Random) -> Blow:
@@ -265,14 +233,9 @@ def controller_memory(scene: Scene, rng: Random) -> Blow:
     return Blow(later=[(2.0, again)])
 
 
-def controller_stop_5(scene: Scene, rng: Random) -> Blow:
+def controller_stop(scene: Scene, rng: Random, seconds: float) -> Blow:
     scene.stop([_leader(scene)])
-    return Blow(later=[(5.0, scene.free)])
-
-
-def controller_stop_20(scene: Scene, rng: Random) -> Blow:
-    scene.stop([_leader(scene)])
-    return Blow(later=[(20.0, scene.free)])
+    return Blow(later=[(seconds, scene.free)])
 
 
 def controller_and_rank(scene: Scene, rng: Random) -> Blow:
@@ -285,7 +248,7 @@ def controller_and_rank(scene: Scene, rng: Random) -> Blow:
 
 def controller_and_node(scene: Scene, rng: Random) -> Blow:
     leader = _leader(scene)
-    blow = _lose_node(scene, rng, None)
+    blow = node(scene, rng, None)
     leader.send(signal.SIGKILL)
     blow.led = False
     return blow
@@ -293,11 +256,11 @@ def controller_and_node(scene: Scene, rng: Random) -> Blow:
 
 def controllers_node(scene: Scene, rng: Random) -> Blow:
     """With whatever group there is; another pilot leads on."""
-    node = scene.controllers_node
-    groups = scene.groups_on(node)
-    scene.lose(node)
+    lost = scene.controllers_node
+    groups = scene.groups_on(lost)
+    scene.lose(lost)
     causes = frozenset({"node_lost"})
-    return Blow(groups, causes=causes, led=False, told=f"{node} with groups {sorted(groups)}")
+    return Blow(groups, causes=causes, led=False, told=f"{lost} with groups {sorted(groups)}")
 
 
 # --- the Lighthouse and standbys --------------------------------------------------------------------------------------
@@ -387,14 +350,14 @@ KINDS = {
     "srun both": Kind(srun_both),
     "slurmstepd": Kind(stepd),
     "scancel step": Kind(cancel_step),
-    "stop rank 2 s": Kind(stop_rank_short),
-    "stop rank": Kind(stop_rank),
-    "stop guard 2 s": Kind(stop_guard_short),
-    "stop guard": Kind(stop_guard),
-    "stop step 13 s": Kind(stop_step),
-    "node": Kind(node, limit_s=NODE_LIMIT_S),
-    "node 5 s": Kind(node_5, limit_s=NODE_LIMIT_S),
-    "node 40 s": Kind(node_40, limit_s=NODE_LIMIT_S),
+    "stop rank 2 s": Kind(partial(stop, who="rank", seconds=2.0)),
+    "stop rank": Kind(partial(stop, who="rank", seconds=None)),
+    "stop guard 2 s": Kind(partial(stop, who="guard", seconds=2.0)),
+    "stop guard": Kind(partial(stop, who="guard", seconds=None)),
+    "stop step 13 s": Kind(partial(stop, who="step", seconds=HANG_AFTER_S + 3)),
+    "node": Kind(partial(node, back_s=None), limit_s=NODE_LIMIT_S),
+    "node 5 s": Kind(partial(node, back_s=5.0), limit_s=NODE_LIMIT_S),
+    "node 40 s": Kind(partial(node, back_s=40.0), limit_s=NODE_LIMIT_S),
     "slurmctld": Kind(slurmctld),
     "slurmctld away": Kind(slurmctld_away),
     "slurmctld and rank": Kind(slurmctld_and_rank),
@@ -404,8 +367,8 @@ KINDS = {
     "controller": Kind(controller),
     "controller abort": Kind(controller_abort),
     "controller memory": Kind(controller_memory),
-    "controller stop 5 s": Kind(controller_stop_5),
-    "controller stop 20 s": Kind(controller_stop_20),
+    "controller stop 5 s": Kind(partial(controller_stop, seconds=5.0)),
+    "controller stop 20 s": Kind(partial(controller_stop, seconds=20.0)),
     "controller and rank": Kind(controller_and_rank),
     "controller and node": Kind(controller_and_node, limit_s=NODE_LIMIT_S),
     "controller's node": Kind(controllers_node, ARRAY, limit_s=NODE_LIMIT_S),

@@ -127,6 +127,16 @@ class Cluster:
         self._daemons["slurmctld"].kill()
         self._daemons.pop("slurmctld").wait()
         yield
+        self.start_slurmctld()
+
+    def stop_slurmctld(self) -> None:
+        """No job is started, and no Slurm command answered, until it is started again. (Killed with -9 it would have
+        forgotten the jobs of the last seconds.)"""
+        self._daemons["slurmctld"].terminate()
+        self._daemons.pop("slurmctld").wait()
+
+    def start_slurmctld(self) -> None:
+        """Bring it back; it goes on from what it has saved."""
         self._spawn("slurmctld", "slurmctld", "-D")
         self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
 

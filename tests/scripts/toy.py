@@ -25,6 +25,7 @@ ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=50)
 parser.add_argument("--step-time", type=float, default=0.02, help="seconds to sleep in each step")
+parser.add_argument("--timeout", type=float, default=10, help="seconds that torchft waits for a peer")
 parser.add_argument("--pause", type=float, default=0, help="seconds to sleep between two steps, as data loading does")
 parser.add_argument("--seed", type=int, default=0)
 parser.add_argument("--fail-at", type=int, help="fail in this step, between quorum and allreduce")
@@ -90,6 +91,14 @@ class Descent:
             speed.copy_(loaded)
 
 
+def digest() -> str:
+    """SHA-256 of everything that the next step depends on: all weights, and what the optimizer remembers."""
+    speeds = optimizer.optim.speed if by_hand else [t for s in optimizer.optim.state.values() for t in s.values()]
+    tensors = [*model.parameters(), *speeds]
+    data = torch.cat([tensor.detach().float().flatten() for tensor in tensors])
+    return hashlib.sha256(bytes(data.view(torch.uint8).tolist())).hexdigest()
+
+
 def average() -> None:
     """All gradients in one collective."""
     grads = [p.grad for p in model.parameters()]
@@ -119,12 +128,12 @@ def load_state_dict(state: dict) -> None:
 
 
 manager = Manager(
-    pg=ProcessGroupGloo(timeout=timedelta(seconds=10)),
+    pg=ProcessGroupGloo(timeout=timedelta(seconds=args.timeout)),
     min_replica_size=1,
     load_state_dict=load_state_dict,
     state_dict=state_dict,
     replica_id=f"toy_{GROUP}",
-    timeout=timedelta(seconds=10),
+    timeout=timedelta(seconds=args.timeout),
 )
 by_hand = os.environ.get("TOY_DDP") == "0"
 ddp = model if by_hand else DistributedDataParallel(manager, model)
@@ -165,7 +174,7 @@ while (step := manager.current_step()) < last_step():
     print(f"step {now} loss {loss.item():.3f} participants {participants}", flush=True)
     if args.steps_file and now == healed_to + 1:
         line = {"time": time.time(), "group": GROUP, "rank": RANK, "attempt": ATTEMPT, "step": now}
-        line |= {"quorum": manager._quorum_id, "participants": participants}
+        line |= {"quorum": manager._quorum_id, "participants": participants, "digest": digest()}
         with open(f"{args.steps_file}-{GROUP}-{RANK}", "a") as file:
             file.write(json.dumps(line) + "\n")
     time.sleep(args.pause)

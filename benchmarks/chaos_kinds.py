@@ -1,0 +1,386 @@
+"""The kinds of faults of the chaos campaign: what each does to a run from outside, and what may follow from it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+
+from chaos_scene import HANG_AFTER_S, LOST_AFTER_S, Process, Scene
+
+LIMIT_S = 60.0  # not back after this long is not recovered
+NODE_LIMIT_S = 150.0  # where Slurm may have to find another node
+KILLED = frozenset({"killed"})
+ALL = frozenset({"steps", "standby", "wide", "array"})
+STEPS = frozenset({"steps", "standby", "wide"})
+ARRAY = frozenset({"array"})
+
+
+@dataclass
+class Blow:
+    """One fault that has been done."""
+
+    hit: set[int] = field(default_factory=set)  # groups that come back in a new attempt
+    may: set[int] = field(default_factory=set)  # groups that may, and need not
+    causes: frozenset[str] = KILLED  # the right ones for an attempt of these that ended
+    attempts: int = 1  # so many new ones of each that was hit are explained
+    later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # what to do after so many seconds
+    units: set[str] = field(default_factory=set)  # what else is launched again
+    led: bool = True  # the controller that led goes on leading; else another one has to come
+    told: str = ""  # what was done to whom
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is done, in which modes, and after how long it counts as not recovered."""
+
+    act: Callable[[Scene, Random], Blow]
+    modes: frozenset[str] = ALL
+    limit_s: float = LIMIT_S
+
+
+def _unit(group: int) -> str:
+    return f"group-{group:04d}"
+
+
+def _some(scene: Scene, rng: Random, count: int = 1) -> list[int]:
+    return sorted(rng.sample(list(scene.groups), count))
+
+
+def _kill(processes: list[Process]) -> None:
+    for process in processes:
+        process.send(signal.SIGKILL)
+
+
+def _kill_ranks(scene: Scene, rng: Random, groups: list[int]) -> None:
+    """One rank of each, all at once."""
+    _kill([rng.choice(scene.tasks(_unit(group))[1]) for group in groups])
+
+
+# --- one group --------------------------------------------------------------------------------------------------------
+
+
+def rank(scene: Scene, rng: Random) -> Blow:
+    groups = _some(scene, rng)
+    _kill_ranks(scene, rng, groups)
+    return Blow(set(groups), told=f"group {groups[0]}")
+
+
+def guard(scene: Scene, rng: Random) -> Blow:
+    (group,) = _some(scene, rng)
+    _kill([rng.choice(scene.tasks(_unit(group))[0])])
+    return Blow({group}, told=f"group {group}")
+
+
+def srun_main(scene: Scene, rng: Random) -> Blow:
+    (group,) = _some(scene, rng)
+    _kill(scene.sruns(_unit(group))[0])
+    return Blow({group}, told=f"group {group}")
+
+
+def srun_helper(scene: Scene, rng: Random) -> Blow:
+    """It only watches the main process; without it the step runs on."""
+    (group,) = _some(scene, rng)
+    _kill(scene.sruns(_unit(group))[1])
+    return Blow(may={group}, told=f"group {group}")
+
+
+def srun_both(scene: Scene, rng: Random) -> Blow:
+    (group,) = _some(scene, rng)
+    mains, helpers = scene.sruns(_unit(group))
+    _kill(helpers + mains)
+    return Blow({group}, told=f"group {group}")
+
+
+def stepd(scene: Scene, rng: Random) -> Blow:
+    (group,) = _some(scene, rng)
+    os.kill(rng.choice(scene.tasks(_unit(group))[0]).parent, signal.SIGKILL)
+    return Blow({group}, causes=frozenset({"killed", "unknown", "node_lost"}), told=f"group {group}")
+
+
+def cancel_step(scene: Scene, rng: Random) -> Blow:
+    (group,) = _some(scene, rng)
+    scene.cluster.run(["scancel", scene.slurm_step(_unit(group))])
+    return Blow({group}, causes=frozenset({"cancelled"}), told=f"group {group}")
+
+
+def stop(scene: Scene, rng: Random, who: str, seconds: float | None) -> Blow:
+    """A rank, a guard or a whole step; for so long, or until ftslurm has made an end of it (None).
+
+    Whether a short one costs an attempt is chance.
+    """
+    (group,) = _some(scene, rng)
+    guards, workers = scene.tasks(_unit(group))
+    scene.stop({"rank": [rng.choice(workers)], "guard": [rng.choice(guards)], "step": guards + workers}[who])
+    blow = Blow(causes=frozenset({"hang"}), told=f"group {group} for {seconds or 'ever'}")
+    if seconds is None:
+        blow.hit = {group}
+    else:
+        blow.may = {group}
+        blow.later = [(seconds, scene.free)]
+    return blow
+
+
+# --- nodes and Slurm --------------------------------------------------------------------------------------------------
+
+
+def node(scene: Scene, rng: Random, back_s: float | None) -> Blow:
+    """A node with a group, and not the controller's; it comes back after so long, or (None) after the recovery."""
+    mine = scene.controllers_node
+    nodes = sorted({node for group in scene.groups for node in scene.nodes_of(group)} - {mine})
+    lost = rng.choice(nodes)
+    groups = scene.groups_on(lost)
+    scene.lose(lost)
+    blow = Blow(groups, causes=frozenset({"node_lost"}), told=f"{lost} with groups {sorted(groups)}")
+    if back_s is not None:  # one that is back before it is missed cannot be told from one whose slurmstepd was killed
+        blow.causes |= KILLED if back_s < LOST_AFTER_S else frozenset()
+        blow.later = [(back_s, scene.bring_back)]
+    return blow
+
+
+def slurmctld(scene: Scene, rng: Random) -> Blow:
+    """Ended, and started again at once."""
+    scene.cluster.stop_slurmctld()
+    scene.cluster.start_slurmctld()
+    return Blow()
+
+
+def slurmctld_away(scene: Scene, rng: Random) -> Blow:
+    """Nobody does anything meanwhile."""
+    scene.cluster.stop_slurmctld()
+    return Blow(later=[(rng.uniform(3, 8), scene.cluster.start_slurmctld)])
+
+
+def slurmctld_and_rank(scene: Scene, rng: Random) -> Blow:
+    scene.cluster.stop_slurmctld()
+    blow = rank(scene, rng)
+    blow.later = [(rng.uniform(3, 8), scene.cluster.start_slurmctld)]
+    return blow
+
+
+# --- pilots -----------------------------------------------------------------------------------------------------------
+
+
+def _pilot(scene: Scene, rng: Random, causes: set[str]) -> tuple[Blow, Process]:
+    (group,) = _some(scene, rng)
+    found = scene.pilot(group)
+    assert found is not None
+    led = scene.controllers_node != found.environ["SLURMD_NODENAME"]
+    return Blow({group}, causes=frozenset(causes), led=led, told=f"of group {group}"), found
+
+
+def _job(pilot: Process) -> str:
+    """Its job's name. (The number of one task of an array is the array's own, which means all of them.)"""
+    env = pilot.environ
+    if "SLURM_ARRAY_TASK_ID" in env:
+        return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
+    return env["SLURM_JOB_ID"]
+
+
+def pilot_kill(scene: Scene, rng: Random) -> Blow:
+    """Its job ends with it, and so does the step in it."""
+    blow, found = _pilot(scene, rng, {"killed", "cancelled"})
+    found.send(signal.SIGKILL)
+    return blow
+
+
+def pilot_cancel(scene: Scene, rng: Random) -> Blow:
+    blow, found = _pilot(scene, rng, {"cancelled"})
+    scene.cluster.run(["scancel", _job(found)])
+    return blow
+
+
+def pilot_requeue(scene: Scene, rng: Random) -> Blow:
+    blow, found = _pilot(scene, rng, {"preempted", "cancelled"})
+    scene.cluster.run(["scontrol", "requeue", _job(found)])
+    return blow
+
+
+# --- the controller ---------------------------------------------------------------------------------------------------
+
+
+def _leader(scene: Scene) -> Process:
+    leader = scene.controller
+    assert leader is not None
+    return leader
+
+
+def controller(scene: Scene, rng: Random) -> Blow:
+    _leader(scene).send(signal.SIGKILL)
+    return Blow(led=False)
+
+
+def controller_abort(scene: Scene, rng: Random) -> Blow:
+    """As when C code finds something wrong."""
+    _leader(scene).send(signal.SIGABRT)
+    return Blow(led=False)
+
+
+def controller_memory(scene: Scene, rng: Random) -> Blow:
+    """It gets no more memory for two seconds. What it starts meanwhile gets none either, so nobody else is hit."""
+    pid = _leader(scene).pid
+    was = resource.prlimit(pid, resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
+
+    def again() -> None:
+        if scene.controller is not None and scene.controller.pid == pid:
+            resource.prlimit(pid, resource.RLIMIT_AS, was)
+
+    return Blow(later=[(2.0, again)])
+
+
+def controller_stop(scene: Scene, rng: Random, seconds: float) -> Blow:
+    scene.stop([_leader(scene)])
+    return Blow(later=[(seconds, scene.free)])
+
+
+def controller_and_rank(scene: Scene, rng: Random) -> Blow:
+    leader, groups = _leader(scene), _some(scene, rng)
+    victims = [rng.choice(scene.tasks(_unit(groups[0]))[1]), leader]
+    rng.shuffle(victims)
+    _kill(victims)
+    return Blow(set(groups), led=False, told=f"group {groups[0]}")
+
+
+def controller_and_node(scene: Scene, rng: Random) -> Blow:
+    leader = _leader(scene)
+    blow = node(scene, rng, None)
+    leader.send(signal.SIGKILL)
+    blow.led = False
+    return blow
+
+
+def controllers_node(scene: Scene, rng: Random) -> Blow:
+    """With whatever group there is; another pilot leads on."""
+    lost = scene.controllers_node
+    groups = scene.groups_on(lost)
+    scene.lose(lost)
+    causes = frozenset({"node_lost"})
+    return Blow(groups, causes=causes, led=False, told=f"{lost} with groups {sorted(groups)}")
+
+
+# --- the Lighthouse and standbys --------------------------------------------------------------------------------------
+
+
+def lighthouse(scene: Scene, rng: Random) -> Blow:
+    _kill(scene.tasks("lighthouse")[1])
+    return Blow(units={"lighthouse"})
+
+
+def lighthouse_guard(scene: Scene, rng: Random) -> Blow:
+    _kill(scene.tasks("lighthouse")[0])
+    return Blow(units={"lighthouse"})
+
+
+def lighthouse_stop_3(scene: Scene, rng: Random) -> Blow:
+    scene.stop(scene.tasks("lighthouse")[1])
+    return Blow(later=[(3.0, scene.free)])
+
+
+def lighthouse_stop(scene: Scene, rng: Random) -> Blow:
+    """Until ftslurm makes an end of it."""
+    scene.stop(scene.tasks("lighthouse")[1])
+    return Blow(units={"lighthouse"})
+
+
+def lighthouse_and_rank(scene: Scene, rng: Random) -> Blow:
+    groups = _some(scene, rng)
+    _kill([*scene.tasks("lighthouse")[1], rng.choice(scene.tasks(_unit(groups[0]))[1])])
+    return Blow(set(groups), units={"lighthouse"}, told=f"group {groups[0]}")
+
+
+def standby(scene: Scene, rng: Random) -> Blow:
+    unit = next(unit for unit in scene.live() if unit.startswith("standby"))
+    _kill(scene.tasks(unit)[1])
+    return Blow(units={unit}, told=unit)
+
+
+# --- more than one ----------------------------------------------------------------------------------------------------
+
+
+def two(scene: Scene, rng: Random) -> Blow:
+    groups = _some(scene, rng, 2)
+    _kill_ranks(scene, rng, groups)
+    return Blow(set(groups), told=f"groups {groups}")
+
+
+def half(scene: Scene, rng: Random) -> Blow:
+    groups = _some(scene, rng, (scene.mode.groups + 1) // 2)
+    _kill_ranks(scene, rng, groups)
+    return Blow(set(groups), told=f"groups {groups}")
+
+
+def everyone(scene: Scene, rng: Random) -> Blow:
+    """All groups start over from the checkpoint. Who was seen dead first may have been launched before the last was
+    seen, and is brought down and launched once more."""
+    _kill_ranks(scene, rng, list(scene.groups))
+    return Blow(set(scene.groups), causes=KILLED | {"cancelled"}, attempts=2, told="all groups")
+
+
+def again_same(scene: Scene, rng: Random) -> Blow:
+    """A group is killed a second time within two seconds, wherever it is on its way back."""
+    blow = rank(scene, rng)
+    (group,) = blow.hit
+    time.sleep(rng.uniform(0.1, 2.0))
+    if _unit(group) in scene.live():
+        guards, workers = scene.tasks(_unit(group))
+        _kill(workers or guards)
+    return Blow({group}, causes=KILLED | {"start_failed"}, attempts=2, told=blow.told)
+
+
+def again_other(scene: Scene, rng: Random) -> Blow:
+    """Another group is killed within two seconds."""
+    groups = rng.sample(list(scene.groups), 2)
+    _kill_ranks(scene, rng, groups[:1])
+    time.sleep(rng.uniform(0.1, 2.0))
+    if _unit(groups[1]) in scene.live():
+        _kill_ranks(scene, rng, groups[1:])
+    return Blow(set(groups), told=f"groups {groups}")
+
+
+KINDS = {
+    "rank": Kind(rank),
+    "guard": Kind(guard),
+    "srun main": Kind(srun_main),
+    "srun helper": Kind(srun_helper),
+    "srun both": Kind(srun_both),
+    "slurmstepd": Kind(stepd),
+    "scancel step": Kind(cancel_step),
+    "stop rank 2 s": Kind(partial(stop, who="rank", seconds=2.0)),
+    "stop rank": Kind(partial(stop, who="rank", seconds=None)),
+    "stop guard 2 s": Kind(partial(stop, who="guard", seconds=2.0)),
+    "stop guard": Kind(partial(stop, who="guard", seconds=None)),
+    "stop step 13 s": Kind(partial(stop, who="step", seconds=HANG_AFTER_S + 3)),
+    "node": Kind(partial(node, back_s=None), limit_s=NODE_LIMIT_S),
+    "node 5 s": Kind(partial(node, back_s=5.0), limit_s=NODE_LIMIT_S),
+    "node 40 s": Kind(partial(node, back_s=40.0), limit_s=NODE_LIMIT_S),
+    "slurmctld": Kind(slurmctld),
+    "slurmctld away": Kind(slurmctld_away),
+    "slurmctld and rank": Kind(slurmctld_and_rank),
+    "pilot": Kind(pilot_kill, ARRAY),
+    "pilot scancel": Kind(pilot_cancel, ARRAY),
+    "pilot requeue": Kind(pilot_requeue, ARRAY),
+    "controller": Kind(controller),
+    "controller abort": Kind(controller_abort),
+    "controller memory": Kind(controller_memory),
+    "controller stop 5 s": Kind(partial(controller_stop, seconds=5.0)),
+    "controller stop 20 s": Kind(partial(controller_stop, seconds=20.0)),
+    "controller and rank": Kind(controller_and_rank),
+    "controller and node": Kind(controller_and_node, limit_s=NODE_LIMIT_S),
+    "controller's node": Kind(controllers_node, ARRAY, limit_s=NODE_LIMIT_S),
+    "lighthouse": Kind(lighthouse),
+    "lighthouse guard": Kind(lighthouse_guard),
+    "lighthouse stop 3 s": Kind(lighthouse_stop_3),
+    "lighthouse stop": Kind(lighthouse_stop),
+    "lighthouse and rank": Kind(lighthouse_and_rank),
+    "standby": Kind(standby, frozenset({"standby"})),
+    "two": Kind(two),
+    "half": Kind(half),
+    "all": Kind(everyone),
+    "again same": Kind(again_same),
+    "again other": Kind(again_other),
+}

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ftslurm.commands import find, parser_for
 from ftslurm.config import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.rundir import RunDir
-from ftslurm.terminal import guarded_output, readable
+from ftslurm.terminal import guarded_output
 
 OVERVIEW = """\
 ftslurm trains with torchft replica groups and restarts only the group that failed.
@@ -282,18 +283,18 @@ def status_verb(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = find(args)
 
-    from ftslurm import compose, heard, status, status_json, submit, summary, view
-    from ftslurm.journal import JournalReader
-    from ftslurm.skim import Skim
+    from ftslurm import compose, heard, status_json, submit, summary, view
+    from ftslurm.story import Story
 
     config = compose.load(run.config, own=False)
     waiting = silent = None
     if config.cluster.kind == "slurm" and not run.events.exists():
         waiting = submit.in_queue(run)
     if args.json or args.once or not sys.stdout.isatty():
-        now = status.RunStatus(run_id=run.root.name)
-        for event in Skim().read(JournalReader(run.events)):
-            now = status.fold(now, event if args.json else readable(event))  # JSON has escapes of its own
+        story = Story(run)
+        story.read()
+        now = story.status if args.json else story.shown()  # JSON has escapes of its own
+        now = replace(now, run_id=now.run_id or run.root.name)
         if now.outcome == "running" and now.started is not None:
             gone, silent = submit.abandoned(config, run), submit.silence(config, run)
             waiting = gone or silent

@@ -155,7 +155,7 @@ def control(
             past, outcome = story.read()  # it may be long
             if outcome in ("succeeded", "failed"):
                 return int(outcome == "failed")
-            known(story.status)
+            known(story.shown())
             controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after)
         outcome = controller.run()
     except EnvironmentProblem:

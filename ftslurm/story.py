@@ -50,10 +50,14 @@ class Story:
         """
         for event in self._skim.read(self._journal):
             self._reading.fold(event)
-            self.status = fold(self.status, readable(event))
+            self.status = fold(self.status, event)
         if self._journal.offset - self._saved >= LONG:
             self._save()
         return self._reading.past, self._reading.outcome
+
+    def shown(self) -> RunStatus:
+        """The status for people: nothing in it steers their terminal."""
+        return unpack(RunStatus, readable(pack(self.status)))
 
     def told(self, tell: Callable[[Event], None]) -> Callable[[Event], None]:
         """A function that is called with every event that is in the journal, as `tell` is, and writes the file."""

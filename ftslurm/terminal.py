@@ -24,7 +24,7 @@ _IN_LINE = re.compile(f"[\n{_HARMFUL}]")
 _IN_LOG = re.compile(f"(\x1b\\[[0-9;:]{{0,64}}m)|[{_HARMFUL}]")
 _UNFINISHED = re.compile(r"(?:\r+|\x1b(?:\[[0-9;:]{0,64})?)\Z")
 _SUSPECT = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f-\xff]")
-_MANY_LINES = ("traceback",)  # fields of an event that have them
+_MANY_LINES = ("traceback", "last_traceback")  # fields of an event, or of a status, that have them
 
 
 def visible(text: str, lines: bool = False) -> str:

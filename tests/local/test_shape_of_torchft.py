@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -95,3 +97,27 @@ try:
 except RuntimeError as error:
     print("refused" if "strangers" in str(error) else error)
 """
+
+
+HANDLE = """
+from ftslurm.worker import closed_servers
+group = torchft.process_group.ProcessGroupGloo()
+if hasattr(group, "get_reconfigure_handle"):
+    closed_servers.begin("127.0.0.1:5", "n1:7/store")
+    print("handle:", group.get_reconfigure_handle())
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(importlib.import_module("torchft.process_group"), "_rendezvous"), reason="only in torchft's nightly"
+)
+def test_a_process_group_of_the_nightly_meets_the_others_in_the_groups_store() -> None:
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT + HANDLE],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    handle = json.loads(said.stdout.partition("handle: ")[2])
+    assert handle["store"] == f"n1:7/store/{handle['id']}"

@@ -2,6 +2,9 @@
 
 The numbers and types are those of proto/torchft.proto of torchft 0.2.0; they are written down here instead of in
 generated code, so that no protoc is needed and no second copy of torchft.proto clashes with somebody else's.
+
+A later torchft may give a member fields that are not written down here (torchft-nightly 2026.10: the handles by which
+process groups find each other). They are kept as bytes in `Member.unknown` and are in every answer with that member.
 """
 
 from __future__ import annotations
@@ -100,16 +103,14 @@ def write_quorum(quorum: Quorum, created: float) -> bytes:
     """The answer to every member of a quorum. `created` is unix time."""
     response = _CLASS["LighthouseQuorumResponse"]()
     response.quorum.quorum_id = quorum.id
-    response.quorum.participants.extend(_CLASS["QuorumMember"](**vars(m)) for m in quorum.members)
+    response.quorum.participants.extend(map(_wire, quorum.members))
     response.quorum.created.FromNanoseconds(int(created * 1e9))
     return bytes(response.SerializeToString())
 
 
 def write_request(member: Member) -> bytes:
     """What a manager sends to ask for a quorum; for tests."""
-    return bytes(
-        _CLASS["LighthouseQuorumRequest"](requester=_CLASS["QuorumMember"](**vars(member))).SerializeToString()
-    )
+    return bytes(_CLASS["LighthouseQuorumRequest"](requester=_wire(member)).SerializeToString())
 
 
 def write_heartbeat(replica_id: str) -> bytes:
@@ -125,12 +126,28 @@ def _parse(name: str, data: bytes) -> Any:
 
 
 def _member(wire: Any) -> Member:
-    member = Member(**{name: getattr(wire, name) for name in _MEMBER_FIELDS})
+    member = Member(**{name: getattr(wire, name) for name in _MEMBER_FIELDS}, unknown=_unknown(wire))
     for name in ("replica_id", "address", "store_address"):
         _name(getattr(member, name), name)
     if member.step < 0:
         raise Malformed(f"step {member.step}: there is no such step")
     return member
+
+
+def _unknown(wire: Any) -> bytes:
+    """The fields of a member that are not in its schema, as they were on the wire."""
+    rest = type(wire)()
+    rest.CopyFrom(wire)
+    for name in _MEMBER_FIELDS:
+        rest.ClearField(name)
+    return bytes(rest.SerializeToString())
+
+
+def _wire(member: Member) -> Any:
+    """A member as a message, with the fields that only later versions of torchft know."""
+    wire = _CLASS["QuorumMember"](**{name: getattr(member, name) for name in _MEMBER_FIELDS})
+    wire.MergeFromString(member.unknown)
+    return wire
 
 
 def _name(text: str, what: str) -> str:

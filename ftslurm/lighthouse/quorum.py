@@ -26,6 +26,7 @@ class Member:
     shrink_only: bool = False
     commit_failures: int = 0
     data: str = ""
+    unknown: bytes = b""  # ours: the fields that only a later torchft knows, as they were on the wire
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ftslurm import channel
+from ftslurm.worker import shape
 from ftslurm.worker.position import Position, Stage
 
 T = TypeVar("T")
@@ -59,8 +60,17 @@ class Quorums:
         """Let go of broken quorums while process groups are set up; `module` is torchft.process_group in real life.
 
         NCCL connects at its first collective, so all that waits there is the client of the store.
+
+        Raises:
+            shape.Misfit: this torchft sets up its process groups in another way; nothing is changed.
         """
         module = module or importlib.import_module("torchft.process_group")
+        shape.require(importlib.import_module("torchft.manager").Manager, "_quorum_id", "_errored", "_pg")
+        shape.require(
+            module, "create_store_client(store_addr)", "ProcessGroupGloo._create_pg()", "ProcessGroupGloo.abort()"
+        )
+        number = "_quorum_id" if shape.fits(module, "ProcessGroupGloo._quorum_id") else "_uuid"  # in the nightly
+        shape.require(module, f"ProcessGroupGloo.{number}")
         connect, create = module.create_store_client, module.ProcessGroupGloo._create_pg
 
         @functools.wraps(connect)
@@ -70,7 +80,7 @@ class Quorums:
         @functools.wraps(create)
         def _create_pg(group: Any, *args: Any) -> Any:
             before = sockets()
-            made = self.unless_broken(group._quorum_id, lambda: create(group, *args))
+            made = self.unless_broken(getattr(group, number), lambda: create(group, *args))
             self.connections[group] = sockets() - before
             return made
 
@@ -165,7 +175,11 @@ def hang_up(fd: int, name: str) -> None:
 
 
 def quorum_of(store_addr: str) -> int | None:
-    """The quorum's id in the address under which its members meet: HOST:PORT/torchft/ID/RANK, or with one more word
-    before torchft (repeats.py); None: another store."""
-    word = store_addr.partition("/torchft/")[2].partition("/")[0]
-    return int(word) if word.isdigit() else None
+    """The quorum's id in the address under which its members meet; None: it is another store.
+
+    HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly (closed_servers.py); there may
+    be one more word before torchft (repeats.py).
+    """
+    _, _, after = store_addr.partition("/torchft/")
+    number = after.partition("/")[0]
+    return int(number) if number.isdecimal() else None

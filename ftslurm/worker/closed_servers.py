@@ -11,6 +11,7 @@ The checkpoints' server is in closed_transport.py: what it sends would be too mu
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -20,7 +21,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.worker import addresses
+from ftslurm.worker import addresses, shape
 from ftslurm.worker.gateway import Gateway
 from ftslurm.worker.publishing import listener_at, publish
 
@@ -38,10 +39,14 @@ def begin(here: str, public: str) -> None:
 
 
 def install(gateway: Gateway) -> None:
-    """Close what scripts will make from now on."""
+    """Close what scripts will make from now on.
+
+    Raises:
+        shape.Misfit: this torchft makes its servers or its clients in another way; it must not be used.
+    """
     _close_managers(gateway, importlib.import_module("torchft.manager"))
-    with suppress(ImportError, AttributeError):  # a torchft without
-        _close_parameter_servers(gateway, importlib.import_module("torchft.parameter_server"))
+    _close_process_groups(gateway, importlib.import_module("torchft.process_group"))
+    _close_parameter_servers(gateway, importlib.import_module("torchft.parameter_server"))
 
 
 # --- managers ---------------------------------------------------------------------------------------------------------
@@ -49,6 +54,13 @@ def install(gateway: Gateway) -> None:
 
 def _close_managers(gateway: Gateway, module: Any) -> None:
     """Every Manager's server is published, and every address that torchft connects to leads there."""
+    shape.require(
+        module,
+        "ManagerServer(hostname, bind, store_addr, connect_timeout)",
+        *("ManagerServer.address()", "ManagerServer.shutdown()", "ManagerClient(addr, connect_timeout)"),
+        *("ManagerClient._quorum()", "Manager.ManagerServer", "Manager.ManagerClient"),
+    )
+    shape.require(importlib.import_module("torchft._torchft"), "QuorumResult.store_address")
     make_server, make_client = module.ManagerServer, module.ManagerClient
     own: dict[str, Any] = {}  # to our own servers, made before others could no longer connect
 
@@ -114,6 +126,49 @@ class _Client:
         return quorum
 
 
+# --- process groups ---------------------------------------------------------------------------------------------------
+
+
+def _close_process_groups(gateway: Gateway, module: Any) -> None:
+    """Process groups meet in a group's store, and have no store of their own.
+
+    In torchft 0.2.0 that is so. In the nightly each process group hosts a TCPStore on all interfaces, and names it in
+    the handle that the Lighthouse gives to the others. Here the handle names the group's store instead, with the id of
+    the process group as prefix, for a group may have several.
+    """
+    module.TCPStore = functools.partial(_client_store, module.TCPStore)
+    if shape.fits(module, "ProcessGroup.configure(store_addr)"):
+        return
+    shape.require(
+        module,
+        *("_rendezvous(opts, handle_id)", "ProcessGroup.get_reconfigure_handle()", "ProcessGroup._rendezvous_store"),
+        *("ProcessGroup._handle_id()", "ProcessGroup._global_rank", "ProcessGroup.reconfigure(opts)"),
+    )
+    rendezvous = module._rendezvous
+
+    def get_reconfigure_handle(group: Any) -> str:
+        place = f"{_store.public or _store.here}/{group._handle_id()}"
+        return json.dumps({"id": group._handle_id(), "store": place, "global_rank": group._global_rank})
+
+    @functools.wraps(rendezvous)
+    def meet(*args: Any, **words: Any) -> Any:
+        met = rendezvous(*args, **words)
+        return dataclasses.replace(met, store_addr=_within(gateway, met.store_addr))
+
+    module.ProcessGroup.get_reconfigure_handle, module._rendezvous = get_reconfigure_handle, meet
+
+
+def _client_store(make: Any, *args: Any, **words: Any) -> Any:
+    """torch's TCPStore for a process group; it may only connect to one.
+
+    Raises:
+        RuntimeError: it would listen.
+    """
+    if words.get("is_master") or any(word is True for word in args):
+        raise RuntimeError("a process group of torchft wants a store of its own, which strangers could reach: refused")
+    return make(*args, **words)
+
+
 # --- parameter servers ------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +177,12 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
 
     torchft builds a session's address from the machine's name and the store's port, and hands it to both sides.
     """
+    shape.require(
+        module,
+        *("ParameterServer._handle_session(session_id, store_addr)", "ParameterServer.new_session(address)"),
+        *("ParameterServer.address()", "ParameterServer.TCPStore", "ParameterServer._IPv6HTTPServer"),
+        *("socket.gethostname()", "json.load()", "json.dumps()", "_IPv6HTTPServer.address_family"),
+    )
     kind: Any = module.ParameterServer
     base: Any = module._IPv6HTTPServer
     new_session, handle = kind.__dict__["new_session"].__func__, kind._handle_session
@@ -138,7 +199,7 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
 
     @functools.wraps(handle)
     def handle_session(server: Any, session_id: str, store_addr: str) -> None:
-        handle(server, session_id, _session(gateway, store_addr))
+        handle(server, session_id, _within(gateway, store_addr))
 
     @functools.wraps(new_session)
     def opened(cls: Any, address: str) -> Any:
@@ -147,7 +208,7 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
 
     def load(file: Any) -> Any:
         told = json.load(file)
-        return told | {"store_addr": _session(gateway, told["store_addr"])}
+        return told | {"store_addr": _within(gateway, told["store_addr"])}
 
     module.json = SimpleNamespace(load=load, dumps=json.dumps)
     module.TCPStore, module._IPv6HTTPServer = _GroupStore, LoopbackServer
@@ -155,10 +216,10 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
     kind.address, kind._handle_session, kind.new_session = address, handle_session, classmethod(opened)
 
 
-def _session(gateway: Gateway, address: str) -> str:
-    """The address of a session's store for this process: a door's, where HOST:PORT/store/session/ID has the guard's."""
-    store, mark, session = address.partition("/session/")
-    return through(gateway, store) + mark + session
+def _within(gateway: Gateway, address: str) -> str:
+    """HOST:PORT/store/PREFIX for this process: a door's address, where that has the guard's."""
+    store, mark, prefix = address.partition(f"/{addresses.STORE}/")
+    return f"{through(gateway, f'{store}/{addresses.STORE}')}/{prefix}" if mark else address
 
 
 class _GroupStore:

@@ -18,7 +18,7 @@ import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.worker import handshake
+from ftslurm.worker import handshake, shape
 from ftslurm.worker.addresses import CHECKPOINT
 from ftslurm.worker.gateway import Gateway
 
@@ -27,8 +27,16 @@ AGAIN_S = 0.05
 
 
 def install(gateway: Gateway, module: Any = None) -> None:
-    """Close the transports that scripts will make from now on."""
+    """Close the transports that scripts will make from now on.
+
+    Raises:
+        shape.Misfit: this torchft makes its server or its clients in another way; it must not be used.
+    """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
+    shape.require(
+        module, "_IPv6HTTPServer.finish_request(request, client_address)", "socket.gethostname()", "urllib.request"
+    )
+    shape.require(module, *(f"HTTPTransport.{name}" for name in ("_IPv6HTTPServer", "gethostname", "urlopen")))
     base: Any = module._IPv6HTTPServer
     local = os.environ.get("FTSLURM_CLUSTER") == "local"
     if local:

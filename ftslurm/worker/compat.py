@@ -13,13 +13,14 @@ import inspect
 import os
 import socket
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+
+from ftslurm.worker import shape
 
 _applied_during_import: list[str] = []
 
@@ -33,25 +34,21 @@ def before_import() -> None:
     sys.meta_path.insert(0, _OtelFinder())
 
 
-def after_import() -> list[str]:
-    """Mend what the imported torchft gets wrong, once a process; return the names of the patches, for the log."""
+def after_import(left_out: list[str]) -> list[str]:
+    """Mend what the imported torchft gets wrong, once a process; return the names of the patches.
+
+    Args:
+        left_out: gets a sentence for each patch that this torchft may need and that does not fit it.
+    """
     import torchft
 
     applied = list(_applied_during_import)
-    for name, is_needed, mend in (
-        ("ddp-comm-hook", _comm_hook_trusts_a_failed_allreduce, _mend_comm_hook),
-        ("pure-ddp", _pure_ddp_never_waits, _refuse_pure_ddp),
-        ("abort-on-error", _errors_leave_peers_waiting, _abort_on_error),
-        ("connect-timeout", _manager_ignores_the_variable, _honour_connect_timeout),
-        ("hostname", _own_name_does_not_resolve, _advertise_localhost),
-        ("session-end", _sessions_end_with_an_error, _let_sessions_end),
-    ):
-        try:
-            if is_needed(torchft):
-                mend(torchft)
-                applied.append(name)
-        except Exception as error:  # a torchft of another shape: more likely mended than broken, and no reason to stop
-            warnings.warn(f"ftslurm cannot tell whether torchft needs the patch {name}: {error!r}", stacklevel=2)
+    for patch in _PATCHES:
+        with shape.optional(left_out, patch.name, patch.without):
+            shape.require(torchft, *patch.needs)
+            if patch.is_needed(torchft):
+                patch.mend(torchft)
+                applied.append(patch.name)
     return applied
 
 
@@ -255,3 +252,62 @@ def _edit_arguments(manager_class: Any, edit: Callable[[dict[str, Any]], None]) 
         original(*call.args, **call.kwargs)
 
     manager_class.__init__ = init
+
+
+class _Patch(NamedTuple):
+    name: str
+    is_needed: Callable[[Any], bool]
+    mend: Callable[[Any], None]
+    needs: tuple[str, ...]  # of the package torchft, see shape.require
+    without: str  # what the user has to expect without it
+
+
+_PATCHES = (
+    _Patch(
+        "ddp-comm-hook",
+        _comm_hook_trusts_a_failed_allreduce,
+        _mend_comm_hook,
+        ("ddp.DistributedDataParallel._comm_hook(state, bucket)",),
+        "the death of one group may end the scripts of the others, which use torchft's DistributedDataParallel",
+    ),
+    _Patch(
+        "pure-ddp",
+        _pure_ddp_never_waits,
+        _refuse_pure_ddp,
+        ("ddp.PureDistributedDataParallel(manager, module)",),
+        "with PureDistributedDataParallel groups may train different models: use DistributedDataParallel",
+    ),
+    _Patch(
+        "abort-on-error",
+        _errors_leave_peers_waiting,
+        _abort_on_error,
+        (
+            "manager.Manager.report_error(e)",
+            "manager.Manager._errored",
+            "manager.Manager._pg",
+            "ProcessGroupGloo.abort()",
+        ),
+        "with four groups or more the survivors of a death may wait for the process group's time-out",
+    ),
+    _Patch(
+        "connect-timeout",
+        _manager_ignores_the_variable,
+        _honour_connect_timeout,
+        ("manager.Manager(connect_timeout)",),
+        "TORCHFT_CONNECT_TIMEOUT_SEC may be ignored",
+    ),
+    _Patch(
+        "hostname",
+        _own_name_does_not_resolve,
+        _advertise_localhost,
+        ("manager.Manager(hostname)", "checkpointing.http_transport.socket"),
+        "a machine whose own name does not resolve cannot train with cluster=local",
+    ),
+    _Patch(
+        "session-end",
+        _sessions_end_with_an_error,
+        _let_sessions_end,
+        (),
+        "each session of a ParameterServer may end with a traceback in the log, which means nothing",
+    ),
+)

@@ -28,6 +28,15 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
+from ftslurm.worker import shape
+
+NEEDS = (
+    "_async_quorum(allow_heal)",
+    "start_quorum()",
+    "_apply_pending_state_dict()",
+    *("_client", "_quorum_future", "_healing", "_pending_state_dict", "_step", "_quorum_id"),
+)
+
 
 class History:
     """Watches every Manager of this process.
@@ -45,8 +54,13 @@ class History:
         self.then: Callable[[Any, Any], None] | None = None  # gets each Manager's answers, unless they are refused
 
     def install(self, module: Any = None) -> None:
-        """Watch; `module` is torchft.manager unless a test says."""
+        """Watch; `module` is torchft.manager unless a test says.
+
+        Raises:
+            shape.Misfit: this torchft has another Manager; it is left alone.
+        """
         manager_class = (module or importlib.import_module("torchft.manager")).Manager
+        shape.require(manager_class, *NEEDS)
         find, start = manager_class._async_quorum, manager_class.start_quorum
 
         @functools.wraps(find)

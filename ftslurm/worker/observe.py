@@ -20,7 +20,20 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ftslurm.worker import shape
 from ftslurm.worker.position import Position, Stage
+
+NEEDS = (
+    *("_async_quorum()", "_apply_pending_state_dict()", "should_commit()", "start_quorum()", "allreduce()"),
+    *(
+        "current_step()",
+        "_step",
+        "_quorum_id",
+        "_quorum_future",
+        "_pending_state_dict",
+        "_participating_replica_world_size",
+    ),
+)
 
 
 @dataclass
@@ -81,26 +94,27 @@ class Observer:
         return self._step
 
     def install(self, module: Any = None) -> None:
-        """Watch every Manager of this process, existing ones too; `module` is torchft.manager unless a test says."""
+        """Watch every Manager of this process, existing ones too; `module` is torchft.manager unless a test says.
+
+        Raises:
+            shape.Misfit: this torchft's Manager lacks something; the rest of it is watched all the same.
+        """
         module = module or importlib.import_module("torchft.manager")
         for method, look in (
             ("_async_quorum", self._after_quorum),
             ("_apply_pending_state_dict", self._after_heal),
             ("should_commit", self._after_commit),
         ):
-            try:
+            if shape.fits(module, f"Manager.{method}()"):
                 setattr(module.Manager, method, self._followed_by(getattr(module.Manager, method), look))
-            except Exception as error:
-                self._complain(error)
         for method, note in (
             ("start_quorum", self._before_quorum),
             ("allreduce", self._before_allreduce),
             ("should_commit", self._before_commit),
         ):
-            try:
+            if shape.fits(module, f"Manager.{method}()"):
                 setattr(module.Manager, method, self._preceded_by(getattr(module.Manager, method), note))
-            except Exception as error:
-                self._complain(error)
+        shape.require(module, *(f"Manager.{name}" for name in NEEDS))
 
     @property
     def waits_for_quorum(self) -> bool:

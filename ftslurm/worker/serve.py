@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ftslurm.worker import tell
+from ftslurm.worker import shape, tell
 
 EVERY_S = 1.0  # `served` and `session` are told at most this often
 
@@ -37,13 +37,17 @@ class Observer:
         self._told_at = float("-inf")  # of sessions
 
     def install(self, module: Any = None) -> None:
-        """Watch every ParameterServer of this process; a torchft without them is left alone."""
-        try:
-            kind = (module or importlib.import_module("torchft.parameter_server")).ParameterServer
-            made, handle, new_session = kind.__init__, kind._handle_session, kind.__dict__["new_session"].__func__
-        except (ImportError, AttributeError, KeyError) as error:
-            logging.getLogger(__name__).info("this torchft has no parameter server that we know: %r", error)
-            return
+        """Watch every ParameterServer of this process.
+
+        Raises:
+            shape.Misfit: this torchft has none, or another one, which is left alone.
+        """
+        module = module or importlib.import_module("torchft.parameter_server")
+        shape.require(
+            module, "ParameterServer._handle_session()", "ParameterServer.new_session()", "ParameterServer.address()"
+        )
+        kind = module.ParameterServer
+        made, handle, new_session = kind.__init__, kind._handle_session, kind.__dict__["new_session"].__func__
 
         @functools.wraps(made)
         def init(server: Any, *args: Any, **kwargs: Any) -> None:

@@ -84,7 +84,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         if gpus_are_open:
             os.environ[_CAREFUL] = "1"
         with no_garbage():
-            observer, past, watch, quorums = import_everything(say, refuse, task)
+            observer, past, watch, quorums, left_out = import_everything(say, refuse, task)
             if task.options.standby:
                 from ftslurm.worker import warm
 
@@ -114,6 +114,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         closed_servers.begin(f"{begin['addr']}:{begin['port']}", str(begin.get("public") or ""))
         heals, past.floor = bool(begin.get("heals")), int(begin.get("floor") or 0)
         os.environ["FTSLURM_HEALS"] = str(int(heals))
+        for words in left_out:
+            warn(words, say if me["rank"] == 0 else lambda *_, **__: None)
         if me["rank"] != 0:
             observer.report = lambda _: None  # one voice per group
         tell.say, tell.wanted = tell_of, lambda: task.position.wanted
@@ -186,28 +188,43 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 def import_everything(
     say: Callable[..., None], refuse: Callable[[str], object], task: Task
-) -> tuple[Any, Any, Any, Any]:
-    """torch, torchft, the patches torchft 0.2.0 needs, and those who watch it: observe, history, unhealed, broken."""
-    from ftslurm.worker import broken, compat, history, observe, repeats, unhealed
+) -> tuple[Any, Any, Any, Any, list[str]]:
+    """torch, torchft, the patches torchft needs, and those who watch it: observe, history, unhealed, broken.
+
+    Also sentences for the user, about patches that do not fit the installed torchft.
+
+    Raises:
+        RuntimeError: the installed torchft cannot be closed to strangers.
+    """
+    from ftslurm.worker import broken, compat, history, observe, repeats, shape, unhealed
 
     compat.before_import()
     import torch.distributed  # noqa: F401 the script will want it; here it is early
     import torchft  # noqa: F401
 
-    compat.after_import()
-    closed_servers.install(task.gateway)
-    closed_transport.install(task.gateway)
+    left_out: list[str] = []
+    compat.after_import(left_out)
+    with shape.indispensable("the managers, process groups and parameter servers"):
+        closed_servers.install(task.gateway)
+    with shape.indispensable("the checkpoints' server"):
+        closed_transport.install(task.gateway)
     position = task.position
     observer = observe.Observer(lambda fields: say("progress", **fields), position=position)
-    observer.install()
-    _servers.install()
     past = history.History(refuse, lambda: position.reached)
-    past.install()
     if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
         past.then = repeats.Repeats().tell_apart
+    watch = unhealed.Watch(lambda words: warn(words, say))
     quorums = broken.Quorums(past.managers, position)
-    quorums.install()
-    return observer, past, unhealed.Watch(lambda words: warn(words, say)), quorums
+    for name, means, patch in (
+        ("observe", "steps, quorums and hangs are not seen, or in part", observer),
+        ("serve", "where the parameter servers are is not known", _servers),
+        ("history", "only the Lighthouse keeps a group without the training's state from taking a step", past),
+        ("unhealed", "nobody is warned that a script trains without torchft", watch),
+        ("broken", "survivors may wait for a dead group until the process group's time-out", quorums),
+    ):
+        with shape.optional(left_out, name, means):
+            patch.install()
+    return observer, past, watch, quorums, left_out
 
 
 @contextlib.contextmanager

@@ -15,8 +15,11 @@ has no state that anybody would want healed.
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
+
+from ftslurm.worker import shape
 
 STEPS = 10
 
@@ -29,15 +32,25 @@ class Watch:
 
         `groups` is how many replica groups the run has; nothing is said while it is 0 (a run without a quorum).
         """
-        import torchft.manager
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         self.groups = 0
         self._warn = warn
         self._steps = 0
-        self._over = False
+        self._over = True  # not watching yet
         self._distributed = False  # torch.distributed has been used
-        self._hook = register_optimizer_step_post_hook(self._stepped)
+        self._hook: Any = None
+
+    def install(self) -> None:
+        """Begin to watch; before that nobody is warned.
+
+        Raises:
+            shape.Misfit: this torch or torchft cannot be watched.
+        """
+        import torchft.manager
+
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        shape.require(optimizers, "register_optimizer_step_post_hook(hook)")
+        shape.require(torchft.manager, "Manager")
+        self._hook = optimizers.register_optimizer_step_post_hook(self._stepped)
         original = torchft.manager.Manager.__init__
 
         @functools.wraps(original)
@@ -46,6 +59,7 @@ class Watch:
             original(manager, *args, **kwargs)
 
         torchft.manager.Manager.__init__ = init
+        self._over = False
 
     def ended(self) -> None:
         """The script has ended well."""
@@ -66,7 +80,8 @@ class Watch:
 
     def _stop(self) -> None:
         self._over = True
-        self._hook.remove()
+        if self._hook is not None:
+            self._hook.remove()
 
     def _tell(self) -> None:
         self._stop()

@@ -10,7 +10,7 @@ import pytest
 TIMEOUT_S = 60  # torchft's default
 SOON_S = 15.0
 COMMON = f"""
-import os, signal, sys, threading, time
+import json, os, signal, sys, threading, time
 from datetime import timedelta
 from types import SimpleNamespace
 import torch
@@ -24,7 +24,16 @@ manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
 quorums = broken.Quorums([manager], Position())
 quorums.install()
 def configure(port, rank):
-    pg.configure(f"127.0.0.1:{{port}}/torchft/3/0", "a", rank, 2, 3, 0, 1, [0, 1])
+    if hasattr(pg, "configure"):
+        pg.configure(f"127.0.0.1:{{port}}/torchft/3/0", "a", rank, 2, 3, 0, 1, [0, 1])
+        return
+    from torchft.process_group import ReconfigureOptions  # the nightly
+    options = ReconfigureOptions()
+    options.uuid, options.timeout = 3, timedelta(seconds={TIMEOUT_S})
+    ids = [pg._handle_id() if one == rank else "other" for one in (0, 1)]
+    store = f"127.0.0.1:{{port}}/store"
+    options.handles = [json.dumps({{"id": one, "store": store, "global_rank": None}}) for one in ids]
+    pg.reconfigure(options).wait()
 """
 ALONE = """
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import socket
 import threading
@@ -22,6 +23,7 @@ from ftslurm.lighthouse import messages
 from ftslurm.lighthouse.quorum import Member
 
 PATIENCE = timedelta(seconds=20)
+NIGHTLY = "reconfigure_handle" in inspect.signature(ManagerClient._quorum).parameters
 
 
 @pytest.fixture
@@ -70,6 +72,7 @@ class Group:
         self.client = ManagerClient(self.server.address(), connect_timeout=timedelta(seconds=10))
 
     def quorum(self, step: int, timeout: timedelta = PATIENCE, failures: int = 0) -> Any:
+        handle = {"reconfigure_handle": f"handle of {self.number}"} if NIGHTLY else {}
         return self.client._quorum(
             group_rank=0,
             step=step,
@@ -78,6 +81,7 @@ class Group:
             timeout=timeout,
             init_sync=True,
             commit_failures=failures,
+            **handle,
         )
 
     def stop(self) -> None:
@@ -130,6 +134,18 @@ def test_unmodified_managers_form_quorums_and_survivors_do_not_wait(
         time.sleep(0.01)
     assert (report["members"], report["steps"]) == ([0, 1, 2], [6, 6, 0])
     stopped([*groups[:2], back])
+
+
+@pytest.mark.skipif(not NIGHTLY, reason="only torchft's nightly sends handles")
+def test_the_handles_that_the_nightly_sends_reach_the_others(
+    start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
+) -> None:
+    lighthouse = start()
+    groups = [Group(lighthouse, number) for number in range(3)]
+    for step in range(2):
+        for answer in together(pool, groups, step):
+            assert answer.reconfigure_handles == ["handle of 0", "handle of 1", "handle of 2"]
+    stopped(groups)
 
 
 def test_killed_under_load_it_is_back_and_nobody_fails_and_ids_never_fall(

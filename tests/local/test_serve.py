@@ -13,7 +13,7 @@ import torch
 from torchft import parameter_server
 from torchft.process_group import ProcessGroupGloo
 
-from ftslurm.worker import serve, tell
+from ftslurm.worker import serve, shape, tell
 
 
 def wait_for(true: Callable[[], object]) -> None:
@@ -88,5 +88,6 @@ def test_a_controller_that_cannot_be_told_does_not_harm_the_server(monkeypatch: 
     importlib.reload(parameter_server)
 
 
-def test_a_torchft_of_another_shape_is_left_alone() -> None:
-    serve.Observer().install(object())
+def test_a_torchft_of_another_shape_is_named() -> None:
+    with pytest.raises(shape.Misfit, match="ParameterServer"):
+        serve.Observer().install(object())

@@ -91,7 +91,7 @@ def train(folder, name, address, patched, wrapper="DistributedDataParallel", ste
     import torchft.ddp
 
     if patched:
-        compat.after_import()
+        compat.after_import([])
     reports = open(folder / f"{name}.reports", "a", buffering=1)  # noqa: SIM115 as long as the process lives
     observer = observe.Observer(lambda report: print(json.dumps(report), file=reports))
     observer.install()
@@ -228,7 +228,7 @@ def test_with_the_patch_torchft_logs_through_opentelemetry():
 from ftslurm.worker import compat
 compat.before_import()
 import logging, os, torchft.otel
-print(compat.after_import())
+print(compat.after_import([]))
 logging.getLogger("torchft_commits").warning("a commit")
 exporter = torchft.otel.TeeLogExporter([])
 print("flushed", exporter.force_flush())
@@ -254,7 +254,7 @@ def measure_connecting(folder, patched):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         if patched:
-            compat.after_import()
+            compat.after_import([])
         started = time.monotonic()
         with pytest.raises(RuntimeError, match="failed to connect"):
             one_rank_manager(
@@ -288,7 +288,7 @@ def hang_up(folder, patched):
     import torchft
 
     if patched:
-        compat.after_import()
+        compat.after_import([])
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     groups = [torchft.ProcessGroupGloo(timeout=timedelta(seconds=4)) for _ in range(2)]
     address = f"127.0.0.1:{store.port}/abort"
@@ -335,7 +335,7 @@ with lighthouse() as address:
         one_rank_manager(address, "a", model, connect_timeout=short)
     except RuntimeError as error:
         print("without:", error)
-    print(compat.after_import())
+    print(compat.after_import([]))
     manager = one_rank_manager(address, "a", model, connect_timeout=short)
     manager.start_quorum()
     manager.wait_quorum()
@@ -393,7 +393,7 @@ def session():
 
 print("without:", session(), flush=True)
 print("PATCHED", file=sys.stderr, flush=True)
-print(compat.after_import())
+print(compat.after_import([]))
 print("with:", session())
 """
 

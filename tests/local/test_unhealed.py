@@ -103,6 +103,7 @@ for case in (plain_ddp, short_ddp_that_tidies_up, ddp_without_an_optimizer, no_d
     if os.fork() == 0:
         taken, kept, told = 0, [], []
         watch = Watch(lambda text: told.append([taken, text]))
+        watch.install()
         watch.groups = 3
         case()
         watch.ended()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 
 import pytest
@@ -32,8 +33,27 @@ def test_a_quorum_survives_being_written_and_read() -> None:
     assert messages.read_quorum(messages.write_quorum(quorum, 0.0)) == quorum
 
 
-def test_what_a_newer_torchft_adds_is_ignored() -> None:
+# Field 9 a repeated string, 10 a message, 11 a varint, 12 a fixed32, 13 a fixed64: in an order that is not theirs.
+NEWER = (
+    b"\x4a\x02h0" + b"\x65\x01\x02\x03\x04" + b"\x4a\x02h1" + b"\x52\x02\x08\x01" + b"\x58\xac\x02" + b"\x69" + bytes(8)
+)
+
+
+def test_what_a_newer_torchft_adds_to_a_request_is_ignored() -> None:
     assert messages.read_request(messages.write_request(MEMBER) + b"\x7a\x03new") == MEMBER
+
+
+def test_what_a_newer_torchft_says_of_a_member_is_in_the_answer_byte_for_byte() -> None:
+    wire = WIRE + NEWER
+    member = messages.read_request(b"\x0a" + bytes([len(wire)]) + wire)
+    assert member == dataclasses.replace(MEMBER, unknown=NEWER)
+    answer = messages.write_quorum(Quorum(7, (Member("other"), member)), 1.5)
+    assert b"\x12" + bytes([len(wire)]) + wire + b"\x1a" in answer
+    assert messages.read_quorum(answer).members == (Member("other"), member)
+
+
+def test_a_member_that_has_only_unknown_fields_is_read() -> None:
+    assert messages.read_request(b"\x0a" + bytes([len(NEWER)]) + NEWER) == Member("", world_size=0, unknown=NEWER)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ class _Watch:
 if __name__ == "__main__":
     if os.environ["GUARDED"] != "torch":
         watchers = _Observer(), history.History(lambda _: None), _Watch()
-        session.import_everything = lambda *words: (*watchers, broken.Quorums((), words[-1].position))
+        left_out = [words for words in [os.environ.get("LEFT_OUT", "")] if words]
+        session.import_everything = lambda *words: (*watchers, broken.Quorums((), words[-1].position), left_out)
         session.host_store = lambda _: ("127.0.0.1", 1)
     guard.main("ftslurm.worker.session")

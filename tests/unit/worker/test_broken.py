@@ -111,6 +111,7 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     [
         ("n1:4711/torchft/12/0", 12),
         ("[::1]:4711/torchft/3/1", 3),
+        ("n1:4711/0a1b/torchft/12", 12),  # the nightly's, in the group's store
         ("n1:4711/session/2f", None),
         ("n1:4711", None),
         ("n1:4711/torchft/x/0", None),

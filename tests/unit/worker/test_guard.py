@@ -66,6 +66,35 @@ def test_without_them_it_is_as_it_was_started(tmp_path: Path) -> None:
         assert task.log() == "group-0000/0\n"
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_patch_that_was_left_out_is_in_each_ranks_log_and_told_once_a_group(rank: int, tmp_path: Path) -> None:
+    ranks = [{**RANK0, "rank": rank}]
+    with step(tmp_path / "run", env={"LEFT_OUT": "the patch x"}) as task:
+        task.get_ready()
+        task.send(
+            "assign",
+            group=0,
+            attempt=0,
+            lighthouse="",
+            script="none.py",
+            module=None,
+            args=[],
+            ranks=ranks,
+            run_id="x",
+            groups=1,
+            max_restarts=3,
+        )
+        if rank == 0:
+            task.until("store")
+        task.send("store", addr="127.0.0.1", port=1)
+        told = []
+        while not told or told[-1]["type"] != "failed":  # there is no such script
+            told.append(task.messages.get(timeout=PATIENCE_S))
+        assert [m["text"] for m in told if m["type"] == "warning"] == ["the patch x"][rank:]
+        log = (tmp_path / "run" / f"rank-{rank}.log").read_text()
+        assert log.startswith("ftslurm: warning: the patch x\n")
+
+
 def test_an_exception_is_told_in_pieces_before_it_is_told_in_short(tmp_path: Path) -> None:
     script = "print('now')\ndef deep(n):\n  if not n: raise ValueError('größer ' * 400)\n  deep(n - 1)\ndeep(30)"
     with step(tmp_path / "run") as task:

@@ -134,9 +134,11 @@ def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
 
     class Manager:
         _step, _quorum_id, _quorum_future, applied = step, -1, None, 0
+        _healing, _pending_state_dict = False, None
         _client: Any = SimpleNamespace(_quorum=lambda: SimpleNamespace(**answer), should_commit=lambda: "as before")
 
-        def _async_quorum(self, _: bool) -> Any:
+        def _async_quorum(self, allow_heal: bool) -> Any:
+            self.allowed = allow_heal
             return self._client._quorum()
 
         def start_quorum(self, **options: Any) -> Any:

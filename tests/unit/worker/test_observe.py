@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ftslurm.worker import shape
 from ftslurm.worker.observe import Observer
 from ftslurm.worker.position import Position, Stage
 
@@ -210,11 +211,16 @@ def test_a_failing_report_is_noted_once_and_training_goes_on(caplog):
     assert [record.message.count("the controller is gone") for record in caplog.records] == [1]
 
 
-def test_a_torchft_without_the_methods_is_noted_once_and_left_alone(caplog):
-    observer = Observer(print)
-    observer.install(SimpleNamespace(Manager=type("Manager", (), {})))
-    observer.install(SimpleNamespace())
-    assert len(caplog.records) == 1
+def test_a_torchft_that_lacks_something_is_named_and_the_rest_is_watched():
+    for empty in (SimpleNamespace(Manager=type("Manager", (), {})), SimpleNamespace()):
+        with pytest.raises(shape.Misfit, match="should_commit"):
+            Observer(print).install(empty)
+    reports, torchft = [], fake_torchft()
+    del torchft.Manager._apply_pending_state_dict
+    with pytest.raises(shape.Misfit, match=r"has no Manager\._apply_pending_state_dict\(\)$"):
+        Observer(reports.append).install(torchft)
+    assert torchft.Manager().train()
+    assert len(reports) == 1
 
 
 def test_the_wrapped_methods_look_like_the_original():

@@ -1,0 +1,52 @@
+"""The versions that ftslurm asks for, that CI installs, and that were tried."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from versions import requirements
+
+from ftslurm.worker import shape
+
+ROOT = Path(__file__).parents[2]
+DECLARED = {one.name: one for one in map(Requirement, requirements((ROOT / "pyproject.toml").read_text(), []))}
+
+
+def test_a_tensor_becomes_an_array_of_numpy() -> None:
+    import torch
+
+    assert torch.ones(1).numpy().tolist() == [1.0]
+
+
+def test_what_ci_installs_is_in_the_declared_ranges() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pinned = {one.name: one.specifier for one in map(Requirement, lines)}
+    assert pinned.keys() <= DECLARED.keys()
+    for name, specifier in pinned.items():
+        assert DECLARED[name].specifier.contains(str(specifier).removeprefix("==")), name
+
+
+def test_what_is_installed_is_in_the_declared_ranges() -> None:
+    for name in ("torch", "torchft", "protobuf", "grpcio", "numpy"):
+        version = importlib.metadata.version(name)
+        assert DECLARED[name].specifier.contains(version.partition("+")[0]), name
+
+
+def test_the_ends_of_the_range_of_torch_were_tried_and_are_named_in_errors() -> None:
+    bounds = {one.operator: one.version for one in DECLARED["torch"].specifier}
+    tried = re.findall(r"^\| (2\.\d+)\.\d+ \|.*\| passed \|", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE)
+    numbers = sorted(int(version.partition(".")[2]) for version in tried)
+    assert bounds == {">=": f"2.{numbers[0]}", "<": f"2.{numbers[-1] + 1}"}
+    assert f"torch 2.{numbers[0]} to 2.{numbers[-1]}" in shape.TRIED
+
+
+def test_a_named_version_takes_the_place_of_what_is_declared() -> None:
+    declared = 'dependencies = [\n    "torch>=2.8,<2.15", # why\n    "torchft>=0.2",\n]\ntest = ["pytest>=8"] # x\n'
+    assert requirements(declared, ["torch==2.7.1"]) == ["torch==2.7.1", "torchft>=0.2", "pytest>=8"]
+    assert requirements(declared, ["torchft-nightly==1"]) == ["torchft-nightly==1", "torch>=2.8,<2.15", "pytest>=8"]
+    with pytest.raises(SystemExit, match="names no package"):
+        requirements(declared, ["==1"])

@@ -307,9 +307,7 @@ class Controller:
             state, _, reason = news.text.splitlines()[0].strip().partition("|")
             self.events.append(NodeState(news.what.removeprefix(STATE), state.lower(), reason))
         elif news.what.startswith(LOOK):
-            looked = slurm.read_look(news.what.removeprefix(LOOK), news.text)
-            if looked is not None:
-                self.events.append(looked)
+            self.events.append(slurm.read_look(news.what.removeprefix(LOOK), news.text))
         else:
             self.events += self.jobs.answered(news)
 

@@ -198,8 +198,8 @@ def not_adopted(evidence: Evidence) -> Evidence | None:
 _UNREACHABLE = ("failed on node", "Requested node configuration is not available", "Required node not available")
 
 
-def read_look(node: str, text: str) -> Looked | None:
-    """What a probe (ftslurm.worker.look, started through srun) has brought back; None: nothing that tells anything.
+def read_look(node: str, text: str) -> Looked:
+    """What a probe (ftslurm.worker.look, started through srun) has brought back.
 
     A probe that could not run its program has reached the node all the same.
     """
@@ -209,7 +209,7 @@ def read_look(node: str, text: str) -> Looked | None:
             return Looked(node, True, tuple((step, str(states)) for step, states in steps.items()))
     if any(words in text for words in _UNREACHABLE):
         return Looked(node, False)
-    return Looked(node, True) if _TASK_LINE.search(text) else None
+    return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
 
 
 def node_state(node: str) -> list[str]:

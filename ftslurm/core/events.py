@@ -307,6 +307,7 @@ class Looked:
     node: str
     reachable: bool
     steps: tuple[tuple[str, str], ...] | None = None  # see Look
+    refused: bool = False  # Slurm has not let it begin (a slurmctld that has just restarted): that says nothing
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ftslurm.core.units import swap
 LOOK_AGAIN_S = (15.0, 300.0)  # a lost node is looked at after this long, then after twice that, at most every so often
 _DOWN, _DRAINS = ("down", "fail", "power"), ("drain", "maint", "reboot")
 JITTER_S = 0.25  # messages take their time: so much later or earlier is the same moment
+REFUSED_AGAIN_S = 2.0  # a probe that Slurm has refused is sent again after this long
 LIGHTHOUSE_STALL_S = 5.0  # a Lighthouse that stands still for longer is relaunched: every group waits for it
 _ALONE = 3  # if so many nodes fall silent at once, and no other is heard, it is we who are cut off
 
@@ -116,6 +117,8 @@ def _allocation(state: RunState, node: str) -> str | None:
 
 def _stale(look: Look, now: float, config: Config) -> bool:
     """Whether a look has to be repeated: it is old, or slurmctld was away."""
+    if look.again is not None:
+        return now >= look.again
     if look.answered is not None:
         return now >= look.answered + config.health.lost_after_s
     return not look.slurm and now >= look.asked + config.health.lost_after_s
@@ -258,6 +261,10 @@ def told_of(
 
 def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[Action]]:
     """A probe's answer: to a suspicion, or about a node that was lost."""
+    if answer.refused:
+        again = now + REFUSED_AGAIN_S
+        looks = tuple(replace(look, again=again) if look.node == answer.node else look for look in state.looks)
+        return replace(state, looks=looks), []
     looks = tuple(
         look
         if look.node != answer.node
@@ -288,6 +295,8 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
         yield look.asked + 2 * half
         if look.answered is not None:
             yield look.answered + 2 * half
+        if look.again is not None:
+            yield look.again
     yield from (back.next_look for back in state.returning)
 
 

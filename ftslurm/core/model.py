@@ -282,6 +282,7 @@ class Look:
     heard: float | None = None  # when anything was, also of other steps there
     slurm: bool = False  # slurmctld was there meanwhile
     answered: float | None = None
+    again: float | None = None  # Slurm has refused the probe: when the next one is sent
     reachable: bool = False
     steps: tuple[tuple[str, str], ...] | None = None  # "group-0003/2": "ST", the states of its processes; None: unknown
 

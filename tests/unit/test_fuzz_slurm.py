@@ -108,9 +108,10 @@ def test_what_squeue_says_of_the_jobs_end_is_understood_or_not(words: list[str])
 @given(
     text=st.one_of(spoilt({"steps": {"group-0000/1": "ST"}}).map(json.dumps), TEXTS, st.just(DEEP), st.just("{" + DEEP))
 )
-def test_what_a_probe_brings_back_is_a_look_or_none(text: str) -> None:
+def test_what_a_probe_brings_back_is_a_look_or_a_refusal(text: str) -> None:
     looked = read_look("n1", text)
-    assert looked is None or all(type(word) is str for pair in looked.steps or () for word in pair)
+    assert not (looked.refused and looked.reachable)
+    assert all(type(word) is str for pair in looked.steps or () for word in pair)
 
 
 @tried(300)

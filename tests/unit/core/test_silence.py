@@ -161,6 +161,15 @@ def test_while_slurmctld_is_away_an_unanswered_probe_proves_nothing_and_is_repea
     assert back.times(Kill, B0)[0] == 60  # the last probe has had its time
 
 
+def test_a_probe_that_slurm_refuses_says_nothing_and_is_sent_again_soon() -> None:
+    refused = Looked("n2", reachable=False, refused=True)  # a slurmctld that has just restarted
+    stopped = Looked("n2", True, (("group-0001/0", "ST"),))
+    story = silent_b((25.2, refused), (27.4, stopped), (30.2, Ended(B0, 137)), until=30.2)
+    assert [time for time, action in story.done if isinstance(action, Probe)] == [25, 27.2]
+    assert story.times(Kill, B0) == [30]
+    assert cause(story)[0] == "hang"
+
+
 @pytest.mark.parametrize(
     ("steps", "at", "expected", "words"),
     [

@@ -32,6 +32,7 @@ from ftslurm.status import RunStatus
 from ftslurm.story import Story
 from ftslurm.wakeup import Wakeup
 
+COMMAND = [sys.executable, "-m", "ftslurm.beside"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next controller would crash, too
 BAD_INPUT = 2  # the exit code of a controller that could not begin
@@ -54,7 +55,7 @@ class Crashes:
 
 def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = ()) -> subprocess.Popen[bytes]:
     """Start a controller as a child of this process, with which it dies; `number` is what the lead was taken as."""
-    command = [sys.executable, "-m", "ftslurm.beside", str(run.root), str(number), str(os.getpid()), *options]
+    command = [*COMMAND, str(run.root), str(number), str(os.getpid()), *options]
     env = os.environ | {srun.KEEPER: str(os.getpid())}
     return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=pass_fds)
 

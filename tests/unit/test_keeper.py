@@ -1,0 +1,145 @@
+"""The small parent of a controller: what it takes for a crash, how often it tries, and that signals get through."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ftslurm import keeper, lead
+from ftslurm.config import Config
+from ftslurm.journal import JournalReader
+from ftslurm.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    made = RunDir(tmp_path / "run")
+    made.create()
+    return made
+
+
+def last(run: RunDir, event: str, **fields: object) -> None:
+    with run.events.open("a") as file:
+        file.write(json.dumps({"seq": 1, "time": time.time(), "event": event} | fields) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "event", "how"),
+    [
+        (-9, "progress", "killed by SIGKILL"),
+        (-9, "run_finished", None),  # it had done its work
+        (1, "progress", "exit code 1"),  # an exception
+        (1, "run_finished", None),
+        (0, lead.LEFT, None),
+        (0, "progress", None),  # another one leads
+        (1, "run_requeued", None),
+        (keeper.BAD_INPUT, "progress", None),  # it would not begin the next time either
+    ],
+)
+def test_what_is_a_crash(run: RunDir, code: int, event: str, how: str | None) -> None:
+    last(run, event)
+    assert keeper.crashed(run, code) == how
+
+
+def test_three_crashes_within_a_minute_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 50.0, 100.0, 105.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    crashes = keeper.Crashes()
+    assert [crashes.note() for _ in range(4)] == [False, False, False, True]
+
+
+# A controller that writes down what it is told, and does what its number says.
+CONTROLLER = """
+import json, os, select, sys, time
+words = sys.argv[1:]
+number, options = int(words[1]), dict(word.removeprefix("--").split("=", 1) for word in words[3:] if "=" in word)
+with open(words[0] + "/events.jsonl", "a") as file:
+    file.write(json.dumps({"seq": number, "time": time.time(), "event": "began", "after": options.get("after")}))
+    file.write("\\n")
+if number <= int(os.environ["CRASHES"]):
+    os.kill(os.getpid(), 9)
+select.select([int(options["signals"])], [], [])
+told = list(os.read(int(options["signals"]), 16))
+with open(words[0] + "/events.jsonl", "a") as file:
+    file.write(json.dumps({"seq": 9, "time": time.time(), "event": "run_finished", "outcome": "stopped", "told": told}))
+    file.write("\\n")
+sys.exit(1)
+"""
+KEEPER = """
+import sys
+from pathlib import Path
+from ftslurm import keeper
+from ftslurm.config import Config
+from ftslurm.rundir import RunDir
+keeper.COMMAND = [sys.executable, "-c", Path(sys.argv[2]).read_text()]
+config = Config()
+config.cluster.kind = "slurm"
+sys.exit(keeper.keep(config, RunDir(Path(sys.argv[1]))))
+"""
+
+
+def kept(run: RunDir, crashes: int) -> subprocess.Popen[str]:
+    script = run.root / "controller.py"
+    script.write_text(CONTROLLER)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    command = [sys.executable, "-c", KEEPER, str(run.root), str(script)]
+    return subprocess.Popen(command, env=env | {"CRASHES": str(crashes)}, stderr=subprocess.PIPE, text=True)
+
+
+def events(run: RunDir) -> list[dict[str, object]]:
+    return list(JournalReader(run.events).iter_new())
+
+
+def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_signals(run: RunDir) -> None:
+    process = kept(run, crashes=2)
+    until = time.monotonic() + 60
+    while len(events(run)) < 3:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    *began, end = events(run)
+    assert [e["after"] for e in began] == [None, *["the controller was killed by SIGKILL"] * 2]
+    assert end["told"] == [signal.SIGTERM]
+    assert said.count("killed by SIGKILL") == 2
+    assert lead.newest(run) == 3
+
+
+def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(run: RunDir) -> None:
+    last(run, "run_started", job_id="7", mode="steps", host="n1", requeues=0)
+    last(run, "step_launched", unit="group-0000", group=0, attempt=0, nodes=["n1"], slot=0, allocation="7", ranks=[])
+    process = kept(run, crashes=9)
+    process.communicate(timeout=60)
+    assert process.returncode == 1
+    *_, exited, end = events(run)
+    assert (exited["event"], exited["unit"], exited["cause"]) == ("step_exited", "group-0000", "cancelled")
+    assert (end["event"], end["outcome"]) == ("run_finished", "failed")
+    assert "killed by SIGKILL, 3 times within 60 s" in str(end["reason"])
+
+
+def test_a_keeper_whose_run_is_led_by_another_leaves_it_alone(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when its machine had stood still, and a requeued job leads."""
+    monkeypatch.setattr(keeper, "COMMAND", ["sh", "-c", f"touch {run.leaders}/0002; kill -9 $$"])
+    config = Config()
+    config.cluster.kind = "slurm"
+    monkeypatch.setattr(keeper, "Wakeup", lambda _: Still())
+    assert keeper.keep(config, run) == 0
+    assert lead.newest(run) == 2
+
+
+class Still:
+    """No signals; they can only be had in the main thread of a process of one's own."""
+
+    def __init__(self) -> None:
+        self.fd, _ = os.pipe()
+
+    def drain(self) -> list[int]:
+        return []

@@ -134,11 +134,14 @@ def is_told(unit: Unit, evidence: Evidence) -> bool:
 def why_told(unit: Unit, known: Job | None) -> Cause | None:
     """For what cause a step is brought down whose job ends; None: for none that is known.
 
-    A pilot knows only its signal, which preemption and scancel have in common. What slurmstepd says tells them apart.
+    A pilot knows only its signal, which preemption and scancel have in common, and slurmstepd says the same of both.
+    squeue tells preemption: it is asked before the verdict (holds).
     """
     told = known.leaving if known is not None and unit.told is not None else None
     cause = unit.intent or told
-    cancelled = known is not None and any(sign.cause is Cause.CANCELLED for sign in unit.evidence)
+    cancelled = (
+        known is not None and not known.preempted and any(sign.cause is Cause.CANCELLED for sign in unit.evidence)
+    )
     return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
 
 
@@ -223,7 +226,7 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
     if runs and not same:
         now_is = replace(now_is, nodes=new.nodes, began=new.began or now, ends=new.ends)
         now_is = replace(now_is, leaving=None if old.state else old.leaving, left=None, asked=None)
-        now_is = replace(now_is, unheld=None, piloted=-inf)
+        now_is = replace(now_is, unheld=None, piloted=-inf, preempted=False)
         fields = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool, "ends": new.ends}
         if old.dismissed is None:
             actions.append(Record("allocation_granted", fields))
@@ -231,6 +234,7 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
             actions.append(leaves(old, now_is.leaving, "as the controller before knew"))
     elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
         actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
+    now_is = replace(now_is, preempted=now_is.preempted or (runs and new.preempted))
     if runs and now_is.leaving is None and new.preempted:
         now_is = replace(now_is, leaving=Cause.PREEMPTED)
         actions.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))

@@ -90,7 +90,7 @@ class Job:
     born: float = 0.0  # when it was first known
     since: float = 0.0  # when its state last changed
     ends: float | None = None  # its time limit, in unix time
-    preempted: bool = False  # Slurm has said so (GraceTime); only in its answers, in the state it is leaving
+    preempted: bool = False  # Slurm has said so (GraceTime)
     leaving: Cause | None = None  # it is about to end, and why: its group goes at once
     left: float | None = None  # since when it is empty of a group that has left it
     doubted: float | None = None  # a step of it was ended by others: does it still run? Slurm has been asked

@@ -278,6 +278,16 @@ def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first
     assert story.records("step_exited")[-1]["cause"] == sign.evidence.cause.value
 
 
+@pytest.mark.parametrize("first", ["its pilot", "squeue"])
+def test_a_job_that_slurm_preempts_with_a_grace_time_is_not_taken_for_cancelled(first: str) -> None:
+    """Then slurmstepd says of the step what it says after scancel."""
+    cut = replace(pilot("90_1", "n2", ends=15.0), began=1.0, preempted=True)
+    words = [PREEMPTED, seen(12.1, BOTH[0], cut)]
+    told = [(12 + i / 10, word) for i, word in enumerate(words if first == "its pilot" else words[::-1])]
+    story = play(*AT_WORK, (11.9, SCANCEL), *told, (12.5, Ended(B0, 143)), config=ARRAY)
+    assert story.records("step_exited")[-1]["cause"] == "preempted"
+
+
 def test_a_pilot_of_which_slurm_says_that_it_was_cancelled_was() -> None:
     story = play(*AT_WORK, (12, PREEMPTED), (12.2, seen(12.1, BOTH[0], over("90_1", "CANCELLED"))), config=ARRAY)
     story.turn(12.5, [Ended(B0, 143)])

@@ -102,7 +102,8 @@ class Candidate:
             self.failures += 1
             self.next_look = now + min(2.0**self.failures, FOLLOWS_S)
         else:
-            self._lead(self.number, f"the controller has crashed ({how})")
+            with suppress(OSError):  # a file server that is away; the next look will tell
+                self._lead(self.number, f"the controller has crashed ({how})")
 
     def _look(self, now: float) -> None:
         self._say_who_leads()

@@ -38,6 +38,7 @@ MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next con
 BAD_INPUT = 2  # the exit code of a controller that could not begin
 LAST = ("run_finished", "run_requeued", lead.LEFT)  # the last lines of a controller that had come to its end
 CANCEL_S = 60.0
+AWAY_S = 600.0
 
 
 class Crashes:
@@ -77,25 +78,46 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
     """
     job, crashes, why = os.environ.get("SLURM_JOB_ID"), Crashes(), ""
     array = config.cluster.mode == "array"
-    number = lead.follow(config, run, job, hand_over) if array else lead.take(run, job=job)
+    number = lead.follow(config, run, job, hand_over) if array else _take(run, None, job)
     wakeup = Wakeup(SIGNALS)
     signals, told = os.pipe()
     os.set_blocking(signals, False)
     while number is not None:
         options = [f"--signals={signals}", *([f"--after={why}"] if why else [])]
-        process = start(run, number, *options, pass_fds=(signals,))
-        while process.poll() is None:
-            select.select([wakeup.fd], [], [], 1.0)
-            os.write(told, bytes(wakeup.drain()))
-        how = crashed(run, process.returncode)
-        if how is None or not lead.held(run, number):
-            return max(0, process.returncode)
-        why = f"the controller was {how}" if process.returncode < 0 else f"the controller has failed ({how})"
+        try:
+            process = start(run, number, *options, pass_fds=(signals,))
+        except OSError as error:  # no memory for another process
+            how, code = f"not started: {error.strerror}", -1
+        else:
+            while process.poll() is None:
+                select.select([wakeup.fd], [], [], 1.0)
+                os.write(told, bytes(wakeup.drain()))
+            code = process.returncode
+            how = crashed(run, code) or ""
+        if not how or not lead.held(run, number):
+            return max(0, code)
+        why = f"the controller was {how}" if code < 0 else f"the controller has failed ({how})"
         print(f"ftslurm: {why}, see {run.controller_log}", file=sys.stderr, flush=True)
         if crashes.note():
             return 1 if array else give_up(run, why)
-        number = lead.take(run, number, job)
+        number = _take(run, number, job)
     return int(_last(run) == "run_finished" and read_past(run)[1] != "succeeded")
+
+
+def _take(run: RunDir, after: int | None, job: str | None) -> int | None:
+    """Take the lead, also if the file server is away for a while: the groups train on.
+
+    Raises:
+        OSError: it is away for longer than anybody would wait.
+    """
+    until = time.monotonic() + AWAY_S
+    while True:
+        try:
+            return lead.take(run, after, job)
+        except OSError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(1.0)
 
 
 def give_up(run: RunDir, why: str) -> int:

@@ -48,6 +48,8 @@ from chaos_kinds import KINDS, LIMIT_S, Blow, Kind
 from chaos_scene import ENDED, MODES, Scene, pause, wait_for
 from cluster import ClusterError, scratch
 
+from ftslurm.keeper import MOST, WITHIN_S
+
 START_S = 120.0  # so long a run may take to its first steps
 PER_RUN = 60  # faults; then the run ends, is judged as a whole, and another one begins
 TIDY_S = 10.0  # what is still there of an attempt so long after the recovery is left behind
@@ -97,6 +99,7 @@ class Campaign:
             raise SystemExit(f"chaos: no kind of {list(only)} belongs to the mode {mode}")
         self.kinds = kinds
         self.results: list[Result] = []
+        self.crashes: list[float] = []  # when a controller was ended
         self.ends: list[str] = []  # what was wrong at the end of a run
 
     def go(self, clusters: Path) -> None:
@@ -136,7 +139,7 @@ class Campaign:
         """How many were done: all, or up to the first that went wrong."""
         for done, number in enumerate(numbers, 1):
             rng = Random(f"{self.seed}/{self.mode}/{number}")  # noqa: S311
-            kind = rng.choice(self.kinds)
+            kind = self._choose(rng)
             result = Result(self.mode, self.seed, number, kind)
             try:
                 one(scene, KINDS[kind], rng, result)
@@ -150,6 +153,14 @@ class Campaign:
                 return done
         return len(numbers)
 
+    def _choose(self, rng: Random) -> str:
+        """A kind; but no third end of a controller within a minute, after which the run ends on purpose (keeper.py)."""
+        recent = [at for at in self.crashes if time.time() - at < WITHIN_S + 5]
+        kinds = self.kinds if len(recent) < MOST - 1 else [name for name in self.kinds if not _ends_controller(name)]
+        kind = rng.choice(kinds or self.kinds)
+        self.crashes = [*recent, *([time.time()] if _ends_controller(kind) else [])]
+        return kind
+
     def _note(self, result: Result) -> None:
         self.results.append(result)
         with LOCK, (self.out / "faults.jsonl").open("a") as file:
@@ -159,6 +170,10 @@ class Campaign:
         said = f"{result.mode:<8}{result.number:>5} {result.kind:<22}{result.told:<26} back {took:>7}, gap {gap:>7}"
         words = "; ".join(w for w in (result.why, *result.extra, *result.wrong, *result.left, *result.steps) if w)
         print(said + (f"  !!! {words} (see {result.kept})" if result.bad else ""), flush=True)
+
+
+def _ends_controller(kind: str) -> bool:
+    return "controller" in kind and "stop" not in kind
 
 
 def one(scene: Scene, kind: Kind, rng: Random, result: Result) -> None:
@@ -227,7 +242,10 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
             why = "; ".join(dict.fromkeys(_cause(e) for e in ended))
             result.extra.append(f"{attempt - before[group]} new attempts of group {group}: {why}")
         elif explained:
-            result.wrong += [_cause(e) for e in ended if e["cause"] not in blow.causes]
+            adopted = {e["attempt"] for e in scene.run.named("step_adopted", group=group)}
+            for e in ended:  # of an adopted step nobody hears what srun says, which alone tells of scancel
+                unheard = e["cause"] == "killed" and e["attempt"] in adopted and "cancelled" in blow.causes
+                result.wrong += [] if e["cause"] in blow.causes or unheard else [_cause(e)]
             if attempt > before[group] and before[group] not in [e["attempt"] for e in ended]:
                 result.wrong.append(f"group {group}: nothing tells why attempt {before[group]} has ended")
     if result.recovered:

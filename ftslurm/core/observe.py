@@ -216,7 +216,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
     fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
     actions: list[Action] = []
-    joins = unit.step is None and event.committed > 0
+    joins = unit.step is None and event.committed > 0 and unit.adoption is None  # else adopt.said tells of it
     if joins and not independent(config) and history.is_new_history(event, unit, state):
         error = (
             f"ended by ftslurm: it had begun a new history (step {event.step}, the run had reached "

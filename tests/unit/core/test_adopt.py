@@ -337,6 +337,17 @@ def test_what_runs_in_the_job_of_a_controller_that_has_crashed_is_adopted_with_t
     assert gone.ids(Launch) == [LIGHT1]  # at once: it was no dud
 
 
+def test_progress_that_is_heard_before_all_guards_of_a_step_is_no_second_joining() -> None:
+    two = array(groups={"workers": 2})
+    both = [live(step, hosts=2) for step in (A0, B0)]
+    words = [(12 + i / 10, word(step, task)) for i, (step, task) in enumerate([(A0, 0), (B0, 0), (A0, 1), (B0, 1)])]
+    story = play((10, opening(past(*both))), (11, ALL), words[0], (12.05, stepped(A0, 45, 30)), *words[1:], config=two)
+    assert story.records("group_joined") == []
+    assert len(story.records("step_adopted")) == 2
+    assert story.phases() == [Phase.RUNNING] * 2
+    assert story.state.step == 45
+
+
 def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
     ended = Live("lighthouse", LIGHT0, 0, Place(()), (), 1.0, home="")
     story = play((10, opening(past(ended, live(A0), live(B0)), homes=frozenset({"n9"}))), config=array())

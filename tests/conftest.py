@@ -94,6 +94,15 @@ def _clear_slurm_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
+def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
+    """Runs on the shared Slurm; nothing a test started outlives it."""
+    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+@pytest.fixture
 def new_cluster(cluster_folder: Path) -> Iterator[Callable[..., Cluster]]:
     """Starts clusters of the test's own, with the arguments of `Cluster.start` after the folder."""
     clusters: list[Cluster] = []

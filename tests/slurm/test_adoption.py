@@ -7,24 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from harness import Backend, Run, all_processes
 
 from ftslurm.worker import processes
 
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
 
 
 def successor(slurm: Backend, run: Run, how: str = "controller") -> subprocess.Popen[str]:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,14 +16,6 @@ from harness import Backend, Run, all_processes
 
 pytestmark = pytest.mark.slurm
 IDLE = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
-
-
-@pytest.fixture
-def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
 
 
 def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slurm_cluster: Cluster) -> None:

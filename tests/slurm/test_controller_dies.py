@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from harness import Backend, Run
 
 pytestmark = pytest.mark.slurm
 BACK_S = 5.0  # it takes less than one on an idle machine
 GAP_S = 3.0  # the same of the groups' next commit; steps take 0.2 s, a Lighthouse that died would cost 10
-
-
-@pytest.fixture
-def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
 
 
 def crash(run: Run, units: tuple[str, ...]) -> None:

@@ -170,7 +170,11 @@ class Scene:
     def pilot(self, group: int) -> Process | None:
         """The batch process of the job that a group runs in; None: it has none."""
         (node,) = self.nodes_of(group)
-        found = (p for p in self.processes() if p.environ.get("SLURMD_NODENAME") == node and "pilot" in p.words)
+        found = (
+            p
+            for p in self.processes()
+            if p.environ.get("SLURMD_NODENAME") == node and {"pilot", "pilot-again"} & set(p.words)
+        )
         return next(found, None)
 
     @property

@@ -65,7 +65,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
         for step in left:
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
             fields = {"unit": step.unit, "group": group, "attempt": step.attempt, "cause": Cause.CANCELLED.value}
-            journal.append("step_exited", **fields, error=reason)
+            journal.append("step_exited", **fields, error="no controller minds it any more")
         return journal.append("run_finished", outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
 
 

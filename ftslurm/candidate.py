@@ -23,7 +23,7 @@ LOOKS_PER_S = 32  # of all candidates together: each look asks the file server a
 STANDS_BACK_S = 5.0  # so long another one is given the chance: the controller's successor, or who does not end itself
 MAKES_WAY_S = 5.0  # so long a controller may take to leave its steps
 ENDS_S = 30.0  # and so long to tidy up when the run is over
-FOLLOWS_S = 60.0  # the longest wait after a controller has failed here again and again
+FOLLOWS_S = 20.0  # another one is given the chance for so long when controllers crash here again and again
 
 
 class Candidate:
@@ -37,7 +37,6 @@ class Candidate:
         self.every_s = max(1.0, self.tasks / LOOKS_PER_S)
         self.process: subprocess.Popen[bytes] | None = None
         self.number = 0  # ours, when we have led last
-        self.failures = 0
         self.crashes = keeper.Crashes()
         self.told = 0  # the leader that our output has named last
         self.making_way = False
@@ -97,13 +96,12 @@ class Candidate:
         how = keeper.crashed(self.run, code)
         if how is None:
             return
-        print(f"the controller has crashed here ({how}), see {self.run.controller_log}", flush=True)
-        if self.crashes.note() or not lead.held(self.run, self.number):
-            self.failures += 1
-            self.next_look = now + min(2.0**self.failures, FOLLOWS_S)
-        else:
+        print(f"{how} (here)", flush=True)
+        if self.crashes.note():
+            self.next_look = now + FOLLOWS_S
+        elif lead.held(self.run, self.number):
             with suppress(OSError):  # a file server that is away; the next look will tell
-                self._lead(self.number, f"the controller has crashed ({how})")
+                self._lead(self.number, how)
 
     def _look(self, now: float) -> None:
         self._say_who_leads()

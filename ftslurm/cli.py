@@ -298,13 +298,14 @@ def status_verb(words: list[str]) -> int:
         if now.outcome == "running" and now.started is not None:
             gone, silent = submit.abandoned(config, run), submit.silence(config, run)
             waiting = gone or silent
+        moment = heard.moment(config, run) if now.outcome == "running" else time.time()
         if args.json:
-            print(json.dumps(status_json.to_json(now, time.time()) | {"note": waiting}, indent=2))
-        elif waiting and waiting != silent:
+            print(json.dumps(status_json.to_json(now, moment) | {"note": waiting}, indent=2))
+        elif waiting and now.started is None:
             print(f"{run.root.name}: {waiting}")
         else:
             console = view.console()
-            console.print(view.render(now, time.time(), width=min(console.width, 120), height=10_000, note=silent))
+            console.print(view.render(now, moment, width=min(console.width, 120), height=10_000, note=waiting))
             if now.outcome != "running":
                 console.print("", summary.summary(now, run), sep="\n")
                 return 0

@@ -108,6 +108,8 @@ class Controller:
             after: how the controller before has crashed.
         """
         self.config, self.after = config, after
+        if after:
+            log.warning("%s; this one goes on", after)
         self.tell = tell
         self.run_dir = run
         self.local = config.cluster.kind == "local"

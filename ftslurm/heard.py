@@ -94,6 +94,12 @@ def silent_s(config: Config, run: RunDir, watch: Watch | None = None) -> float |
     return None
 
 
+def moment(config: Config, run: RunDir) -> float:
+    """Until when is known how the run stands, in unix time: now, or when a controller that is silent was last heard."""
+    now, age = time.time(), age_s(run.alive)
+    return now if age is None or age <= 3 * config.health.heartbeat_s else now - age
+
+
 @contextmanager
 def kept(path: Path, every_s: float, ours: Callable[[], bool]) -> Iterator[None]:
     """Touch a file while something takes long that keeps us from our loop, as long as it is ours to touch."""

@@ -35,6 +35,7 @@ from ftslurm.wakeup import Wakeup
 COMMAND = [sys.executable, "-m", "ftslurm.beside"]
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next controller would crash, too
+INTERRUPTED = 130  # our exit code when somebody has pressed Ctrl-C
 BAD_INPUT = 2  # the exit code of a controller that could not begin
 LAST = ("run_finished", "run_requeued", lead.LEFT)  # the last lines of a controller that had come to its end
 CANCEL_S = 60.0
@@ -58,14 +59,22 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
     """Start a controller as a child of this process, with which it dies; `number` is what the lead was taken as."""
     command = [*COMMAND, str(run.root), str(number), str(os.getpid()), *options]
     env = os.environ | {srun.KEEPER: str(os.getpid())}
-    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, pass_fds=pass_fds)
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until it has handlers for them (wakeup.py)
+    try:
+        return subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, pass_fds=pass_fds, start_new_session=True
+        )  # in a session of its own: what is meant for all of ours reaches it through us
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def crashed(run: RunDir, code: int) -> str | None:
-    """How a controller that has ended has crashed, in words; None: it had done its work."""
-    if code == BAD_INPUT or _last(run) in LAST or code == 0:
+    """How a controller that has ended has crashed, in words; None: it had done its work, or could not begin."""
+    if code in (0, BAD_INPUT) or _last(run) in LAST:
         return None
-    return f"killed by {signal_name(-code)}" if code < 0 else f"exit code {code}"
+    if code < 0:
+        return f"the controller was killed by {signal_name(-code)}"
+    return f"the controller has failed (exit code {code}), see {run.controller_log}"
 
 
 def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
@@ -76,7 +85,7 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
     Args:
         hand_over: there is an earlier one (array mode), which is to make way.
     """
-    job, crashes, why = os.environ.get("SLURM_JOB_ID"), Crashes(), ""
+    job, crashes, why, interrupted = os.environ.get("SLURM_JOB_ID"), Crashes(), "", False
     array = config.cluster.mode == "array"
     number = lead.follow(config, run, job, hand_over) if array else _take(run, None, job)
     wakeup = Wakeup(SIGNALS)
@@ -87,19 +96,24 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
         try:
             process = start(run, number, *options, pass_fds=(signals,))
         except OSError as error:  # no memory for another process
-            how, code = f"not started: {error.strerror}", -1
+            why, code = f"the controller could not be started: {error.strerror}", -1
         else:
             while process.poll() is None:
                 select.select([wakeup.fd], [], [], 1.0)
-                os.write(told, bytes(wakeup.drain()))
+                numbers = wakeup.drain()
+                interrupted = interrupted or signal.SIGINT in numbers
+                os.write(told, bytes(numbers))
             code = process.returncode
-            how = crashed(run, code) or ""
-        if not how or not lead.held(run, number):
-            return max(0, code)
-        why = f"the controller was {how}" if code < 0 else f"the controller has failed ({how})"
-        print(f"ftslurm: {why}, see {run.controller_log}", file=sys.stderr, flush=True)
+            why = crashed(run, code) or ""
+        if code == BAD_INPUT and not array and _last(run) not in (None, *LAST):
+            return give_up(
+                run, f"the next controller could not begin: what its job has printed says why ({run.submitit})"
+            )
+        if not why or not lead.held(run, number):
+            return INTERRUPTED if interrupted and code == 1 else max(0, code)
+        print(f"ftslurm: {why}", file=sys.stderr, flush=True)
         if crashes.note():
-            return 1 if array else give_up(run, why)
+            return 1 if array else give_up(run, f"{why}, {MOST} times within {WITHIN_S:g} s")
         number = _take(run, number, job)
     return int(_last(run) == "run_finished" and read_past(run)[1] != "succeeded")
 
@@ -120,9 +134,8 @@ def _take(run: RunDir, after: int | None, job: str | None) -> int | None:
             time.sleep(1.0)
 
 
-def give_up(run: RunDir, why: str) -> int:
-    """End a run whose controller crashes again and again: its journal, and the steps that nobody minds any more."""
-    reason = f"{why}, {MOST} times within {WITHIN_S:g} s: see {run.controller_log}"
+def give_up(run: RunDir, reason: str) -> int:
+    """End a run that no controller can lead: its journal, and the steps that nobody minds any more."""
     past, _ = read_past(run)
     left = past.live if past is not None else ()
     steps = [live.slurm_step for live in left if live.slurm_step]

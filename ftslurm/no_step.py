@@ -16,7 +16,7 @@ from ftslurm.terminal import visible
 TAIL = 16_384  # bytes of a log that are looked at
 LONGEST = 120  # characters of a line that are told
 GROUPS_TOLD = 3  # in the line that people read; the journal has more
-_ERROR = re.compile(r"\b[\w.]*(?:Error|Exception|Interrupt)\b(?:[:(]|$)")
+_ERROR = re.compile(r"\b[\w.]*(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(]|$)")
 _DOING = ("computes", "asks for a quorum", "has a quorum", "is in a collective", "votes on the commit")
 
 

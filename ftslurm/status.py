@@ -175,6 +175,8 @@ def _fold(status: RunStatus, event: Event) -> RunStatus:
 
 
 def _started(status: RunStatus, event: Event) -> RunStatus:
+    crashed = text(event, "after")
+    crashed = crashed and f"{crashed}; another one went on with all that ran"
     count = integer(event, "groups") or 0
     sizes = {role: min(int(size or 0), count) for role, size in numbers(event, "roles").items()}
     roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
@@ -186,7 +188,8 @@ def _started(status: RunStatus, event: Event) -> RunStatus:
         name=text(event, "name") or status.name,
         mode=text(event, "mode") or status.mode,
         job_id=status.job_id if event.get("cluster") == "local" else _job(event) or status.job_id,
-        starts=status.starts + 1,
+        starts=status.starts + (crashed is None),
+        warnings=status.warnings if crashed is None else tuple(dict.fromkeys((*status.warnings, crashed))),
         total_steps=integer(event, "total_steps"),
         # A second controller took over: the run is as old as it was, and goes on.
         started=number(event, "time") if status.started is None else status.started,

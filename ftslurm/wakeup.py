@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 ONCE_S = 1.0  # one signal may come twice: to the process, and to the one that passes it on
 
@@ -17,7 +17,7 @@ class Wakeup:
     To be made in the main thread, the only one in which Python handles signals.
     """
 
-    def __init__(self, numbers: Iterable[int], passed_on: int | None = None) -> None:
+    def __init__(self, numbers: Sequence[int], passed_on: int | None = None) -> None:
         """Begin to collect.
 
         Args:
@@ -34,6 +34,7 @@ class Wakeup:
         for number in numbers:
             if signal.getsignal(number) is not signal.SIG_IGN:  # ignored by whoever started us: their choice
                 signal.signal(number, lambda seen, _: self._seen.append(seen))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # who has started us may have held them back until now
 
     def drain(self) -> list[int]:
         """The signals since the last call, SIGCHLD left out."""

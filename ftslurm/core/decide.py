@@ -252,7 +252,8 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
             if unit.phase is Phase.PENDING:
                 state = swap(state, replace(unit, phase=Phase.FAILED))
             elif unit.phase in (Phase.STARTING, Phase.RUNNING):
-                polite = unit.phase is Phase.RUNNING and not unit.is_standby  # is there a script that can be asked?
+                there = unit.phase is Phase.RUNNING or (unit.adoption is not None and unit.adoption.asked)
+                polite = there and not unit.is_standby  # is there a script that can be asked?
                 due = now + config.stop.grace_s if polite else now
                 cause = ending.cause if not unit.is_standby else Cause.CANCELLED
                 unit = replace(unit, phase=Phase.STOPPING, intent=cause, due=due, failing=Marks(noticed=now))

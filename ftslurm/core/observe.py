@@ -190,7 +190,7 @@ def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Conf
     fields |= {"seconds": since(unit.marks.launched, now), "url": event.url, "slurm_step": unit.slurm_step}
     up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
     state = replace(swap(state, up), lighthouse_url=event.url)
-    return state, [Record("step_ready", fields)]
+    return state, [] if unit.reason == "adopted" else [Record("step_ready", fields)]
 
 
 @_step_event.register

@@ -13,7 +13,7 @@ import json
 from ftslurm.worker import guard
 
 if __name__ == "__main__":
-    if "--help" in sys.argv[1:] or not any(word.startswith("--") for word in sys.argv[1:]):
+    if not any(word.startswith("--lighthouse=") for word in sys.argv[1:]):
         from ftslurm.lighthouse import alone
 
         sys.exit(alone.main(sys.argv[1:]))

@@ -69,6 +69,7 @@ class Jobs:
         self.asked = self.asked_at = 0.0  # by the controller's clock, and by the one that measures
         self.early: dict[str, JobLeaving] = {}  # words of pilots that we do not know yet: we have only begun to lead
         self.mark = run.mark()
+        self.pilots = 0  # how many were started again
         self.pools = run.pools()  # of the jobs we know; a site may take the comment away
 
     def act(self, action: Action, now: float) -> list[Event]:
@@ -98,7 +99,9 @@ class Jobs:
                 self.children.asides.ask(REQUEUE + name, ["scontrol", "requeue", name], timeout_s=PATIENCE_S)
             case StartPilot(name, job, node):
                 argv = [*_srun(job, node), sys.executable, "-m", "ftslurm.entry", "pilot-again", str(self.run.root)]
-                self.children.asides.ask(PILOT_AGAIN + name, argv, env=_of_job(name), timeout_s=inf)
+                before, self.pilots = f"{PILOT_AGAIN}{name} ", self.pilots + 1
+                self.children.asides.forget(before)  # its srun waits for a node that was gone meanwhile
+                self.children.asides.ask(f"{before}{self.pilots}", argv, env=_of_job(name), timeout_s=inf)
             case StartNow(name):
                 command = ["scontrol", "update", f"jobid={name}", "starttime=now"]
                 self.children.asides.ask(START + name, command, timeout_s=PATIENCE_S)

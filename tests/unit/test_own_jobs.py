@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from ftslurm.config import Config
+from ftslurm.core.actions import StartPilot
 from ftslurm.core.events import RequeueRefused
 from ftslurm.jobs import Jobs
 from ftslurm.launchers.aside import Answered
@@ -92,6 +94,39 @@ def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: boo
     jobs = Jobs(Config(), run, Children(run.root, local=False))
     news = jobs.answered(Answered("requeue 6", 1, f"slurm_requeue error: {words}\n"))
     assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
+
+
+def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, srun = tmp_path / "calls", tmp_path / "srun"
+    srun.write_text(f'#!/bin/sh\necho "$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*" >> {calls}\nexec sleep 60\n')
+    srun.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    run = new(tmp_path)
+    children = Children(run.root, local=False)
+    jobs = Jobs(Config(), run, children)
+
+    def started(*pilots: StartPilot) -> list[str]:
+        for pilot in pilots:
+            jobs.act(pilot, 0.0)
+        until = time.monotonic() + 30
+        while len(lines := calls.read_text().splitlines() if calls.exists() else []) < len(pilots):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        calls.unlink()
+        return lines
+
+    try:
+        (first, other) = sorted(started(StartPilot("81_1", "85", "n1"), StartPilot("81_10", "94", "n2")))
+        assert first.startswith("81 1 --jobid=85 ")
+        assert other.startswith("81 10 --jobid=94 ")
+        assert "ftslurm.entry pilot-again" in first
+        assert started(StartPilot("81_1", "85", "n1"))[0].startswith("81 1 --jobid=85 ")
+        list(children.listen(0.5))
+        assert len(children.asides.running) == 2  # that of the other job goes on
+    finally:
+        children.asides.forget("pilot of ")
 
 
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(

@@ -58,4 +58,3 @@ def test_a_controller_that_crashes_again_and_again_ends_the_run_and_says_why(slu
     run.finish(1, outcome="failed")
     reason = str(run.named("run_finished")[0]["reason"])
     assert "killed by SIGKILL, 3 times within 60 s" in reason
-    assert "controller.log" in reason

@@ -182,7 +182,8 @@ def test_in_groups_of_two_nodes_a_dead_slurmstepd_and_a_dead_node_are_told_by_no
 ) -> None:
     cluster = new_cluster(nodes=6)
     sizes = ("groups.count=2", "groups.nodes=2", "cluster.spare_nodes=2")
-    run = backend_of(cluster).start(*sizes, *QUICK, args={"open-end": True, "step-time": 0.2})
+    patient = "health.lost_after_s=6"  # a busy machine takes its time to answer a probe
+    run = backend_of(cluster).start(*sizes, *QUICK, patient, args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(8, groups=2)
     _, second = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
     os.kill(parent(parent(run.pid(1, rank=1))), signal.SIGKILL)  # slurmstepd; rank 0 then raises

@@ -45,7 +45,7 @@ def _readable(value: Any, lines: bool) -> Any:
     if isinstance(value, str):
         return visible(value, lines)
     if isinstance(value, dict):
-        return {visible(str(name)): _readable(inner, lines) for name, inner in value.items()}
+        return {visible(str(name)): _readable(inner, lines or name in _MANY_LINES) for name, inner in value.items()}
     if isinstance(value, list):
         return [_readable(inner, lines) for inner in value]
     return value

@@ -85,7 +85,7 @@ def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_a_training_that_steps_is_not_told_and_one_that_begins_late_no_longer(backend: Backend) -> None:
-    late = "import time; time.sleep(4)\n" + ASKS.format(sleeper=9, least=1)
+    late = "import time; time.sleep(10)\n" + ASKS.format(sleeper=9, least=1)  # `status` is to be asked before that
     run = backend.start("groups.count=2", "health.first_step_s=2", script=backend.script(late))
     told(run, "no step has been committed")
     run.wait_for("group_joined")

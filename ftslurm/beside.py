@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 
 from ftslurm.errors import FtslurmError
-from ftslurm.keeper import BAD_INPUT, SIGNALS
+from ftslurm.keeper import BAD_INPUT
 from ftslurm.rundir import RunDir
+from ftslurm.wakeup import SIGNALS
 from ftslurm.worker.processes import PR_SET_PDEATHSIG, prctl
 
 

@@ -75,7 +75,7 @@ from ftslurm.translate import (
     order,
     translate,
 )
-from ftslurm.wakeup import Wakeup
+from ftslurm.wakeup import SIGNALS, Wakeup
 
 LOOK_S = 0.25  # how often the inbox is looked at: one listing of a local folder
 NOT_OURS = "Requested node configuration is not available"  # what srun says of a node that the job has lost
@@ -124,7 +124,7 @@ class Controller:
         homes = frozenset({home(self.job, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
         saved, refused = newest_checkpoint(config, run), claim(config, run)
         self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
-        self.wakeup = Wakeup((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2), signals)
+        self.wakeup = Wakeup(SIGNALS, signals)
         greeting = channel.encode("key", key=key.load_or_make(run.key).hex())
         self.children = Children(run.root, self.local, self._make_sure, greeting, config.logs.max_mb)
         for fd in (self.wakeup.fd, *([] if signals is None else [signals])):

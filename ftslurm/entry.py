@@ -13,7 +13,6 @@ from pathlib import Path
 
 from ftslurm import compose, keeper, pilots, submit
 from ftslurm.errors import FtslurmError
-from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
 
 
@@ -44,9 +43,6 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
     config = compose.of_run(run)
     if config.cluster.kind == "local":  # workers end with the controller: nobody could adopt them
         return keeper.control(config, run, partial(submit.submit, config, run))
-    outcome = read_past(run)[1]
-    if outcome in ("succeeded", "failed"):
-        return int(outcome == "failed")
     return keeper.keep(config, run, hand_over)
 
 

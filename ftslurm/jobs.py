@@ -49,7 +49,6 @@ from ftslurm.translate import by
 
 QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START, EXCLUDE = "queue", "cancel ", "request ", "requeue ", "start ", "exclude "
 PILOT_AGAIN = "pilot of "
-log = logging.getLogger("ftslurm.jobs")
 # The pilot beside which the controller runs. Slurm's SIGTERM to its job could end our sruns, and with them the steps in
 # other jobs; so it is told as if Slurm wanted its nodes, and another controller goes on, which requeues it.
 PILOT = "FTSLURM_PILOT"

@@ -24,16 +24,15 @@ from ftslurm import again, capped, heard, lead
 from ftslurm.config import Config
 from ftslurm.core.causes import signal_name
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.journal import Event, last_line, text
+from ftslurm.journal import Event, last_event
 from ftslurm.launchers import local, srun
 from ftslurm.past import read_past
 from ftslurm.rundir import RunDir
 from ftslurm.status import RunStatus
 from ftslurm.story import Story
-from ftslurm.wakeup import Wakeup
+from ftslurm.wakeup import SIGNALS, Wakeup
 
 COMMAND = [sys.executable, "-m", "ftslurm.beside"]
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next controller would crash, too
 INTERRUPTED = 130  # our exit code when somebody has pressed Ctrl-C
 BAD_INPUT = 2  # the exit code of a controller that could not begin
@@ -70,7 +69,7 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
 
 def crashed(run: RunDir, code: int) -> str | None:
     """How a controller that has ended has crashed, in words; None: it had done its work, or could not begin."""
-    if code in (0, BAD_INPUT) or _last(run) in LAST:
+    if code in (0, BAD_INPUT) or last_event(run.events) in LAST:
         return None
     if code < 0:
         return f"the controller was killed by {signal_name(-code)}"
@@ -105,7 +104,7 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
                 os.write(told, bytes(numbers))
             code = process.returncode
             why = crashed(run, code) or ""
-        if code == BAD_INPUT and not array and _last(run) not in (None, *LAST):
+        if code == BAD_INPUT and not array and last_event(run.events) not in (None, *LAST):
             return give_up(
                 run, f"the next controller could not begin: what its job has printed says why ({run.submitit})"
             )
@@ -115,7 +114,7 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
         if crashes.note():
             return 1 if array else give_up(run, f"{why}, {MOST} times within {WITHIN_S:g} s")
         number = _take(run, number, job)
-    return int(_last(run) == "run_finished" and read_past(run)[1] != "succeeded")
+    return int(last_event(run.events) == "run_finished" and read_past(run)[1] != "succeeded")
 
 
 def _take(run: RunDir, after: int | None, job: str | None) -> int | None:
@@ -146,11 +145,6 @@ def give_up(run: RunDir, reason: str) -> int:
             subprocess.run(["scancel", *steps], capture_output=True, timeout=CANCEL_S, check=False)
     print(f"ftslurm: {reason}", file=sys.stderr, flush=True)
     return 1
-
-
-def _last(run: RunDir) -> str | None:
-    last = last_line(run.events)
-    return None if last is None else text(last, "event")
 
 
 def control(

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)  # those that mean something to a controller
 ONCE_S = 1.0  # one signal may come twice: to the process, and to the one that passes it on
 
 

@@ -48,7 +48,7 @@ from chaos_kinds import KINDS, LIMIT_S, Blow, Kind
 from chaos_scene import ENDED, MODES, Scene, pause, wait_for
 from cluster import ClusterError, scratch
 
-from ftslurm.keeper import MOST, WITHIN_S
+from ftslurm.submission.keeper import MOST, WITHIN_S
 
 START_S = 120.0  # so long a run may take to its first steps
 PER_RUN = 60  # faults; then the run ends, is judged as a whole, and another one begins

@@ -3,8 +3,8 @@
     python benchmarks/forwarder.py
 
 One group asks for a quorum again and again with torchft's own client: straight, of a Lighthouse that anybody can reach,
-and as ftslurm runs it, through the door of the group's guard (ftslurm/worker/forward.py) and the gate of the
-Lighthouse's (ftslurm/worker/gate.py), each a process of its own; both in turn, of our Lighthouse and of torchft's. Then
+and as ftslurm runs it, through the door of the group's guard (ftslurm/guard/proxy.py) and the gate of the
+Lighthouse's (ftslurm/guard/gate.py), each a process of its own; both in turn, of our Lighthouse and of torchft's. Then
 what a new connection costs until its first answer, handshake included, what the door costs while a manager only sends
 its heartbeats, and the same for a group's store.
 """
@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from lighthouse_process import LighthouseProcess
 
-from ftslurm import channel
-from ftslurm.worker.forward import Forwarder
-from ftslurm.worker.gate import Gate
-from ftslurm.worker.inner import Inner
-from ftslurm.worker.refusals import Refusals
+from ftslurm.guard.gate import Gate
+from ftslurm.guard.loopback_filter import Inner
+from ftslurm.guard.proxy import Forwarder
+from ftslurm.guard.refusals import Refusals
+from ftslurm.protocol import messages
 
 KEY = os.urandom(32)
 RULES = {"min_replicas": 1, "join_timeout_ms": 100, "quorum_tick_ms": 20, "heartbeat_timeout_ms": 5000}
@@ -72,7 +72,7 @@ def step(folder: Path, kind: str) -> str:
     assert process.stdout
     atexit.register(process.kill)
     process.stdin.write(
-        channel.encode("key", key=KEY.hex()) + channel.encode("member", group=0, attempt=0, store=STORE)
+        messages.encode("key", key=KEY.hex()) + messages.encode("member", group=0, attempt=0, store=STORE)
     )
     process.stdin.flush()
     for line in process.stdout:

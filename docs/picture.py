@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from ftslurm.journal import JournalReader
-from ftslurm.rundir import RunDir
-from ftslurm.status import RunStatus, fold
-from ftslurm.view import render
-from ftslurm.wording import describe
+from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.table import render
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
 
 
 def main() -> None:

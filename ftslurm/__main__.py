@@ -2,7 +2,7 @@
 
 import sys
 
-from ftslurm.cli import main
+from ftslurm.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.network import Network
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.network import Network
 
 PATIENCE_S = 20.0
 

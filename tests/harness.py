@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftslurm.journal import JournalReader
+from ftslurm.run.journal import JournalReader
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_S = 120.0  # for anything that should happen at all; a bound for a hang, not a claim about speed

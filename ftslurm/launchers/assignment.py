@@ -1,4 +1,4 @@
-"""What a group's step is told when its ranks are known: the message `assign` (ftslurm.channel)."""
+"""What a group's step is told when its ranks are known: the message `assign` (ftslurm.protocol.messages)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import os
 from pathlib import Path
 
-from ftslurm import channel
-from ftslurm.config import Config, most_groups, role_of, script_arguments
-from ftslurm.core.actions import Assign
-from ftslurm.core.model import StepId
-from ftslurm.launchers.program import Launcher
-from ftslurm.rundir import RunDir, group_unit
+from ftslurm.config.schema import Config, most_groups, role_of, script_arguments
+from ftslurm.core.state.actions import Assign
+from ftslurm.core.state.model import StepId
+from ftslurm.core.state.unit_names import group_unit
+from ftslurm.launchers.step_command import Launcher
+from ftslurm.protocol import messages
+from ftslurm.run.directory import RunDir
 
 
 def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) -> bytes:
@@ -21,7 +22,7 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
     log_dir = run.attempt(unit, action.attempt)
     if action.id.unit != unit:
         _link_log(run, action.id, log_dir, run.step_log(unit, action.attempt))
-    return channel.encode(
+    return messages.encode(
         "assign",
         group=action.group,
         attempt=action.attempt,

@@ -8,13 +8,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ftslurm import confidential
-from ftslurm.config import Config, nodes_needed
-from ftslurm.core.actions import Launch
-from ftslurm.core.model import Allocation
-from ftslurm.launchers import program
-from ftslurm.launchers.children import Command
-from ftslurm.rundir import LIGHTHOUSE, LOCAL_ALLOCATION, RunDir
+from ftslurm.config.schema import Config, nodes_needed
+from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.model import Allocation
+from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
+from ftslurm.launchers import step_command
+from ftslurm.launchers.step_processes import Command
+from ftslurm.run.directory import RunDir
+from ftslurm.security import secret_variables
 
 GPUS = "FTSLURM_LOCAL_GPUS"  # the GPUs the run may use; submitit's local executor hides CUDA_VISIBLE_DEVICES
 
@@ -29,8 +30,8 @@ class LocalLauncher:
     kill_signal: int | None = signal.SIGTERM  # guards obey the `kill` message; this is for what is no guard yet
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        argv = program.command(self.config, launch, log_dir, local=True, url=self.url)
-        base = program.environment(self.config, self.run, launch, os.environ, local=True)
+        argv = step_command.command(self.config, launch, log_dir, local=True, url=self.url)
+        base = step_command.environment(self.config, self.run, launch, os.environ, local=True)
         base.pop("SUBMITIT_EXECUTOR", None)
         workers = 1 if launch.id.unit == LIGHTHOUSE else self.config.groups.workers
         out = []
@@ -42,10 +43,10 @@ class LocalLauncher:
         return out
 
     def look(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one
-        """A look at our processes under this virtual node's name (ftslurm.worker.look)."""
-        known = confidential.without(self.config.job.secrets, os.environ)
+        """A look at our processes under this virtual node's name (ftslurm.guard.probe)."""
+        known = secret_variables.without(self.config.job.secrets, os.environ)
         env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
-        return Command([sys.executable, "-m", "ftslurm.worker.look"], env)
+        return Command([sys.executable, "-m", "ftslurm.guard.probe"], env)
 
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 nodes are virtual here
         """The share of the visible GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
@@ -56,7 +57,7 @@ class LocalLauncher:
         """The share of one (group, node) pair; shares of all pairs are disjoint. A standby sees all, for the time."""
         per_node, group = self.config.groups.gpus or 0, launch.group
         if group is None:
-            return visible_gpus(os.environ) if per_node and program.is_standby(launch) else []
+            return visible_gpus(os.environ) if per_node and step_command.is_standby(launch) else []
         first = (group * self.config.groups.nodes + node_index) * per_node
         return visible_gpus(os.environ)[first : first + per_node]
 

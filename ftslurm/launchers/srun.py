@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ftslurm import confidential, slurm
-from ftslurm.config import Config
-from ftslurm.core.actions import Launch
-from ftslurm.core.model import Allocation, Place, StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.model import Allocation, Place, StepId
+from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers import program
-from ftslurm.launchers.children import Command
-from ftslurm.rundir import LIGHTHOUSE, RunDir
+from ftslurm.launchers import step_command
+from ftslurm.launchers.step_processes import Command
+from ftslurm.run.directory import RunDir
+from ftslurm.security import secret_variables
+from ftslurm.slurm import commands
 
 KEEPER = "FTSLURM_KEEPER"  # the process that starts us again if we crash; without it our Lighthouse ends, too
 _BESIDE = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": platform.node()}  # no step, but a process
@@ -40,8 +42,8 @@ class SrunLauncher:
             return [self._lighthouse(launch, log_dir)]
         argv = command(self.config, launch, log_dir, self._job(launch.place.allocation), self.url)
         argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
-        env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
-        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})]
+        env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
+        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(commands.SRUN_FAILED)})]
 
     def attach(self, step: StepId, place: Place, known: bool) -> Command:
         """A way to the guards of a step that runs: an srun with the same layout as the step's own.
@@ -52,12 +54,12 @@ class SrunLauncher:
         lighthouse = step.unit == LIGHTHOUSE
         log_dir = self.run.logs if lighthouse else self.run.attempt(step.unit, step.attempt)
         known = known or lighthouse  # it is up within a moment
-        way = program.attach(self.config, step, log_dir, PRESENT_S if known else ON_ITS_WAY_S)
+        way = step_command.attach(self.config, step, log_dir, PRESENT_S if known else ON_ITS_WAY_S)
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
         if lighthouse and self.config.cluster.mode == "array":
             return Command(way, env | _BESIDE, by_order=True)
-        srun = slurm.srun_command(
+        srun = commands.srun_command(
             job=self._job(place.allocation),
             name=f"adopt-{step.unit}",
             nodes=place.nodes,
@@ -67,29 +69,29 @@ class SrunLauncher:
             extra=[],
         )
         argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *way]
-        return Command(argv, {**env, "SLURM_EXIT_ERROR": str(slurm.SRUN_FAILED)})
+        return Command(argv, {**env, "SLURM_EXIT_ERROR": str(commands.SRUN_FAILED)})
 
     def _without_secrets(self) -> dict[str, str]:
-        return confidential.without(self.config.job.secrets, slurm.scrubbed(os.environ))
+        return secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))
 
     def _job(self, allocation: str | None) -> str:
         return os.environ.get("SLURM_JOB_ID", "0") if allocation is None else self.jobs.get(allocation, allocation)
 
     def _lighthouse(self, launch: Launch, log_dir: Path) -> Command:
         """Beside the controller, which need not be in an allocation: a process like any other."""
-        env = program.environment(self.config, self.run, launch, slurm.scrubbed(os.environ), local=False)
-        argv = program.command(self.config, launch, log_dir, local=False, url=self.url)
+        env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
+        argv = step_command.command(self.config, launch, log_dir, local=False, url=self.url)
         keeper = os.environ.get(KEEPER) or str(os.getpid())
         return Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)
 
     def look(self, node: str, allocation: str | None = None) -> Command:
-        """A probe of one node: is it there, and which of our processes? (ftslurm.worker.look)"""
+        """A probe of one node: is it there, and which of our processes? (ftslurm.guard.probe)"""
         job = self._job(allocation)
-        argv = slurm.srun_command(
+        argv = commands.srun_command(
             job=job, name="look", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
         )
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
-        argv = [*argv, sys.executable, "-m", "ftslurm.worker.look"]
+        argv = [*argv, sys.executable, "-m", "ftslurm.guard.probe"]
         argv[0] = shutil.which(argv[0]) or argv[0]
         return Command(argv, env)
 
@@ -103,7 +105,7 @@ def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | 
     """The whole command of one step, srun and what it runs; `url` is the Lighthouse's, if it has had one."""
     group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
     return [
-        *slurm.srun_command(
+        *commands.srun_command(
             job=job,
             name=launch.id.unit,
             nodes=launch.place.nodes,
@@ -112,7 +114,7 @@ def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | 
             chdir=str(Path.cwd()),
             extra=config.cluster.srun if group else [],
         ),
-        *program.command(config, launch, log_dir, local=False, url=url),
+        *step_command.command(config, launch, log_dir, local=False, url=url),
     ]
 
 
@@ -130,4 +132,4 @@ def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Al
             "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "
             "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch, or use cluster.controller=job"
         )
-    return Allocation(job, tuple(slurm.expand_hosts(nodes)))
+    return Allocation(job, tuple(commands.expand_hosts(nodes)))

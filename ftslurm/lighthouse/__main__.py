@@ -10,12 +10,12 @@ if not getattr(sys.flags, "safe_path", False):
 
 import json
 
-from ftslurm.worker import guard
+from ftslurm.guard import guard
 
 if __name__ == "__main__":
     if not any(word.startswith("--lighthouse=") for word in sys.argv[1:]):
-        from ftslurm.lighthouse import alone
+        from ftslurm.lighthouse import standalone
 
-        sys.exit(alone.main(sys.argv[1:]))
+        sys.exit(standalone.main(sys.argv[1:]))
     kind = json.loads(guard.options(sys.argv[1:]).lighthouse)["kind"]
     guard.main({"ftslurm": "ftslurm.lighthouse.server", "torchft": "ftslurm.lighthouse.stock"}[kind])

@@ -11,8 +11,8 @@ import queue
 import threading
 import time
 
-from ftslurm import capped
-from ftslurm.worker.guard import Task
+from ftslurm.guard.guard import Task
+from ftslurm.run import log_cap
 
 BEAT_EVERY_S = 0.25  # the guard tells the controller for how long there has been none
 MOST_LINES = 1000  # that wait for the file system; what is beyond is lost
@@ -69,7 +69,7 @@ def _write_for_ever() -> None:
                 os.write(2, line.encode(errors="backslashreplace"))
             _lines.task_done()
         for path, max_mb in _capped:
-            capped.cut(path, max_mb)
+            log_cap.cut(path, max_mb)
 
 
 class Pulse:

@@ -19,17 +19,16 @@ from typing import Any, NoReturn
 import grpc
 import grpc.aio
 
-from ftslurm import channel
-from ftslurm.lighthouse import messages, place
-from ftslurm.lighthouse.book import Book, Refused, Taken, Unknown
-from ftslurm.lighthouse.keep import BLOCK, Keep
-from ftslurm.lighthouse.orders import listen_to
+from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.guard import Task
+from ftslurm.lighthouse import endpoint, protobuf
+from ftslurm.lighthouse.order_pipe import listen_to
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
+from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.refusals import Refusals
-from ftslurm.worker import addresses
-from ftslurm.worker.gateway import Gateway
-from ftslurm.worker.guard import Task
+from ftslurm.lighthouse.refused_managers import Refusals
+from ftslurm.lighthouse.registry import Book, Refused, Taken, Unknown
+from ftslurm.protocol import addresses, messages
 
 UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the manager's first request
 WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
@@ -39,7 +38,7 @@ MEMBERS_A_LINE = 40  # of a report, see channel.LONGEST
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second Lighthouse could share the port with one that still lives
-    ("grpc.max_receive_message_length", messages.LARGEST_REQUEST),
+    ("grpc.max_receive_message_length", protobuf.LARGEST_REQUEST),
     ("grpc.max_metadata_size", 8192),
     ("grpc.max_concurrent_streams", 1000),
     # Managers ping every 60 s (T: src/net.rs); by default grpc takes that for an attack from the third on.
@@ -88,14 +87,14 @@ class Server:
             "Quorum": grpc.unary_unary_rpc_method_handler(self.quorum),
             "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
         }
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, methods),))
+        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(protobuf.SERVICE, methods),))
         return int(self.server.add_insecure_port(address))
 
     async def quorum(self, request: bytes, context: Any) -> bytes:
         """Wait until there is a quorum with this manager in it. Hanging up or the deadline withdraws the request."""
         try:
-            member = messages.read_request(request)
-        except messages.Malformed as error:
+            member = protobuf.read_request(request)
+        except protobuf.Malformed as error:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = self.book.ask(member, now())
         if isinstance(answer, Waits):
@@ -105,7 +104,7 @@ class Server:
             reason = self.refusals.reason(answer, member.store_address)
             await _refuse(context, denied if isinstance(answer, Unknown) else not_now, reason)
         if isinstance(answer, Quorum):
-            return messages.write_quorum(answer, time.time())
+            return protobuf.write_quorum(answer, time.time())
         return await self._answer(answer, context)
 
     async def _answer(self, ask: Ask, context: Any) -> bytes:
@@ -150,8 +149,8 @@ class Server:
     async def heartbeat(self, request: bytes, context: Any) -> bytes:
         """A manager is alive. The answer is an empty message."""
         try:
-            name = messages.read_heartbeat(request)
-        except messages.Malformed as error:
+            name = protobuf.read_heartbeat(request)
+        except protobuf.Malformed as error:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         self.book.beat(name, now())
         return b""
@@ -175,7 +174,7 @@ class Server:
         if quorum is None:
             self._complain()
             return
-        answer = messages.write_quorum(quorum, time.time())
+        answer = protobuf.write_quorum(quorum, time.time())
         self.keep.write_quorum(answer)
         waiting, self.waiting = self.waiting, {}
         ids = set(quorum.ids)
@@ -233,7 +232,7 @@ class Server:
 
     # --- the controller --------------------------------------------------------------------------------------------
 
-    def order(self, message: channel.Message) -> None:
+    def order(self, message: messages.Message) -> None:
         """Carry out one order of the controller.
 
         Raises:
@@ -316,7 +315,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         if kind == "quorum" and not select.select([], [reports], [], 0)[1]:
             return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # nobody listens any more: the guard will end us
-            os.write(reports, channel.encode_short(kind, task=task.index, **fields))
+            os.write(reports, messages.encode_short(kind, task=task.index, **fields))
 
     try:
         asyncio.run(serve(options, orders, report, Pulse(task), task.gateway))
@@ -354,10 +353,10 @@ async def open_server(options: dict[str, Any], report: Report, gateway: Gateway 
     """A server that serves, and goes on where its predecessor was; the arguments are as for `serve`."""
     server = prepare(options, report)
     if gateway is None:
-        url = await place.take(server.listen, options["local"], options["port"], options["may_move"])
+        url = await endpoint.take(server.listen, options["local"], options["port"], options["may_move"])
         await server.server.start()
     else:
-        url = place.reserve(gateway, options["port"], options["may_move"])
+        url = endpoint.reserve(gateway, options["port"], options["may_move"])
         gateway.publish(addresses.LIGHTHOUSE, await start_hidden(server), unix=True)
     memory = server.book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
@@ -382,7 +381,7 @@ async def start_hidden(server: Server) -> int:
 
     Returns a descriptor of its inode, by which it is connected to as /proc/self/fd/N.
     """
-    folder = place.folder()
+    folder = endpoint.folder()
     try:
         path = os.path.join(folder, "grpc")
         server.listen(f"unix:{path}")

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ftslurm import channel
-from ftslurm.lighthouse import output, place
-from ftslurm.worker import addresses, publishing
-from ftslurm.worker.guard import Task
+from ftslurm.guard import publishing
+from ftslurm.guard.guard import Task
+from ftslurm.lighthouse import endpoint, output
+from ftslurm.protocol import addresses, messages
 
 
 def main(task: Task, _orders: int, reports: int) -> NoReturn:
@@ -27,15 +27,15 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
     output.redirect(task)
     os.environ.setdefault("RUST_LOG", "warn")
     try:
-        url = place.reserve(task.gateway, options["port"], options["may_move"])
+        url = endpoint.reserve(task.gateway, options["port"], options["may_move"])
         server = serve(options)
         port = int(server.address().rpartition(":")[2])
         with publishing.listener_at(port) as listener:
             publishing.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
-        os.write(reports, channel.encode_short("address", task=task.index, url=url))
+        os.write(reports, messages.encode_short("address", task=task.index, url=url))
     except Exception as error:
         output.log(f"the Lighthouse cannot start: {error}")
-        os.write(reports, channel.encode_short("failed", task=task.index, error=str(error), step=None, started=False))
+        os.write(reports, messages.encode_short("failed", task=task.index, error=str(error), step=None, started=False))
         output.flush()
         os._exit(1)
     pulse = output.Pulse(task)

@@ -5,7 +5,7 @@ import sys
 if not getattr(sys.flags, "safe_path", False):
     sys.path.pop(0)  # the working directory: a logging.py of the user's must not stand in for Python's while we import
 
-from ftslurm.worker import guard
+from ftslurm.guard import guard
 
 if __name__ == "__main__":
     guard.main("ftslurm.worker.session")

@@ -21,9 +21,10 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.worker import addresses, shape
-from ftslurm.worker.gateway import Gateway
-from ftslurm.worker.publishing import listener_at, publish
+from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.publishing import listener_at, publish
+from ftslurm.protocol import addresses
+from ftslurm.worker import patch_fit
 
 _store = SimpleNamespace(here="", public="")
 
@@ -54,13 +55,13 @@ def install(gateway: Gateway) -> None:
 
 def _close_managers(gateway: Gateway, module: Any) -> None:
     """Every Manager's server is published, and every address that torchft connects to leads there."""
-    shape.require(
+    patch_fit.require(
         module,
         "ManagerServer(hostname, bind, store_addr, connect_timeout)",
         *("ManagerServer.address()", "ManagerServer.shutdown()", "ManagerClient(addr, connect_timeout)"),
         *("ManagerClient._quorum()", "Manager.ManagerServer", "Manager.ManagerClient"),
     )
-    shape.require(importlib.import_module("torchft._torchft"), "QuorumResult.store_address")
+    patch_fit.require(importlib.import_module("torchft._torchft"), "QuorumResult.store_address")
     make_server, make_client = module.ManagerServer, module.ManagerClient
     own: dict[str, Any] = {}  # to our own servers, made before others could no longer connect
 
@@ -137,9 +138,9 @@ def _close_process_groups(gateway: Gateway, module: Any) -> None:
     the process group as prefix, for a group may have several.
     """
     module.TCPStore = functools.partial(_client_store, module.TCPStore)
-    if shape.fits(module, "ProcessGroup.configure(store_addr)"):
+    if patch_fit.fits(module, "ProcessGroup.configure(store_addr)"):
         return
-    shape.require(
+    patch_fit.require(
         module,
         *("_rendezvous(opts, handle_id)", "ProcessGroup.get_reconfigure_handle()", "ProcessGroup._rendezvous_store"),
         *("ProcessGroup._handle_id()", "ProcessGroup._global_rank", "ProcessGroup.reconfigure(opts)"),
@@ -177,7 +178,7 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
 
     torchft builds a session's address from the machine's name and the store's port, and hands it to both sides.
     """
-    shape.require(
+    patch_fit.require(
         module,
         *("ParameterServer._handle_session(session_id, store_addr)", "ParameterServer.new_session(address)"),
         *("ParameterServer.address()", "ParameterServer.TCPStore", "ParameterServer._IPv6HTTPServer"),

@@ -18,9 +18,10 @@ import urllib.request
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.worker import handshake, shape
-from ftslurm.worker.addresses import CHECKPOINT
-from ftslurm.worker.gateway import Gateway
+from ftslurm.guard.gateway import Gateway
+from ftslurm.protocol.addresses import CHECKPOINT
+from ftslurm.security import handshake
+from ftslurm.worker import patch_fit
 
 MOST_STRANGERS = 64  # connections that have not proved themselves; one more is hung up on
 AGAIN_S = 0.05
@@ -33,10 +34,10 @@ def install(gateway: Gateway, module: Any = None) -> None:
         shape.Misfit: this torchft makes its server or its clients in another way; it must not be used.
     """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
-    shape.require(
+    patch_fit.require(
         module, "_IPv6HTTPServer.finish_request(request, client_address)", "socket.gethostname()", "urllib.request"
     )
-    shape.require(module, *(f"HTTPTransport.{name}" for name in ("_IPv6HTTPServer", "gethostname", "urlopen")))
+    patch_fit.require(module, *(f"HTTPTransport.{name}" for name in ("_IPv6HTTPServer", "gethostname", "urlopen")))
     base: Any = module._IPv6HTTPServer
     local = os.environ.get("FTSLURM_CLUSTER") == "local"
     if local:

@@ -113,14 +113,3 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):  # the script closed it
             stream.flush()
-
-
-def last_words(log: str) -> str:
-    """The last line the script printed: an argument it does not know, the message of a sys.exit."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")

@@ -15,18 +15,20 @@ from collections.abc import Callable, Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any, NoReturn
 
-from ftslurm import channel, confidential
-from ftslurm.worker import addresses, closed_servers, closed_transport, faults, script, serve, stacks, tell
+from ftslurm.guard import faults, stacks
+from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.guard import Task
+from ftslurm.guard.publishing import publish
+from ftslurm.protocol import addresses, messages, outbox
+from ftslurm.protocol.position import Stage
+from ftslurm.security import secret_variables
+from ftslurm.worker import closed_servers, closed_transport, parameter_sessions, script
 from ftslurm.worker.arguments import fill
-from ftslurm.worker.gateway import Gateway
-from ftslurm.worker.guard import Task
-from ftslurm.worker.position import Stage
-from ftslurm.worker.publishing import publish
 
 # With it torch.cuda.is_available() asks NVML. Without it it asks CUDA, which then never looks at CUDA_VISIBLE_DEVICES
 # again: a standby could no longer take its share. (read in torch/cuda/__init__.py)
 _CAREFUL = "PYTORCH_NVML_BASED_CUDA_CHECK"
-_servers = serve.Observer()
+_servers = parameter_sessions.Observer()
 _kept: list[Any] = []  # the TCPStore lives as long as the process
 
 
@@ -48,11 +50,11 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                     os.write(reports, line)
 
     def say(kind: str, **fields: object) -> None:
-        send(channel.encode_short(kind, task=task.index, **fields))
+        send(messages.encode_short(kind, task=task.index, **fields))
 
     def say_failed(error: BaseException, step: int | None, started: bool) -> None:
         line, trace = describe(error)
-        send(*channel.encode_pieces("trace", last_lines(trace), task=task.index))
+        send(*messages.encode_pieces("trace", last_lines(trace), task=task.index))
         oom = ran_out_of_memory(error)
         say("failed", error=line, traceback_tail=trace[-600:], step=step, started=started, oom=oom)
 
@@ -78,7 +80,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
                 "the environment of the step has not reached the worker: what stands before the interpreter in "
                 "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
             )
-        confidential.check_worker(os.environ)
+        secret_variables.check_worker(os.environ)
         choose_gpus(task.options.gpus)
         gpus_are_open = task.options.standby and _CAREFUL not in os.environ
         if gpus_are_open:
@@ -86,11 +88,11 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         with no_garbage():
             observer, past, watch, quorums, left_out = import_everything(say, refuse, task)
             if task.options.standby:
-                from ftslurm.worker import warm
+                from ftslurm.worker import warmup
 
-                warm.warm([name for name in task.options.imports.split(",") if name])
+                warmup.warm([name for name in task.options.imports.split(",") if name])
                 if task.options.cuda:
-                    warm.create_context(task.local_index)
+                    warmup.create_context(task.local_index)
         say("ready")
         receive = _receiver(orders)
         assign = receive("assign")
@@ -118,7 +120,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             warn(words, say if me["rank"] == 0 else lambda *_, **__: None)
         if me["rank"] != 0:
             observer.report = lambda _: None  # one voice per group
-        tell.say, tell.wanted = tell_of, lambda: task.position.wanted
+        outbox.say, outbox.wanted = tell_of, lambda: task.position.wanted
         faults.install(task.position)
         quorums.listen_to(orders)
         watch.groups = int(assign["groups"]) if me["rank"] == 0 and assign["lighthouse"] else 0
@@ -145,12 +147,12 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     script.run(assign["script"], assign["module"], args, on_failure=failed, on_success=finished)
 
 
-def _receiver(orders: int) -> Callable[[str], channel.Message]:
+def _receiver(orders: int) -> Callable[[str], messages.Message]:
     """A function that waits for the next message of a kind."""
-    lines = channel.Lines()
-    waiting: list[channel.Message] = []
+    lines = messages.Lines()
+    waiting: list[messages.Message] = []
 
-    def receive(kind: str) -> channel.Message:
+    def receive(kind: str) -> messages.Message:
         while True:
             while waiting:
                 message = waiting.pop(0)
@@ -159,7 +161,7 @@ def _receiver(orders: int) -> Callable[[str], channel.Message]:
             data = os.read(orders, 65536)
             if not data:
                 os._exit(1)  # the guard is gone, and we with it
-            waiting.extend(m for m in map(channel.decode, lines.feed(data)) if m is not None)
+            waiting.extend(m for m in map(messages.decode, lines.feed(data)) if m is not None)
 
     return receive
 
@@ -196,25 +198,25 @@ def import_everything(
     Raises:
         RuntimeError: the installed torchft cannot be closed to strangers.
     """
-    from ftslurm.worker import broken, compat, history, observe, repeats, shape, unhealed
+    from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
 
-    compat.before_import()
+    torchft_patches.before_import()
     import torch.distributed  # noqa: F401 the script will want it; here it is early
     import torchft  # noqa: F401
 
     left_out: list[str] = []
-    compat.after_import(left_out)
-    with shape.indispensable("the managers, process groups and parameter servers"):
+    torchft_patches.after_import(left_out)
+    with patch_fit.indispensable("the managers, process groups and parameter servers"):
         closed_servers.install(task.gateway)
-    with shape.indispensable("the checkpoints' server"):
+    with patch_fit.indispensable("the checkpoints' server"):
         closed_transport.install(task.gateway)
     position = task.position
-    observer = observe.Observer(lambda fields: say("progress", **fields), position=position)
-    past = history.History(refuse, lambda: position.reached)
+    observer = progress.Observer(lambda fields: say("progress", **fields), position=position)
+    past = lineage_guard.History(refuse, lambda: position.reached)
     if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
-        past.then = repeats.Repeats().tell_apart
+        past.then = quorum_ids.Repeats().tell_apart
     watch = unhealed.Watch(lambda words: warn(words, say))
-    quorums = broken.Quorums(past.managers, position)
+    quorums = quorum_abort.Quorums(past.managers, position)
     for name, means, patch in (
         ("observe", "steps, quorums and hangs are not seen, or in part", observer),
         ("serve", "where the parameter servers are is not known", _servers),
@@ -222,7 +224,7 @@ def import_everything(
         ("unhealed", "nobody is warned that a script trains without torchft", watch),
         ("broken", "survivors may wait for a dead group until the process group's time-out", quorums),
     ):
-        with shape.optional(left_out, name, means):
+        with patch_fit.optional(left_out, name, means):
             patch.install()
     return observer, past, watch, quorums, left_out
 
@@ -264,7 +266,7 @@ def choose_gpus(wanted: str | None) -> None:
         os.environ[variable] = ",".join(share)
 
 
-def share(assign: channel.Message, me: dict[str, Any]) -> str | None:
+def share(assign: messages.Message, me: dict[str, Any]) -> str | None:
     """A standby's share of the GPUs it sees, as the assignment says; locally all nodes' GPUs are this machine's.
 
     Raises:
@@ -286,7 +288,7 @@ def share(assign: channel.Message, me: dict[str, Any]) -> str | None:
     return None  # the first GPUs are the first either way, and CUDA no longer looks
 
 
-def environment(assign: channel.Message, me: dict[str, Any]) -> dict[str, str]:
+def environment(assign: messages.Message, me: dict[str, Any]) -> dict[str, str]:
     """The variables of design contract 6, as torchrun and torchft's examples name them."""
     ranks = assign["ranks"]
     world, group, attempt = len(ranks), int(assign["group"]), int(assign["attempt"])

@@ -19,7 +19,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from ftslurm.worker import shape
+from ftslurm.worker import patch_fit
 
 STEPS = 10
 
@@ -48,8 +48,8 @@ class Watch:
         import torchft.manager
 
         optimizers = importlib.import_module("torch.optim.optimizer")
-        shape.require(optimizers, "register_optimizer_step_post_hook(hook)")
-        shape.require(torchft.manager, "Manager")
+        patch_fit.require(optimizers, "register_optimizer_step_post_hook(hook)")
+        patch_fit.require(torchft.manager, "Manager")
         self._hook = optimizers.register_optimizer_step_post_hook(self._stepped)
         original = torchft.manager.Manager.__init__
 

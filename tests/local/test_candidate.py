@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import arraytask, compose, inbox
-from ftslurm.candidate import Candidate
-from ftslurm.config import Config
-from ftslurm.journal import JournalReader
-from ftslurm.rundir import RunDir
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.run import inbox
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.submission import array_task
+from ftslurm.submission.candidate import Candidate
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     config.run.name, config.run.root, config.job.script = "toy", str(tmp_path), "toy.py"
     config.cluster.kind, config.cluster.mode, config.cluster.controller = "slurm", "array", "here"
     config.cluster.pilots, config.health.heartbeat_s, config.health.lost_after_s = "81", 0.2, 2.0
-    return arraytask.join(config)
+    return array_task.join(config)
 
 
 @pytest.fixture

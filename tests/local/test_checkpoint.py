@@ -16,10 +16,9 @@ import pytest
 from full_disk import fill, full_disk, make_room
 from harness import SCRIPTS, Backend
 
-from ftslurm import saved
-from ftslurm.checkpoint import Checkpointer, CheckpointError
-from ftslurm.saved import Saved, Writer
-from ftslurm.worker import tell
+from ftslurm.checkpoint import Checkpointer, CheckpointError, layout
+from ftslurm.checkpoint.layout import Saved, Writer
+from ftslurm.protocol import outbox
 
 os.environ.setdefault("RUST_LOG", "warn")  # read when torchft is imported
 SAVING = SCRIPTS / "saving.py"
@@ -127,8 +126,8 @@ def start(tmp_path, monkeypatch):
 
 
 def steps_in(folder):
-    assert all(isinstance(found, Saved) for found in saved.survey(folder))
-    return sorted(saved.steps(folder))
+    assert all(isinstance(found, Saved) for found in layout.survey(folder))
+    return sorted(layout.steps(folder))
 
 
 def leftovers(folder):
@@ -157,7 +156,7 @@ def test_all_comes_back_bit_by_bit_also_into_a_fresh_optimizer(start, tmp_path, 
 
 def test_what_is_saved_is_the_state_of_its_step_while_training_goes_on(start, monkeypatch):
     """The writing is held back until three more steps have changed every tensor."""
-    from ftslurm import snapshot
+    from ftslurm.checkpoint import snapshot
 
     training = start()
     training.commit(4)
@@ -173,7 +172,7 @@ def test_what_is_saved_is_the_state_of_its_step_while_training_goes_on(start, mo
 
 
 def test_a_save_that_is_slow_puts_the_next_one_off(start, tmp_path, monkeypatch, capsys):
-    from ftslurm import snapshot
+    from ftslurm.checkpoint import snapshot
 
     training = start()
     go, write = threading.Event(), snapshot.write
@@ -190,10 +189,10 @@ def test_what_is_asked_for_is_saved_after_the_next_step_whatever_every_says(star
     training = start(every=0)
     training.commit(3)
     assert steps_in(tmp_path / "ckpt") == []
-    monkeypatch.setattr(tell, "wanted", lambda: 3)
+    monkeypatch.setattr(outbox, "wanted", lambda: 3)
     training.commit(4)
     assert steps_in(tmp_path / "ckpt") == [4]  # once
-    monkeypatch.setattr(tell, "wanted", lambda: 7)
+    monkeypatch.setattr(outbox, "wanted", lambda: 7)
     training.commit(2)
     assert steps_in(tmp_path / "ckpt") == [4, 8]
     bits = training.bits()
@@ -205,15 +204,15 @@ def test_what_is_asked_for_is_saved_after_the_next_step_whatever_every_says(star
 
 
 def test_what_is_asked_for_while_a_save_is_under_way_is_that_one_or_the_first_after_it(start, tmp_path, monkeypatch):
-    from ftslurm import snapshot
+    from ftslurm.checkpoint import snapshot
 
     training = start(keep=0)
     go, write = threading.Event(), snapshot.write
     monkeypatch.setattr(snapshot, "write", lambda *arguments: (go.wait(30), write(*arguments))[1])
     training.commit(6, wait=False)  # step 5 is being saved
-    monkeypatch.setattr(tell, "wanted", lambda: 5)
+    monkeypatch.setattr(outbox, "wanted", lambda: 5)
     training.commit(1, wait=False)
-    monkeypatch.setattr(tell, "wanted", lambda: 7)
+    monkeypatch.setattr(outbox, "wanted", lambda: 7)
     training.commit(1, wait=False)
     go.set()
     training.checkpointer._saving.result()
@@ -236,7 +235,7 @@ def test_a_place_in_the_data_is_kept_for_what_was_asked_for(start, monkeypatch):
     training = start(every=0, data=numbers)
     for _ in range(14):
         numbers.at += 10
-        monkeypatch.setattr(tell, "wanted", lambda: 5 if numbers.at > 50 else 0)
+        monkeypatch.setattr(outbox, "wanted", lambda: 5 if numbers.at > 50 else 0)
         training.commit()
     again = Numbers()
     assert start(every=0, data=again).checkpointer.restore() == 6
@@ -254,7 +253,7 @@ def test_torn_foreign_and_unreadable_ones_are_passed_over_aloud(start, tmp_path,
     data.write_bytes(data.read_bytes()[:-1])  # torn
     (folder / "step-00000099").mkdir()  # foreign
     for step, name in ((15, ".metadata"), (10, "__0_0.distcp")):  # unreadable in spite of the manifest
-        path = folder / saved.name_of(step) / name
+        path = folder / layout.name_of(step) / name
         path.write_bytes(bytes(path.stat().st_size))
     second = start(seed=1, keep=1)
     assert second.checkpointer.restore() == 5
@@ -285,21 +284,21 @@ def test_a_flipped_bit_is_not_trained_on(start, tmp_path, capsys, monkeypatch):
     first.commit(20)
     first.end()
     for step, name in ((25, "__0_0.distcp"), (20, "tree.pickle"), (15, ".metadata")):
-        flip_a_bit(folder / saved.name_of(step) / name)
-    (folder / saved.name_of(10) / saved.MANIFEST).write_bytes(b"")
-    manifest = folder / saved.name_of(5) / saved.MANIFEST
+        flip_a_bit(folder / layout.name_of(step) / name)
+    (folder / layout.name_of(10) / layout.MANIFEST).write_bytes(b"")
+    manifest = folder / layout.name_of(5) / layout.MANIFEST
     fields = json.loads(manifest.read_text())
     assert set(fields["crc32"]) == set(fields["files"]) == {"__0_0.distcp", "tree.pickle", ".metadata"}
     del fields["crc32"]
     manifest.write_text(json.dumps(fields))  # from before there were checksums
     for step in range(1000, 1010):
-        (folder / saved.name_of(step)).mkdir()
+        (folder / layout.name_of(step)).mkdir()
     said = []
-    monkeypatch.setattr(tell, "say", lambda kind, **fields: said.append((kind, fields)))
+    monkeypatch.setattr(outbox, "say", lambda kind, **fields: said.append((kind, fields)))
     second = start(seed=1)
     assert second.checkpointer.restore() == 5
     assert second.bits() == bits
-    path = str(folder / saved.name_of(5))
+    path = str(folder / layout.name_of(5))
     assert said == [("restored", {"step": 5, "path": path, "skipped": [25, 20, 15, 10]})]
     err = capsys.readouterr().err
     for step, name in ((25, "__0_0.distcp"), (20, "tree.pickle"), (15, ".metadata")):
@@ -314,7 +313,7 @@ def test_when_all_are_damaged_it_does_not_start_from_step_0(start, tmp_path):
     folder = tmp_path / "ckpt"
     start(keep=0).commit(20)
     (folder / "step-00000005" / "tree.pickle").unlink()
-    (folder / "step-00000010" / saved.MANIFEST).unlink()
+    (folder / "step-00000010" / layout.MANIFEST).unlink()
     (folder / "step-00000015").rename(tmp_path / "elsewhere")
     (folder / "step-00000015").symlink_to(tmp_path / "elsewhere")
     flip_a_bit(folder / "step-00000020" / "__0_0.distcp")
@@ -420,9 +419,9 @@ def test_spares_and_all_groups_but_one_never_save(tmp_path, monkeypatch):
         assert set(by_rank) == {0, None}
         assert steps_in(tmp_path) == [5, 10]
         for step in (5, 10):
-            manifest = json.loads((tmp_path / saved.name_of(step) / saved.MANIFEST).read_text())
+            manifest = json.loads((tmp_path / layout.name_of(step) / layout.MANIFEST).read_text())
             assert manifest["group"] == by_rank[0]
-        assert [path.name for path in (tmp_path / saved.POSITIONS).iterdir()] == [f"group-000{by_rank[0]}-rank-0"]
+        assert [path.name for path in (tmp_path / layout.POSITIONS).iterdir()] == [f"group-000{by_rank[0]}-rank-0"]
         for group in groups:
             group.end()
 
@@ -510,14 +509,14 @@ def test_a_folder_in_the_way_or_gone_stops_nothing(start, tmp_path, capsys):
     assert "not ours" in capsys.readouterr().err
     assert (folder / "step-00000020" / "precious").exists()
     training.commit(5)
-    assert saved.newest(folder).step == 25
+    assert layout.newest(folder).step == 25
 
 
 def test_leftovers_of_earlier_attempts_go_and_those_of_others_stay(start, tmp_path, monkeypatch):
     folder = tmp_path / "ckpt"
     monkeypatch.setenv("FTSLURM_RUN_ID", "this")
     monkeypatch.setenv("FTSLURM_ATTEMPT", "2")
-    mine, others = (saved.saving_name(9, Writer("this", group, 1), "0") for group in (0, 1))
+    mine, others = (layout.saving_name(9, Writer("this", group, 1), "0") for group in (0, 1))
     for name in (mine, others, ".removed-x"):
         (folder / name).mkdir(parents=True)
     start().checkpointer.restore()
@@ -623,11 +622,11 @@ def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(l
             break
         run.wait_for("group_joined", group=group, attempt=attempt + 1)
     other = 1 - group
-    run.until(lambda: (saved.newest(folder) or Saved(0, folder)).step > step, "the next checkpoint")
-    after = saved.newest(folder, upto=step + 9)
+    run.until(lambda: (layout.newest(folder) or Saved(0, folder)).step > step, "the next checkpoint")
+    after = layout.newest(folder, upto=step + 9)
     assert after is not None
     assert after.step > step, "the next group waited for the next multiple"
-    assert json.loads((after.path / saved.MANIFEST).read_text())["group"] == other
+    assert json.loads((after.path / layout.MANIFEST).read_text())["group"] == other
     run.wait_for("group_joined", group=group, attempt=attempt + 1)
     assert not (folder / name).exists()
     end.write_text(str(reports(report, other)[-1]["step"] + 30))

@@ -19,9 +19,9 @@ import yaml
 from harness import all_processes
 
 from ftslurm import __version__
-from ftslurm.checks import FAULTS, get
-from ftslurm.compose import keys
-from ftslurm.config import Config
+from ftslurm.config.compose import keys
+from ftslurm.config.schema import Config
+from ftslurm.config.validate import FAULTS, get
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 
@@ -165,7 +165,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
 # A command line for each line it reads, in a fork of a process that has imported already what they all import.
 FORKS = """
 import json, os, signal, sys, tempfile
-import hydra.main, hydra._internal.hydra, omegaconf, ftslurm.compose, ftslurm.submit
+import hydra.main, hydra._internal.hydra, omegaconf, ftslurm.config.compose, ftslurm.submission.submit
 from ftslurm import cli
 for line in sys.stdin:
     words, folder, env = json.loads(line)
@@ -316,9 +316,9 @@ def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "from ftslurm import cli; cli.main(['plan', 'cluster=local', 'job.script=train.py'])",
-        "from ftslurm import cli; cli.main(['status', 'gone'])",
-        "import ftslurm.controller, ftslurm.entry",
+        "from ftslurm.cli import main; main.main(['plan', 'cluster=local', 'job.script=train.py'])",
+        "from ftslurm.cli import main; main.main(['status', 'gone'])",
+        "import ftslurm.controller.loop, ftslurm.submission.entry",
     ],
 )
 def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, home: Path) -> None:
@@ -404,7 +404,7 @@ def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
 def test_the_processes_above_a_script_are_small_and_have_no_torch(finished: Path) -> None:
     (run,) = run_dirs(finished)
     above = looked(run)[1]
-    (controller,) = [process for process in above if "ftslurm.entry controller" in process[0]]
+    (controller,) = [process for process in above if "ftslurm.submission.entry controller" in process[0]]
     (command,) = [process for process in above if "-m ftslurm cluster=local" in process[0]]
     for _, torch, mb in (controller, command):
         assert not torch

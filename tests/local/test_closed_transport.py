@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import torch
 
-from ftslurm.worker import closed_transport, handshake
+from ftslurm.security import handshake
+from ftslurm.worker import closed_transport
 
 http_transport: Any = pytest.importorskip("torchft.checkpointing.http_transport")
 TIMEOUT = timedelta(seconds=20)

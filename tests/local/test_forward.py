@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftslurm.worker import forward, resolve
-from ftslurm.worker.forward import Forwarder
+from ftslurm.guard import proxy, resolve
+from ftslurm.guard.proxy import Forwarder
 
 PATIENCE_S = 20.0
 
@@ -154,7 +154,7 @@ def test_a_reader_that_is_slow_holds_the_writer_up_and_nothing_piles_up(door: Ca
     assert sent < 30_000_000  # what the kernel's buffers take
     (link,) = way.forwarder.links
     assert link.splice is not None
-    assert len(link.splice.there.pending) <= forward.CHUNK
+    assert len(link.splice.there.pending) <= proxy.CHUNK
     before = way.turns
     time.sleep(0.3)
     assert way.turns - before < 60  # no busy loop meanwhile
@@ -310,7 +310,7 @@ def _send(sock: socket.socket, text: bytes) -> None:
 def test_more_connections_than_it_holds_wait_until_others_end(
     door: Callable[[str], Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward, "MOST", 4)
+    monkeypatch.setattr(proxy, "MOST", 4)
     listener = listen()
     way = door(url_of(listener))
     ends = [way.connect() for _ in range(4)]

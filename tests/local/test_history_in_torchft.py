@@ -1,8 +1,8 @@
 """In which orders of events does torchft train on with weights that are not the training's, and does our guard see it?
 
 Real Managers in threads of one process, with torchft's own Lighthouse. Each order comes twice: with torchft alone it
-poisons the training, and the guard in the worker (ftslurm/worker/history.py) refuses it. When a test fails without the
-guard, torchft was mended and that part of the guard can go. docs/state.md has the table.
+poisons the training, and the guard in the worker (ftslurm/worker/lineage_guard.py) refuses it. When a test fails
+without the guard, torchft was mended and that part of the guard can go. docs/state.md has the table.
 
 A group's model is one number, about 1000 in group A, 2000 in B, 3000 in C, that grows a little with every step: it says
 whose weights they are.
@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 import pytest
 
-from ftslurm.worker.history import History
+from ftslurm.worker.lineage_guard import History
 
 os.environ.setdefault("RUST_LOG", "warn")
 torch = pytest.importorskip("torch")

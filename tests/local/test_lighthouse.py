@@ -19,7 +19,7 @@ from lighthouse_process import LighthouseProcess
 from torch.distributed import TCPStore
 from torchft.coordination import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
 
-from ftslurm.lighthouse import messages
+from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.quorum import Member
 
 PATIENCE = timedelta(seconds=20)
@@ -219,15 +219,15 @@ def test_a_manager_with_an_unknown_store_is_refused_and_one_of_a_dead_attempt_as
     real = Group(lighthouse, 0)
     stranger = Member("s", "a", "10.0.0.1:1", 10**6)
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        ask = wire.unary_unary(f"/{messages.SERVICE}/Quorum")
-        first: Future[bytes] = ask.future(messages.write_request(stranger), timeout=30)
+        ask = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum")
+        first: Future[bytes] = ask.future(protobuf.write_request(stranger), timeout=30)
         for step in range(20):
             assert real.quorum(step).replica_world_size == 1
         assert first.exception(20).code() == grpc.StatusCode.PERMISSION_DENIED  # type: ignore[union-attr]
         assert real.quorum(20).max_step == 20
         lighthouse.order("evict", group=0, attempt=0)
         time.sleep(0.2)
-        dead = ask.future(messages.write_request(Member("other", "a", real.address, 21)), timeout=30)
+        dead = ask.future(protobuf.write_request(Member("other", "a", real.address, 21)), timeout=30)
         assert dead.exception(20).code() == grpc.StatusCode.FAILED_PRECONDITION
     real.stop()
 
@@ -237,9 +237,9 @@ def test_who_brings_a_store_of_its_own_is_told_what_to_do_and_so_is_the_controll
 ) -> None:
     lighthouse = start()
     lighthouse.order("member", group=0, attempt=0, store="127.0.0.1:29500")
-    own = messages.write_request(Member("toy_0", "a", "127.0.0.1:12345", 0))
+    own = protobuf.write_request(Member("toy_0", "a", "127.0.0.1:12345", 0))
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        ask = wire.unary_unary(f"/{messages.SERVICE}/Quorum")
+        ask = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum")
         errors = [call.exception(20) for call in [ask.future(own, timeout=30) for _ in range(3)]]
     for text in [str(error.details()) for error in errors] + [lighthouse.wait_for("refused")["reason"]]:  # type: ignore[union-attr]
         assert "'127.0.0.1:12345'" in text
@@ -256,9 +256,9 @@ def test_a_poisonous_step_is_refused_with_the_reason_and_nothing_of_it_is_kept(
     together(pool, [real, other], 7)
     lighthouse.order("member", group=2, attempt=0, store="127.0.0.1:29500")
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        ask = wire.unary_unary(f"/{messages.SERVICE}/Quorum")
+        ask = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum")
         for step in (2**62, 2**53, 10**6, 9, 2**62):
-            poison = messages.write_request(Member("g2:0", "a", "127.0.0.1:29500", step))
+            poison = protobuf.write_request(Member("g2:0", "a", "127.0.0.1:29500", step))
             error = ask.future(poison, timeout=30).exception(20)
             assert error.code() == grpc.StatusCode.FAILED_PRECONDITION
             assert f"step {step}" in error.details()
@@ -279,8 +279,8 @@ def test_a_second_manager_of_a_process_takes_part_when_the_first_has_ended_and_n
     first, other = Group(lighthouse, 0), Group(lighthouse, 1)
     together(pool, [first, other], 3)
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        second = messages.write_request(Member("g0:second", "a", first.address, 4))
-        waiting = wire.unary_unary(f"/{messages.SERVICE}/Quorum").future(second, timeout=60)
+        second = protobuf.write_request(Member("g0:second", "a", first.address, 4))
+        waiting = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum").future(second, timeout=60)
         assert {answer.replica_world_size for answer in together(pool, [first, other], 4)} == {2}
         assert waiting.exception(30).code() == grpc.StatusCode.FAILED_PRECONDITION
         assert "g0:0" in waiting.exception(0).details()
@@ -333,7 +333,7 @@ def test_the_request_of_a_client_that_has_hung_up_is_void(start: Callable[..., L
     assert len(client.quorum("a", PATIENCE, "", "", 0, 1, False).participants) == 1
     client.heartbeat("b")
     with grpc.insecure_channel(lighthouse.url.removeprefix("http://")) as wire:
-        call = wire.unary_unary(f"/{messages.SERVICE}/Quorum").future(messages.write_request(Member("b")))
+        call = wire.unary_unary(f"/{protobuf.SERVICE}/Quorum").future(protobuf.write_request(Member("b")))
         time.sleep(0.2)
         call.cancel()
     time.sleep(0.2)
@@ -345,10 +345,10 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
     group = Group(lighthouse, 0)
     assert group.quorum(1).quorum_id == 1
     chance = random.Random(1)
-    real = messages.write_request(Member("g0:0", "a", "b:1", 5, 1))
+    real = protobuf.write_request(Member("g0:0", "a", "b:1", 5, 1))
     address = lighthouse.url.removeprefix("http://")
     with grpc.insecure_channel(address) as wire:
-        methods = [wire.unary_unary(f"/{messages.SERVICE}/{name}") for name in ("Quorum", "Heartbeat")]
+        methods = [wire.unary_unary(f"/{protobuf.SERVICE}/{name}") for name in ("Quorum", "Heartbeat")]
         calls = []
         for number in range(3000):
             data = bytearray(real if number % 3 == 0 else chance.randbytes(chance.randrange(200)))
@@ -356,7 +356,7 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
             calls.append(methods[number % 2].future(bytes(data), timeout=10))
         calls += [m.future(b"\x0a" + b"\xff" * size, timeout=10) for m in methods for size in (60_000, 300_000)]
         for method in ("Kill", "Status", "../Quorum"):
-            calls.append(wire.unary_unary(f"/{messages.SERVICE}/{method}").future(b"", timeout=10))
+            calls.append(wire.unary_unary(f"/{protobuf.SERVICE}/{method}").future(b"", timeout=10))
         codes = {call.code() for call in calls}
         assert codes <= {
             grpc.StatusCode.OK,

@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from torchft.coordination import LighthouseClient, ManagerClient, ManagerServer
 
 from ftslurm.errors import ConfigError
-from ftslurm.lighthouse import alone
+from ftslurm.lighthouse import standalone
 
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -158,7 +158,7 @@ def test_a_lighthouse_that_stood_still_itself_takes_nobody_for_gone(start: Start
 @pytest.mark.parametrize("word", ["min=2", "port", "port=x", "port=70000", "min_replicas=0", "open=1", "port=²"])
 def test_what_is_no_setting_is_refused_by_name(word: str) -> None:
     with pytest.raises(ConfigError, match=r"min_replicas|port"):
-        alone.read([word])
+        standalone.read([word])
 
 
 # --- who has no token -------------------------------------------------------------------------------------------------

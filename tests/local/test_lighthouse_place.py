@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import guarded_network
 import pytest
 
-from ftslurm.lighthouse import place
-from ftslurm.worker.gateway import Gateway
+from ftslurm.guard.gateway import Gateway
+from ftslurm.lighthouse import endpoint
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def test_it_moves_unless_somebody_has_asked_for_that_port(gateway: Gateway) -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
         with pytest.raises(RuntimeError, match=r"port \d+ cannot be had \(lighthouse.port\).* in use"):
-            place.reserve(gateway, port, may_move=False)
-        url = place.reserve(gateway, port, may_move=True)
+            endpoint.reserve(gateway, port, may_move=False)
+        url = endpoint.reserve(gateway, port, may_move=True)
     assert urlsplit(url).port not in (None, port)
     assert url.endswith("/lighthouse")
 
@@ -34,4 +34,4 @@ def test_it_waits_for_a_predecessors_port(gateway: Gateway) -> None:
     taken = socket.create_server(("127.0.0.1", 0))
     port = int(taken.getsockname()[1])
     threading.Timer(0.3, taken.close).start()
-    assert place.reserve(gateway, port, may_move=True) == f"http://127.0.0.1:{port}/lighthouse"
+    assert endpoint.reserve(gateway, port, may_move=True) == f"http://127.0.0.1:{port}/lighthouse"

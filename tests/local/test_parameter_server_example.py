@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from ftslurm.config import shipped
+from ftslurm.config.schema import shipped
 
 NEW = -1
 ARGS = {"updates": 40, "batch_size": 4, "dim": 4, "lr": 0.1, "seed": 0, "batch_time": 0.0, "print_every": 1000}

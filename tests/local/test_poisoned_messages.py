@@ -45,7 +45,7 @@ import importlib.abc, importlib.util, sys
 
 class Planter(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name != "ftslurm.controller":
+        if name != "ftslurm.controller.loop":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

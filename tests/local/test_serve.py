@@ -13,7 +13,8 @@ import torch
 from torchft import parameter_server
 from torchft.process_group import ProcessGroupGloo
 
-from ftslurm.worker import serve, shape, tell
+from ftslurm.protocol import outbox
+from ftslurm.worker import parameter_sessions, patch_fit
 
 
 def wait_for(true: Callable[[], object]) -> None:
@@ -27,8 +28,8 @@ def wait_for(true: Callable[[], object]) -> None:
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
     """What the controller is told."""
     lines: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(tell, "say", lambda kind, **fields: lines.append((kind, fields)))
-    monkeypatch.setattr(serve, "EVERY_S", 0.05)
+    monkeypatch.setattr(outbox, "say", lambda kind, **fields: lines.append((kind, fields)))
+    monkeypatch.setattr(parameter_sessions, "EVERY_S", 0.05)
     monkeypatch.setenv("RANK", "0")
     importlib.reload(parameter_server)
     yield lines
@@ -50,7 +51,7 @@ def server_class() -> Any:
 
 
 def test_a_server_and_its_sessions_are_told(said: list[tuple[str, dict[str, Any]]]) -> None:
-    serve.Observer().install()
+    parameter_sessions.Observer().install()
     kind = server_class()
     server = kind(0)
     assert said[0] == ("serving", {"url": server.address()})
@@ -69,7 +70,7 @@ def test_only_the_first_rank_of_a_group_speaks(
     said: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
-    serve.Observer().install()
+    parameter_sessions.Observer().install()
     server_class()(0)
     assert said == []
 
@@ -78,9 +79,9 @@ def test_a_controller_that_cannot_be_told_does_not_harm_the_server(monkeypatch: 
     def broken(kind: str, **fields: object) -> None:
         raise OSError(kind, fields)
 
-    monkeypatch.setattr(tell, "say", broken)
+    monkeypatch.setattr(outbox, "say", broken)
     importlib.reload(parameter_server)
-    serve.Observer().install()
+    parameter_sessions.Observer().install()
     kind = server_class()
     session = kind.new_session(kind(0).address())
     for _ in range(3):
@@ -89,5 +90,5 @@ def test_a_controller_that_cannot_be_told_does_not_harm_the_server(monkeypatch: 
 
 
 def test_a_torchft_of_another_shape_is_named() -> None:
-    with pytest.raises(shape.Misfit, match="ParameterServer"):
-        serve.Observer().install(object())
+    with pytest.raises(patch_fit.Misfit, match="ParameterServer"):
+        parameter_sessions.Observer().install(object())

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from ftslurm.agreement import Together
+from ftslurm.checkpoint.consensus import Together
 
 STEPS, RANKS = 12, 3
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.worker import compat, observe
+from ftslurm.worker import progress, torchft_patches
 
 REPOSITORY = Path(__file__).parents[2]
 os.environ.setdefault("RUST_LOG", "warn")  # read when torchft is imported, here and in the children
@@ -91,9 +91,9 @@ def train(folder, name, address, patched, wrapper="DistributedDataParallel", ste
     import torchft.ddp
 
     if patched:
-        compat.after_import([])
+        torchft_patches.after_import([])
     reports = open(folder / f"{name}.reports", "a", buffering=1)  # noqa: SIM115 as long as the process lives
-    observer = observe.Observer(lambda report: print(json.dumps(report), file=reports))
+    observer = progress.Observer(lambda report: print(json.dumps(report), file=reports))
     observer.install()
 
     torch.set_num_threads(1)
@@ -254,7 +254,7 @@ def measure_connecting(folder, patched):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         if patched:
-            compat.after_import([])
+            torchft_patches.after_import([])
         started = time.monotonic()
         with pytest.raises(RuntimeError, match="failed to connect"):
             one_rank_manager(
@@ -288,7 +288,7 @@ def hang_up(folder, patched):
     import torchft
 
     if patched:
-        compat.after_import([])
+        torchft_patches.after_import([])
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     groups = [torchft.ProcessGroupGloo(timeout=timedelta(seconds=4)) for _ in range(2)]
     address = f"127.0.0.1:{store.port}/abort"
@@ -357,9 +357,9 @@ def test_without_the_patch_a_host_whose_name_does_not_resolve_cannot_be_reached_
 def test_a_host_whose_name_does_not_resolve_on_a_real_cluster_is_not_called_localhost(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
     monkeypatch.delenv("FTSLURM_CLUSTER", raising=False)
-    assert not compat._own_name_does_not_resolve(None)
+    assert not torchft_patches._own_name_does_not_resolve(None)
     monkeypatch.setenv("FTSLURM_CLUSTER", "local")
-    assert compat._own_name_does_not_resolve(None)
+    assert torchft_patches._own_name_does_not_resolve(None)
 
 
 # --- parameter servers --------------------------------------------------------------------------------------------

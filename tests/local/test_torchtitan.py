@@ -103,7 +103,7 @@ def test_where_torchtitan_cannot_run_it_is_said_what_is_missing_and_how_to_get_i
 
 
 def test_without_torchtitan_the_extra_is_named() -> None:
-    bare = [sys.executable, "-m", "ftslurm.worker.titan"]
+    bare = [sys.executable, "-m", "ftslurm.worker.torchtitan"]
     said = subprocess.run(bare, capture_output=True, text=True, timeout=PATIENCE_S).stderr.splitlines()[-1]
     assert said.startswith("RuntimeError: job=torchtitan cannot run here: No module named 'torchtitan': pip install ")
     assert "'ftslurm[torchtitan]'" in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import PATIENCE_S, Backend
 
-from ftslurm.config import shipped
+from ftslurm.config.schema import shipped
 from ftslurm.worker.unhealed import words
 
 # Each case runs in a fork of a process that has imported all: they are many, and importing takes longest. Prints for

@@ -104,12 +104,12 @@ def test_a_bad_module_in_standby_imports_is_named_with_the_setting(name: str, tm
 def test_what_a_standby_cannot_import_early_it_does_without(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ftslurm.worker import warm
+    from ftslurm.worker import warmup
 
-    monkeypatch.setattr(warm, "LATE", ("torch.no_such_part",))
-    warm.warm([])
+    monkeypatch.setattr(warmup, "LATE", ("torch.no_such_part",))
+    warmup.warm([])
     assert "standby: could not import torch.no_such_part early" in capsys.readouterr().err
-    warm.create_context(99)
+    warmup.create_context(99)
     assert "there is no GPU number 99" in capsys.readouterr().err
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from harness import Backend
 
-from ftslurm import saved
-from ftslurm.config import shipped
+from ftslurm.checkpoint import layout
+from ftslurm.config.schema import shipped
 
 PAGE = Path(__file__).parents[2] / "docs" / "fault-tolerant.md"
 
@@ -43,6 +43,6 @@ def test_the_plain_script_with_the_pages_diffs_survives_a_kill_and_saves(backend
     assert losses == [losses[0]] * 4, losses  # the same weights everywhere
     assert len(losses[0]) == 1
     assert float(losses[0][0]) < 0.5  # 0.69 untrained
-    found = saved.newest(run.dir / "checkpoints")
+    found = layout.newest(run.dir / "checkpoints")
     assert found is not None
     assert found.step == 400

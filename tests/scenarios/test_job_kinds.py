@@ -16,7 +16,7 @@ import pytest
 from cluster import Cluster
 from harness import SCRIPTS, Backend, Run, quoted
 
-from ftslurm.config import shipped
+from ftslurm.config.schema import shipped
 
 SMALL = {"dim": 32, "layers": 1, "context": 32, "batch-size": 4, "max-mb": 0.3}
 STEPS, KILLED, HELD = 24, 6, 10  # the step in which a rank dies, and before which the others wait for its return

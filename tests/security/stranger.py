@@ -192,7 +192,7 @@ def guess(step: int, seconds: float = 6.0, only: list[int] | None = None) -> dic
         ask = channel.unary_unary(QUORUM)
         for host, store, group in itertools.product(hosts, here, (0, 1)):
             member = Member(f"toy_{group}:{uuid.uuid4()}", "http://127.0.0.1:9", f"{host}:{store}", step=step)
-            waiting.append((port, ask.future(messages.write_request(member), timeout=seconds)))
+            waiting.append((port, ask.future(protobuf.write_request(member), timeout=seconds)))
     for port, future in waiting:
         error = future.exception()
         answer = "A QUORUM" if error is None else f"{error.code().name}: {error.details()[:60]}"
@@ -220,7 +220,7 @@ def say_and_hang_up(step: int, only: list[int] | None = None) -> int:
     """Ask for a quorum at that step with every guessed store, and hang up; how many requests were sent."""
     stores = [f"127.0.0.1:{port}" for port in open_ports(only)]
     members = [Member(f"toy_0:{uuid.uuid4()}", "http://127.0.0.1:9", store, step=step) for store in stores]
-    return _blurt([http2.HELLO + http2.call(1, QUORUM, messages.write_request(member)) for member in members], only)
+    return _blurt([http2.HELLO + http2.call(1, QUORUM, protobuf.write_request(member)) for member in members], only)
 
 
 def _blurt(words: list[bytes], only: list[int] | None) -> int:
@@ -256,7 +256,7 @@ def _stream(n: int) -> bytes:
 
 
 def _heartbeat(n: int) -> bytes:
-    return http2.call(2 * n + 1, HEARTBEAT, messages.write_heartbeat(f"toy_{n}:{uuid.uuid4()}"))
+    return http2.call(2 * n + 1, HEARTBEAT, protobuf.write_heartbeat(f"toy_{n}:{uuid.uuid4()}"))
 
 
 FLOODS: dict[str, tuple[bytes, Callable[[int], bytes] | None]] = {  # what is said first, and again and again
@@ -457,7 +457,7 @@ if __name__ == "__main__":
 
     import grpc
 
-    from ftslurm.lighthouse import messages
+    from ftslurm.lighthouse import protobuf
     from ftslurm.lighthouse.quorum import Member
 
     if attack not in LIGHT:

@@ -102,7 +102,8 @@ def test_no_task_takes_the_state_of_the_others_for_its_own(slurm_cluster: Cluste
     # One task of an array has the array's own number, with which Slurm's commands mean all of them.
     look = tmp_path / "look.py"
     look.write_text(
-        f"#!{sys.executable}\nimport time\nfrom ftslurm import pilots\nprint(pilots._ends())\ntime.sleep(3)\n"
+        f"#!{sys.executable}\nimport time\n"
+        "from ftslurm.submission import pilots\nprint(pilots._ends())\ntime.sleep(3)\n"
     )
     command = ["sbatch", "--array=0-1", "--wait", f"--output={tmp_path}/%a.out", str(look)]
     subprocess.run(command, env=slurm_cluster.environ(), check=True, capture_output=True)

@@ -16,7 +16,7 @@ from cluster import Cluster, processes_in
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "worker"))
 from guarded import Step, step
 
-from ftslurm.worker import processes
+from ftslurm.guard import processes
 
 pytestmark = pytest.mark.slurm
 SCRIPT = """
@@ -99,7 +99,7 @@ def test_a_probe_finds_the_step_on_its_node_through_an_srun_of_its_own(two_tasks
     job = slurm_cluster.run(["squeue", "-h", "-o", "%A"]).strip()
     probe = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n2", "--gres=none"]
     env = ["env", f"FTSLURM_RUN_DIR={two_tasks.folder}", "FTSLURM_STEP=probe/0"]
-    said = json.loads(slurm_cluster.run([*env, *probe, sys.executable, "-m", "ftslurm.worker.look"]))
+    said = json.loads(slurm_cluster.run([*env, *probe, sys.executable, "-m", "ftslurm.guard.probe"]))
     steps = said.pop("steps")
     assert said == {"type": "look", "node": "n2"}
     assert {name: len(states) for name, states in steps.items()} == {"group-0000/0": 3}

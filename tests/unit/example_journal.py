@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ftslurm.rundir import RunDir
+from ftslurm.run.directory import RunDir
 
 START = 1_790_000_000.0
 Line = dict[str, Any]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import again, submit
-from ftslurm.config import Config
-from ftslurm.journal import Journal
-from ftslurm.rundir import RunDir, replace_text
+from ftslurm.config.schema import Config
+from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.run.journal import Journal
+from ftslurm.submission import requeue, submit
 
 BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH"}
 SAYS = """#!/bin/sh
@@ -30,7 +30,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / "bin" / name).chmod(0o700)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.setattr(again, "WAIT_S", 0.0)
+    monkeypatch.setattr(requeue, "WAIT_S", 0.0)
     return tmp_path / "calls"
 
 
@@ -51,7 +51,7 @@ def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_
     state: str, more: dict[str, str], asked: str | None, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATE", state)
-    why = again.requeue(BATCH | more)
+    why = requeue.requeue(BATCH | more)
     requeued = [line for line in calls.read_text().splitlines() if line.startswith("scontrol")]
     if asked == "cancelled":
         assert "cancelled" in str(why)
@@ -62,20 +62,20 @@ def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_
 
 
 @pytest.mark.parametrize(
-    ("refusal", "times"), [("Unable to contact slurm controller (connect failure)", again.TRIES), ("disabled", 1)]
+    ("refusal", "times"), [("Unable to contact slurm controller (connect failure)", requeue.TRIES), ("disabled", 1)]
 )
 def test_a_busy_slurmctld_is_asked_again_and_a_refusal_is_passed_on(
     refusal: str, times: int, calls: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATE", "RUNNING 0 None")
     monkeypatch.setenv("REFUSAL", refusal)
-    assert again.requeue(BATCH) == refusal
+    assert requeue.requeue(BATCH) == refusal
     assert calls.read_text().count("scontrol requeue 77\n") == times
 
 
 def test_where_there_is_no_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert again.requeue(BATCH) == "scontrol: No such file or directory"
+    assert requeue.requeue(BATCH) == "scontrol: No such file or directory"
 
 
 def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:
@@ -100,19 +100,19 @@ def settings(tmp_path: Path, script: str = "a.py") -> Config:
 def test_a_job_that_is_started_again_finds_its_run_and_no_other(tmp_path: Path) -> None:
     started_again = BATCH | {"SLURM_RESTART_COUNT": "1"}
     here = settings(tmp_path)
-    assert again.of_this_job(here, started_again) is None  # there is no run at all
+    assert requeue.of_this_job(here, started_again) is None  # there is no run at all
     begun(here, "78")
-    assert again.of_this_job(here, started_again) is None
+    assert requeue.of_this_job(here, started_again) is None
     mine, _ = begun(here, "77"), begun(settings(tmp_path, "b.py"), "77")
-    assert again.of_this_job(here, started_again) == (mine, None)
-    assert again.of_this_job(here, BATCH) is None  # the first start
-    assert again.of_this_job(here, {**started_again, "ENVIRONMENT": "INTERACTIVE"}) is None
+    assert requeue.of_this_job(here, started_again) == (mine, None)
+    assert requeue.of_this_job(here, BATCH) is None  # the first start
+    assert requeue.of_this_job(here, {**started_again, "ENVIRONMENT": "INTERACTIVE"}) is None
 
 
 def test_a_script_of_several_runs_goes_on_with_the_one_that_is_not_over(tmp_path: Path) -> None:
     started_again = BATCH | {"SLURM_RESTART_COUNT": "1"}
     first, second = settings(tmp_path, "a.py"), settings(tmp_path, "b.py")
     over, open_ = begun(first, "77", "succeeded"), begun(second, "77")
-    assert again.of_this_job(first, started_again) == (over, "succeeded")
-    assert again.of_this_job(second, started_again) == (open_, None)
-    assert again.of_this_job(settings(tmp_path, "other.py"), started_again) == (open_, None)
+    assert requeue.of_this_job(first, started_again) == (over, "succeeded")
+    assert requeue.of_this_job(second, started_again) == (open_, None)
+    assert requeue.of_this_job(settings(tmp_path, "other.py"), started_again) == (open_, None)

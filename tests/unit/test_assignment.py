@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ftslurm.channel import decode
-from ftslurm.config import Config
-from ftslurm.core.actions import Assign
-from ftslurm.core.model import StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Assign
+from ftslurm.core.state.model import StepId
 from ftslurm.launchers.assignment import assignment
 from ftslurm.launchers.local import LocalLauncher
-from ftslurm.rundir import RunDir
+from ftslurm.protocol.messages import decode
+from ftslurm.run.directory import RunDir
 
 
 def test_as_many_groups_as_the_run_may_ever_have_so_that_their_ids_fit(tmp_path: Path) -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import arraytask
-from ftslurm.config import Config
-from ftslurm.core.actions import RequeueJob, Stop
-from ftslurm.core.decide import begin
-from ftslurm.core.model import Allocation, Cause, Job, Phase, Place, RunState
-from ftslurm.core.vacate import vacate
+from ftslurm.config.schema import Config
+from ftslurm.controller.slurm_queue import PILOT, Jobs
+from ftslurm.core.handover import vacate
+from ftslurm.core.rules import begin
+from ftslurm.core.state.actions import RequeueJob, Stop
+from ftslurm.core.state.model import Allocation, Cause, Job, Phase, Place, RunState
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.jobs import PILOT, Jobs
-from ftslurm.launchers.children import Children
-from ftslurm.rundir import RunDir
+from ftslurm.launchers.step_processes import Children
+from ftslurm.run.directory import RunDir
+from ftslurm.submission import array_task
 
 SBATCH = Path(__file__).parents[2] / "sbatch"
 ENDS = 10_000.0
@@ -36,16 +36,16 @@ def by_hand(folder: Path = Path("runs"), groups: int = 3) -> Config:
 
 def test_all_tasks_find_one_run_directory_whoever_makes_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda _: arraytask.join(by_hand(tmp_path)), range(16)))
+        found = list(pool.map(lambda _: array_task.join(by_hand(tmp_path)), range(16)))
     assert {run.root for run in found} == {tmp_path / "toy-81"}
     assert os.listdir(tmp_path) == ["toy-81"]
     assert found[0].config.read_text().count("pilots: '81'") == 1
-    assert arraytask.join(by_hand(tmp_path)).root == tmp_path / "toy-81"  # also when it is requeued
+    assert array_task.join(by_hand(tmp_path)).root == tmp_path / "toy-81"  # also when it is requeued
 
     other = by_hand(tmp_path)
     other.cluster.pilots, other.run.dir = "90", str(tmp_path / "toy-81")
     with pytest.raises(EnvironmentProblem, match="exists already"):
-        arraytask.join(other)
+        array_task.join(other)
 
 
 @pytest.mark.parametrize(
@@ -60,19 +60,19 @@ def test_what_the_array_lacks_is_told_with_what_to_type(environ: dict[str, str],
     config = by_hand()
     config.groups.nodes, config.standby.count = 2, 1
     if words is None:
-        arraytask.check(config, environ)
+        array_task.check(config, environ)
     else:
         with pytest.raises(EnvironmentProblem, match=words):
-            arraytask.check(config, environ)
+            array_task.check(config, environ)
 
 
 def test_a_process_is_a_task_of_the_run_only_where_the_groups_are_to_be_in_its_array() -> None:
     environ = {"SLURM_ARRAY_JOB_ID": "81", "SLURM_ARRAY_TASK_ID": "0"}
     config = by_hand()
-    assert arraytask.array_of(config, environ) == "81"
-    assert arraytask.array_of(config, {}) is None
+    assert array_task.array_of(config, environ) == "81"
+    assert array_task.array_of(config, {}) is None
     config.cluster.mode = "steps"
-    assert arraytask.array_of(config, environ) is None
+    assert array_task.array_of(config, environ) is None
 
 
 def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller(

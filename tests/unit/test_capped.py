@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import capped
-from ftslurm.capped import HEAD, MB, Gap, cut, gap
-from ftslurm.core.model import StepId
-from ftslurm.launchers.children import Children, Command, Gone
-from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, prctl
+from ftslurm.core.state.model import StepId
+from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
+from ftslurm.launchers.step_processes import Children, Command, Gone
+from ftslurm.run import log_cap
+from ftslurm.run.log_cap import HEAD, MB, Gap, cut, gap
 
 NOTICE = re.compile(rb"^ftslurm: (\d+) bytes of this log were dropped here \(logs\.max_mb=1\)\n", re.MULTILINE)
 
@@ -86,10 +86,10 @@ def test_a_line_longer_than_all_that_is_kept_has_its_end_kept(tmp_path: Path) ->
 
 def test_what_is_written_while_it_is_cut_is_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    for most, kept in ((1000, b"new\nlines\n"), (4, b"new\n" + capped.notice(6, 1))):
+    for most, kept in ((1000, b"new\nlines\n"), (4, b"new\n" + log_cap.notice(6, 1))):
         log.write_bytes(b"x" * 100 + b"new\nlines\n")
         with log.open("r+b") as file:
-            assert capped._catch_up(file.fileno(), 100, 50, most, 1) == len(kept)
+            assert log_cap._catch_up(file.fileno(), 100, 50, most, 1) == len(kept)
         assert log.read_bytes()[50 : 50 + len(kept)] == kept
 
 
@@ -124,12 +124,12 @@ def test_positions_follow_the_lines() -> None:
 def test_where_it_was_cut_is_found_again() -> None:
     assert gap(b"") == Gap(0)
     assert gap(b"a\nb\nhalf") == Gap(4)
-    said = capped.notice(77, 1)
+    said = log_cap.notice(77, 1)
     assert gap(b"a\n" + said + b"b\n") == Gap(2, len(said), 77)
 
 
 def test_the_log_of_the_controller_is_kept_below_the_cap(tmp_path: Path) -> None:
-    handler = capped.Handler(tmp_path / "controller.log", 1)
+    handler = log_cap.Handler(tmp_path / "controller.log", 1)
     for number in range(3000):
         handler.emit(logging.LogRecord("x", logging.INFO, "", 0, f"{number} {'x' * 1000}", None, None))
     handler.close()

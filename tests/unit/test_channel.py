@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ftslurm.channel import LONGEST, Lines, decode, encode, encode_pieces, encode_short
+from ftslurm.protocol.messages import LONGEST, Lines, decode, encode, encode_pieces, encode_short
 
 TEXTS = {
     "ascii": "x" * 5000,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.positions import Positions
+from ftslurm.checkpoint.data_offsets import Positions
 
 
 class Numbers:

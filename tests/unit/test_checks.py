@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ftslurm.checks import check, get
-from ftslurm.config import Config, Fault
+from ftslurm.config.schema import Config, Fault
+from ftslurm.config.validate import check, get
 from ftslurm.errors import ConfigError
 
 

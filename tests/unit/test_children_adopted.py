@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.core.model import StepId
-from ftslurm.launchers.children import Children, Command, Gone, News, Said
-from ftslurm.worker.processes import PR_SET_CHILD_SUBREAPER, prctl
+from ftslurm.core.state.model import StepId
+from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
+from ftslurm.launchers.step_processes import Children, Command, Gone, News, Said
 
 STEP = StepId("group-0001", 0)
 HELLO = 'echo \'{"type": "hello", "task": 0}\'; '

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.cluster import resolve
-from ftslurm.config import Config
+from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.submission.capabilities import resolve
 
 
 @pytest.fixture

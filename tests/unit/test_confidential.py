@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import compose
-from ftslurm.checks import check
-from ftslurm.confidential import check_submitter, check_worker, exposed, warning
-from ftslurm.config import Config
-from ftslurm.core.actions import Launch
-from ftslurm.core.model import Place, StepId
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.config.validate import check
+from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.model import Place, StepId
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.rundir import RunDir
-from ftslurm.submit import exported
+from ftslurm.run.directory import RunDir
+from ftslurm.security.secret_variables import check_submitter, check_worker, exposed, warning
+from ftslurm.submission.submit import exported
 
 SECRET = "s3cr3t-value"
 NAMES = ["WANDB_API_KEY", "HF_TOKEN", "aws_secret_access_key", "DB_PASSWORD", "PGPASSWD", "MY_CREDENTIALS", "SECRET2"]

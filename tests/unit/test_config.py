@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config import (
+from ftslurm.config.schema import (
     Config,
     JobConfig,
     absolute,

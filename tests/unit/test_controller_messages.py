@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ftslurm.channel import decode, encode_short
-from ftslurm.core.adoption import Word
-from ftslurm.core.events import (
+from ftslurm.controller.translate import translate
+from ftslurm.core.state.adoption import Word
+from ftslurm.core.state.events import (
     Adopted,
     Event,
     FirstQuorum,
@@ -27,8 +27,8 @@ from ftslurm.core.events import (
     TaskFailed,
     Warned,
 )
-from ftslurm.core.model import Evidence, StepId
-from ftslurm.translate import translate
+from ftslurm.core.state.model import Evidence, StepId
+from ftslurm.protocol.messages import decode, encode_short
 
 GROUP = StepId("group-0001", 2)
 LIGHTHOUSE = StepId("lighthouse", 0)

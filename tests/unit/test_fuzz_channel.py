@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).parent / "core"))
 import history
 from history import A0, B0, LIGHT0, RUNNING, STARTED
 
-from ftslurm import channel
-from ftslurm.channel import Lines, decode
-from ftslurm.config import Fault
-from ftslurm.core.decide import deadline, decide
-from ftslurm.core.events import Alive, Event, TaskDone
-from ftslurm.core.model import StepId
-from ftslurm.translate import inject_asked, translate
+from ftslurm.config.schema import Fault
+from ftslurm.controller.translate import inject_asked, translate
+from ftslurm.core.rules import deadline, decide
+from ftslurm.core.state.events import Alive, Event, TaskDone
+from ftslurm.core.state.model import StepId
+from ftslurm.protocol import messages
+from ftslurm.protocol.messages import Lines, decode
 
 KNOWN: dict[str, dict[str, Any]] = {
     "hello": {"host": "n1", "pid": 4711, "slurm_step": "7.1"},
@@ -146,12 +146,12 @@ def test_what_is_nested_too_deep_to_be_handled_is_no_message(text: str) -> None:
 
 
 def test_a_line_without_an_end_fills_no_memory_and_what_follows_is_heard() -> None:
-    lines = Lines(channel.MOST)
+    lines = Lines(messages.MOST)
     for _ in range(100):
         assert lines.feed(b"x" * 65536) == []
-        assert len(lines._rest) <= channel.MOST + 65536
+        assert len(lines._rest) <= messages.MOST + 65536
     assert lines.feed(b"the end of it\nready\n") == [b"ready"]
-    assert lines.feed(b"y" * (channel.MOST + 1) + b"\nagain\n") == [b"again"]
+    assert lines.feed(b"y" * (messages.MOST + 1) + b"\nagain\n") == [b"again"]
 
 
 @tried(150)

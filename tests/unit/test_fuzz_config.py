@@ -15,12 +15,14 @@ from fuzz import DEEP, NUMBERS, TEXTS, VALUES, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm import cli, compose, runs
-from ftslurm.checks import check
-from ftslurm.compose import _compose
-from ftslurm.config import Config, Fault, Range, absolute, nodes_needed
+from ftslurm.cli import main
+from ftslurm.cli.plan import plan
+from ftslurm.config import compose
+from ftslurm.config.compose import _compose
+from ftslurm.config.schema import Config, Fault, Range, absolute, nodes_needed
+from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError, FtslurmError, RunNotFound
-from ftslurm.plan import plan
+from ftslurm.run import find
 
 LONG = "x" * 300
 SCRIPT = str(Path(__file__).parents[1] / "scripts/toy.py")
@@ -186,7 +188,7 @@ def test_what_is_no_configuration_is_told_by_its_file(text: str, tmp_path: Path)
 @pytest.mark.parametrize("name", [LONG, "y/" * 3000, "a\0b", "\ud800", "²", "٣", "9" * 5000, "../..", "-"])
 def test_a_run_that_cannot_be_is_not_there(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunNotFound):
-        runs.find(name, tmp_path)
+        find.find(name, tmp_path)
 
 
 @pytest.mark.parametrize("verb", ["status", "logs", "stop"])
@@ -195,7 +197,7 @@ def test_a_verb_on_such_a_run_says_so_in_one_paragraph(
     verb: str, words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main([verb, *words]) == 2
+    assert main.main([verb, *words]) == 2
     assert capsys.readouterr().err.startswith("ftslurm: there is no run")
 
 

@@ -22,16 +22,16 @@ sys.path.insert(0, str(Path(__file__).parent / "core"))
 import example_journal as example
 import history
 
-from ftslurm import logs, status, status_json, summary, view, wording
-from ftslurm.config import MOST_GROUPS
-from ftslurm.core.decide import begin, deadline, decide
-from ftslurm.core.events import Granted
-from ftslurm.core.model import Allocation
+from ftslurm.config.schema import MOST_GROUPS
+from ftslurm.core.rules import begin, deadline, decide
+from ftslurm.core.state.events import Granted
+from ftslurm.core.state.model import Allocation
 from ftslurm.errors import RunNotFound
-from ftslurm.journal import Journal, JournalReader, integer, last_line, names, number, numbers, text
-from ftslurm.past import read_past
-from ftslurm.rundir import RunDir
-from ftslurm.terminal import readable
+from ftslurm.monitor import logs, sentences, status, status_json, summary, table
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Journal, JournalReader, integer, last_line, names, number, numbers, text
+from ftslurm.run.replay import read_past
+from ftslurm.security.terminal import readable
 
 Line = dict[str, Any]
 MORE = [
@@ -86,11 +86,11 @@ def shown(lines: list[Line]) -> None:
     now, out = status.RunStatus(), Console(file=StringIO(), width=100)
     for line in lines:
         now = status.fold(now, readable(line))
-        wording.describe(readable(line), now)
+        sentences.describe(readable(line), now)
     assert len(now.groups) <= MOST_GROUPS
     json.dumps(status_json.to_json(now, example.START + 30), allow_nan=False)
     if len(now.groups) < 100:  # the table of thousands of groups takes its time, and is as right as that of a few
-        out.print(view.render(now, example.START + 30, width=100, height=40))
+        out.print(table.render(now, example.START + 30, width=100, height=40))
         out.print(summary.summary(now, RUN))
 
 

@@ -12,15 +12,16 @@ from fuzz import DEEP, NUMBERS, TEXTS, VALUES, spoilt, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.config import Config
-from ftslurm.core.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
-from ftslurm.core.model import Cause
-from ftslurm.jobs import QUEUE_ASKED, Jobs
-from ftslurm.launchers.aside import Answered
-from ftslurm.launchers.children import Children
-from ftslurm.names import is_job, is_node
-from ftslurm.rundir import RunDir
-from ftslurm.slurm import (
+from ftslurm.config.schema import Config
+from ftslurm.controller.slurm_queue import QUEUE_ASKED, Jobs
+from ftslurm.controller.translate import asked_by_slurm
+from ftslurm.core.state.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
+from ftslurm.core.state.model import Cause
+from ftslurm.launchers.background import Answered
+from ftslurm.launchers.step_processes import Children
+from ftslurm.run.directory import RunDir
+from ftslurm.security.names import is_job, is_node
+from ftslurm.slurm.commands import (
     expand_hosts,
     not_adopted,
     out_of_time,
@@ -30,7 +31,6 @@ from ftslurm.slurm import (
     read_sinfo,
     read_srun,
 )
-from ftslurm.translate import asked_by_slurm
 
 HOSTS = st.one_of(
     st.text("n1-9[],", max_size=14),

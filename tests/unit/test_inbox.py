@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from full_disk import full_disk
 
-from ftslurm import inbox
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.run import inbox
 
 
 def test_what_is_put_is_taken_once_with_its_author(weird_tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.journal import Journal, JournalReader, last_event
+from ftslurm.run.journal import Journal, JournalReader, last_event
 
 
 @pytest.fixture

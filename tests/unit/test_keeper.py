@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import keeper, lead
-from ftslurm.config import Config
-from ftslurm.journal import JournalReader
-from ftslurm.rundir import RunDir
+from ftslurm.config.schema import Config
+from ftslurm.run import leadership
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.submission import keeper
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def last(run: RunDir, event: str, **fields: object) -> None:
         (-9, "run_finished", None),  # it had done its work
         (1, "progress", "the controller has failed (exit code 1), see "),  # an exception
         (1, "run_finished", None),
-        (0, lead.LEFT, None),
+        (0, leadership.LEFT, None),
         (0, "progress", None),  # another one leads
         (1, "run_requeued", None),
         (keeper.BAD_INPUT, "progress", None),  # it would not begin the next time either
@@ -115,7 +116,7 @@ def test_a_controller_that_is_killed_is_followed_by_another_which_hears_the_sign
     assert [e["after"] for e in began] == [None, *["the controller was killed by SIGKILL"] * 2]
     assert end["told"] == [signal.SIGTERM]
     assert said.count("killed by SIGKILL") == 2
-    assert lead.newest(run) == 3
+    assert leadership.newest(run) == 3
 
 
 def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(run: RunDir) -> None:
@@ -180,7 +181,7 @@ def test_a_keeper_whose_run_is_led_by_another_leaves_it_alone(run: RunDir, monke
     config.cluster.kind = "slurm"
     monkeypatch.setattr(keeper, "Wakeup", lambda _: Still())
     assert keeper.keep(config, run) == 0
-    assert lead.newest(run) == 2
+    assert leadership.newest(run) == 2
 
 
 class Still:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import Distrusted
-from ftslurm.key import SIZE, load_or_make
+from ftslurm.security.run_key import SIZE, load_or_make
 
 
 def test_it_is_made_once_and_nobody_else_can_read_it(tmp_path: Path) -> None:

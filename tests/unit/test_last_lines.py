@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.no_step import LONGEST, last_line, sentence, with_last_lines
-from ftslurm.rundir import RunDir
+from ftslurm.run.directory import RunDir
+from ftslurm.run.first_step_report import LONGEST, last_line, sentence, with_last_lines
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Launch
-from ftslurm.core.model import Place, StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.model import Place, StepId
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers import local, program, srun
-from ftslurm.launchers.children import Command
+from ftslurm.guard.guard import options
+from ftslurm.launchers import local, srun, step_command
 from ftslurm.launchers.local import GPUS, LocalLauncher, visible_gpus
 from ftslurm.launchers.srun import SrunLauncher
-from ftslurm.rundir import RunDir
-from ftslurm.worker.guard import options
+from ftslurm.launchers.step_processes import Command
+from ftslurm.run.directory import RunDir
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
 LIGHTHOUSE = Launch(StepId("lighthouse", 1), None, Place(("n1",)))
@@ -70,7 +70,7 @@ def understood(argv: list[str]) -> Any:
 
 @pytest.mark.parametrize("here", [True, False])
 def test_a_worker_understands_its_command_line(here: bool) -> None:
-    argv = program.command(config(), group(), Path("/logs/a b"), local=here, url="http://n1:1")
+    argv = step_command.command(config(), group(), Path("/logs/a b"), local=here, url="http://n1:1")
     assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
     got = understood(argv)
     assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 2.0, 60.0, None)
@@ -81,14 +81,14 @@ def test_a_worker_understands_its_command_line(here: bool) -> None:
 def test_the_interpreter_may_have_a_prefix() -> None:
     made = config()
     made.job.python = ["apptainer", "exec", "img.sif", "python"]
-    argv = program.command(made, group(), Path("/logs"), local=False, url=None)
+    argv = step_command.command(made, group(), Path("/logs"), local=False, url=None)
     assert argv[:6] == ["apptainer", "exec", "img.sif", "python", "-m", "ftslurm.worker"]
 
 
 def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> None:
     made = config(min=2)
     made.job.python = "/opt/other/python"
-    argv = program.command(made, LIGHTHOUSE, Path("/logs"), local=False, url=None)
+    argv = step_command.command(made, LIGHTHOUSE, Path("/logs"), local=False, url=None)
     assert argv[:3] == [sys.executable, "-m", "ftslurm.lighthouse"]
     assert json.loads(understood(argv).lighthouse) == {
         "local": False,
@@ -107,7 +107,7 @@ def test_a_lighthouse_that_follows_another_takes_its_port() -> None:
     made = config()
     made.lighthouse.port = 29510
     settings = [
-        json.loads(understood(program.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)
+        json.loads(understood(step_command.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)
         for url in (None, "http://n1:40123", "http://[fd00::1]:40124")
     ]
     # Who asks for a port is told when it is taken; later the training goes on, on another if need be.
@@ -116,7 +116,7 @@ def test_a_lighthouse_that_follows_another_takes_its_port() -> None:
 
 def test_groups_that_share_a_node_are_told_their_share_of_its_gpus() -> None:
     shares = [
-        understood(program.command(config(gpus=4), group(slot=slot), Path("/l"), local=False, url=None)).gpus
+        understood(step_command.command(config(gpus=4), group(slot=slot), Path("/l"), local=False, url=None)).gpus
         for slot in (0, 1)
     ]
     assert shares == ["0:4", "4:4"]
@@ -126,20 +126,20 @@ def test_a_standby_is_a_worker_that_warms_up_and_learns_its_share_of_the_gpus_la
     made = config(gpus=4, workers=2)
     for cuda, imports in ((False, []), (True, ["transformers", "my.data"])):
         made.standby.cuda, made.standby.imports = cuda, imports
-        argv = program.command(made, STANDBY, Path("/logs"), local=False, url="http://n1:1")
+        argv = step_command.command(made, STANDBY, Path("/logs"), local=False, url="http://n1:1")
         assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
         got = understood(argv)
         assert (got.standby, got.cuda, got.imports, got.gpus) == (True, cuda, ",".join(imports), None)
     made.groups.gpus = 0
-    assert not understood(program.command(made, STANDBY, Path("/logs"), local=False, url=None)).cuda
-    assert not understood(program.command(made, group(), Path("/logs"), local=False, url=None)).standby
+    assert not understood(step_command.command(made, STANDBY, Path("/logs"), local=False, url=None)).cuda
+    assert not understood(step_command.command(made, group(), Path("/logs"), local=False, url=None)).standby
 
 
 # --- the environment -------------------------------------------------------------------------------------------------
 
 
 def environment(made: Config | None = None, base: dict[str, str] | None = None, here: bool = False) -> dict[str, str]:
-    return program.environment(made or config(), RUN, group(), base or {}, local=here)
+    return step_command.environment(made or config(), RUN, group(), base or {}, local=here)
 
 
 def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
@@ -199,7 +199,7 @@ def test_every_value_is_text() -> None:
 
 def test_steps_of_which_nothing_may_be_left_are_named() -> None:
     launch = replace(group(), fence=(StepId("standby-000", 5), StepId("standby-001", 2)))
-    got = program.environment(config(), RUN, launch, {"FTSLURM_FENCE": "group-0000/0"}, local=False)
+    got = step_command.environment(config(), RUN, launch, {"FTSLURM_FENCE": "group-0000/0"}, local=False)
     assert got["FTSLURM_FENCE"] == "standby-000/5,standby-001/2"
     assert "FTSLURM_FENCE" not in environment(base={"FTSLURM_FENCE": "group-0000/0"})
 

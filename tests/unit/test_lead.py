@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import heard, inbox, lead, trust
-from ftslurm.config import Config
-from ftslurm.rundir import RunDir
+from ftslurm.config.schema import Config
+from ftslurm.run import inbox, leadership, liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
 
 
 @pytest.fixture
@@ -43,44 +44,45 @@ class Looks:
     def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0) -> None:
         self.run, self.ended, self.jitter_s = run, ended, jitter_s
         self.now = 1000.0
-        self.watch = heard.Watch(lambda: self.now)
+        self.watch = liveness.Watch(lambda: self.now)
 
     def vacant(self, after_s: float = 0.0) -> int | None:
         self.now += after_s
-        return lead.vacant(self.run, config(), self.watch, ended=self.ended, jitter_s=self.jitter_s)
+        return leadership.vacant(self.run, config(), self.watch, ended=self.ended, jitter_s=self.jitter_s)
 
 
 def test_leaders_are_numbered_and_the_highest_leads(run: RunDir) -> None:
-    assert lead.newest(run) == 0
-    assert lead.take(run, job="77") == 1
-    assert lead.held(run, 1)
-    first = lead.leader(run)
+    assert leadership.newest(run) == 0
+    assert leadership.take(run, job="77") == 1
+    assert leadership.held(run, 1)
+    first = leadership.leader(run)
     assert first is not None
     assert (first.number, first.job, first.host, first.pid) == (1, "77", platform.node(), os.getpid())
-    assert lead.take(run) == 2
-    assert not lead.held(run, 1)
-    assert lead.held(run, 2)
+    assert leadership.take(run) == 2
+    assert not leadership.held(run, 1)
+    assert leadership.held(run, 2)
 
 
 def test_a_claim_on_a_full_disk_deposes_nobody_in_favour_of_nobody(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert lead.take(run) == 1
+    assert leadership.take(run) == 1
 
     def full(fd: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
-    assert lead.take(run) == 2  # the name is the claim
+    assert leadership.take(run) == 2  # the name is the claim
     monkeypatch.undo()
-    assert lead.held(run, 2)
-    assert not lead.held(run, 1)
-    assert lead.leader(run) is None  # who it is nobody can say: then its silence tells when it is gone
+    assert leadership.held(run, 2)
+    assert not leadership.held(run, 1)
+    assert leadership.leader(run) is None  # who it is nobody can say: then its silence tells when it is gone
 
 
 def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
-    program = "import sys; from pathlib import Path; from ftslurm import lead; from ftslurm.rundir import RunDir\n"
-    program += "sys.stdin.readline(); print(lead.take(RunDir(Path(sys.argv[1])), after=0))"
+    program = "import sys; from pathlib import Path\n"
+    program += "from ftslurm.run import leadership; from ftslurm.run.directory import RunDir\n"
+    program += "sys.stdin.readline(); print(leadership.take(RunDir(Path(sys.argv[1])), after=0))"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     many = [subprocess.Popen([sys.executable, "-c", program, str(run.root)], **pipes) for _ in range(8)]  # type: ignore[call-overload]
     for process in many:
@@ -88,7 +90,7 @@ def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
         process.stdin.flush()
     got = sorted(process.communicate(timeout=60)[0].strip() for process in many)
     assert got == ["1"] + ["None"] * 7
-    assert lead.take(run, after=0) is None
+    assert leadership.take(run, after=0) is None
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
 def test_a_leader_is_lost_after_silence_or_when_slurm_says_so(
     silent_s: float, ended: bool, jitter_s: float, vacant: bool, run: RunDir
 ) -> None:
-    lead.take(run)
+    leadership.take(run)
     journal(run, "run_started")
     run.alive.touch()
     looks = Looks(run, ended, jitter_s)
@@ -117,7 +119,7 @@ def test_a_leader_is_lost_after_silence_or_when_slurm_says_so(
 def test_a_leader_lives_while_its_file_changes_whatever_the_file_servers_clock_says(
     ahead_s: float, run: RunDir
 ) -> None:
-    lead.take(run)
+    leadership.take(run)
     journal(run, "run_started")
     server = time.time() + ahead_s
     for path in (run.leaders / "0001", run.alive):
@@ -133,7 +135,7 @@ def test_a_leader_lives_while_its_file_changes_whatever_the_file_servers_clock_s
 
 
 def test_a_file_server_that_is_away_is_no_silence(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    lead.take(run)
+    leadership.take(run)
     journal(run, "run_started")
     run.alive.touch()
     looks = Looks(run)
@@ -143,26 +145,26 @@ def test_a_file_server_that_is_away_is_no_silence(run: RunDir, monkeypatch: pyte
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patched:
-        patched.setattr(trust, "open_fd", away)
+        patched.setattr(owned_files, "open_fd", away)
         assert looks.vacant(after_s=100.0) is None
     assert looks.vacant(after_s=4.0) is None
     assert looks.vacant(after_s=6.0) == 1
 
 
 def test_who_has_just_taken_the_lead_is_given_the_time_to_be_heard(run: RunDir) -> None:
-    lead.take(run)
+    leadership.take(run)
     looks = Looks(run)
     assert looks.vacant() is None
     assert looks.vacant(after_s=100.0) == 1
-    lead.take(run, after=1)
+    leadership.take(run, after=1)
     assert looks.vacant(after_s=100.0) is None
     assert looks.vacant(after_s=6.0) == 2
 
 
 def test_an_alive_file_is_touched_while_something_takes_long_but_not_once_another_leads(run: RunDir) -> None:
-    lead.take(run)
-    watch = heard.Watch()
-    with heard.kept(run.alive, 0.02, lambda: lead.held(run, 1)):
+    leadership.take(run)
+    watch = liveness.Watch()
+    with liveness.kept(run.alive, 0.02, lambda: leadership.held(run, 1)):
         until = time.monotonic() + 30
         while not run.alive.exists():
             assert time.monotonic() < until
@@ -170,7 +172,7 @@ def test_an_alive_file_is_touched_while_something_takes_long_but_not_once_anothe
         while len(changes) < 3:
             assert time.monotonic() < until
             changes.add(run.alive.stat().st_mtime_ns)
-        lead.take(run)
+        leadership.take(run)
         time.sleep(0.1)  # a touch that was under way
         watch.silent_s(run.alive)
         time.sleep(0.3)
@@ -184,20 +186,20 @@ def test_a_run_that_has_not_begun_is_led_by_the_first_that_comes(run: RunDir) ->
 
 
 def test_who_has_left_is_not_waited_for_but_whoever_came_after_it_is(run: RunDir) -> None:
-    lead.take(run)
+    leadership.take(run)
     run.alive.touch()
-    journal(run, lead.LEFT, leader=1)
+    journal(run, leadership.LEFT, leader=1)
     assert Looks(run).vacant() == 1
-    lead.take(run, after=1)
+    leadership.take(run, after=1)
     assert Looks(run).vacant() is None  # the journal's last word is the first one's
 
 
 def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:
-    lead.take(run)
+    leadership.take(run)
     journal(run, "run_finished", outcome="succeeded")
     looks = Looks(run)
     assert [looks.vacant(), looks.vacant(after_s=100.0)] == [None, None]
-    assert lead.follow(config(), run, None) is None
+    assert leadership.follow(config(), run, None) is None
 
 
 def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunDir) -> None:
@@ -208,30 +210,30 @@ def test_the_same_job_again_or_a_process_that_is_gone_needs_no_silence(run: RunD
         who = {"job": job, "host": host, "pid": gone.pid, "time": time.time()}
         (run.leaders / f"{2 * number - 1:04d}").write_text(json.dumps(who))
         began = time.monotonic()
-        assert lead.follow(config(), run, "77") == 2 * number
+        assert leadership.follow(config(), run, "77") == 2 * number
         assert time.monotonic() - began < 5.0  # health.lost_after_s
 
 
 def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(run: RunDir) -> None:
-    lead.take(run, job="77")
+    leadership.take(run, job="77")
     run.alive.touch()
     got: list[int | None] = []
-    follower = threading.Thread(target=lambda: got.append(lead.follow(config(), run, "78", ask=True)))
+    follower = threading.Thread(target=lambda: got.append(leadership.follow(config(), run, "78", ask=True)))
     follower.start()
     commands: list[dict[str, object]] = []
     while not commands:
         commands = inbox.take(run.inbox)
     assert [(c["what"], c["leader"]) for c in commands] == [("hand_over", 1)]
     assert follower.is_alive()
-    journal(run, lead.LEFT, leader=1)
+    journal(run, leadership.LEFT, leader=1)
     follower.join(20)
     assert got == [2]
     assert inbox.take(run.inbox) == []
 
 
 def test_while_the_run_directory_cannot_be_read_nobody_gives_up_or_takes_the_lead(run: RunDir) -> None:
-    lead.take(run)
+    leadership.take(run)
     run.leaders.rename(run.root / "away")
     run.leaders.write_text("no folder")
-    assert lead.held(run, 1)
+    assert leadership.held(run, 1)
     assert Looks(run).vacant() is None

@@ -13,10 +13,11 @@ from threading import Timer
 import example_journal as ex
 import pytest
 
+from ftslurm.core.state.unit_names import group_unit
 from ftslurm.errors import RunNotFound
-from ftslurm.logs import Wanted, select, show
-from ftslurm.rundir import RunDir, group_unit
-from ftslurm.worker.ranklog import RankLog
+from ftslurm.guard.rank_log import RankLog
+from ftslurm.monitor.logs import Wanted, select, show
+from ftslurm.run.directory import RunDir
 
 Mark = tuple[float, str]  # a time, and what was written until then
 

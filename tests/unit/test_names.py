@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.names import is_job, is_node, is_step
+from ftslurm.security.names import is_job, is_node, is_step
 
 NEVER: list[object] = ["", " ", "-1", "--me", "81;", "81\n", "../81", "a b", "²", None, 81, True, ["81"], "8" * 300]
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.config import Config
-from ftslurm.core.actions import StartPilot
-from ftslurm.core.events import RequeueRefused
-from ftslurm.jobs import Jobs
-from ftslurm.launchers.aside import Answered
-from ftslurm.launchers.children import Children
-from ftslurm.rundir import RunDir
-from ftslurm.slurm import read_queue
+from ftslurm.config.schema import Config
+from ftslurm.controller.slurm_queue import Jobs
+from ftslurm.core.state.actions import StartPilot
+from ftslurm.core.state.events import RequeueRefused
+from ftslurm.launchers.background import Answered
+from ftslurm.launchers.step_processes import Children
+from ftslurm.run.directory import RunDir
+from ftslurm.slurm.commands import read_queue
 
 
 def new(folder: Path) -> RunDir:
@@ -121,7 +121,7 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(
         (first, other) = sorted(started(StartPilot("81_1", "85", "n1"), StartPilot("81_10", "94", "n2")))
         assert first.startswith("81 1 --jobid=85 ")
         assert other.startswith("81 10 --jobid=94 ")
-        assert "ftslurm.entry pilot-again" in first
+        assert "ftslurm.submission.entry pilot-again" in first
         assert started(StartPilot("81_1", "85", "n1"))[0].startswith("81 1 --jobid=85 ")
         list(children.listen(0.5))
         assert len(children.asides.running) == 2  # that of the other job goes on

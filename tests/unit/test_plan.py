@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.config import Config, Range
-from ftslurm.plan import plan
+from ftslurm.cli.plan import plan
+from ftslurm.config.schema import Config, Range
 
 
 def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, replace: bool = False, **groups: int) -> list[str]:

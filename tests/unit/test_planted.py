@@ -11,13 +11,15 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
-from ftslurm import again, arraytask, compose, heard, lead, submit
-from ftslurm.cli import main
-from ftslurm.config import Config
+from ftslurm.cli.main import main
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
 from ftslurm.errors import Distrusted
-from ftslurm.past import OWNER, claim
-from ftslurm.rundir import RunDir, replace_text
-from ftslurm.runs import find, newest
+from ftslurm.run import configuration, leadership, liveness
+from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.run.find import find, newest
+from ftslurm.run.replay import OWNER, claim
+from ftslurm.submission import array_task, requeue, submit
 
 STRANGE = 54321
 QUICK_S = 60.0  # whatever would wait for a named pipe would wait for ever
@@ -55,7 +57,7 @@ def ftslurm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def entered(*words: str) -> subprocess.CompletedProcess[str]:
     """What a submitted job would run."""
-    command = [sys.executable, "-m", "ftslurm.entry", *words]
+    command = [sys.executable, "-m", "ftslurm.submission.entry", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=QUICK_S, check=False)
 
 
@@ -85,7 +87,7 @@ def test_a_run_is_made_in_the_folder_of_a_group_that_is_trusted(tmp_path: Path) 
         submit.create(config)
     config.run.trust = [str(STRANGE)]
     run = submit.create(config)
-    assert compose.of_run(run).run.trust == [str(STRANGE)]
+    assert configuration.of_run(run).run.trust == [str(STRANGE)]
     assert run.config.stat().st_mode & 0o777 == 0o600
 
 
@@ -169,7 +171,7 @@ def test_a_requeued_job_does_not_go_on_with_a_run_that_another_user_has_put_ther
     give_away(run)
     config.run.root = str(tmp_path)
     job = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH", "SLURM_RESTART_COUNT": "1"}
-    back = again.of_this_job(config, job)
+    back = requeue.of_this_job(config, job)
     assert back is not None
     assert back[0].root == tmp_path / "own"
 
@@ -180,7 +182,7 @@ def test_a_task_of_an_array_does_not_join_a_run_that_another_user_has_put_there(
     config.run.name, config.run.root, config.cluster.pilots = "ddp", str(tmp_path), "81"
     give_away(planted(tmp_path, "ddp-81", kind="slurm", pilots="81"))
     with pytest.raises(Distrusted, match=f"ddp-81 belongs to {STRANGE}"):
-        arraytask.join(config)
+        array_task.join(config)
 
 
 @needs_root
@@ -224,9 +226,9 @@ def test_pipes_in_the_place_of_small_files_are_passed_over(tmp_path: Path) -> No
     assert run.mark() == f"ftslurm:{run.root.name}"
     assert run.job() is None
     assert run.pools() == {}
-    assert heard.age_s(run.alive) is None
-    assert lead.newest(run) == 1
-    assert lead.leader(run) is None
+    assert liveness.age_s(run.alive) is None
+    assert leadership.newest(run) == 1
+    assert leadership.leader(run) is None
 
 
 def test_a_leader_that_is_none_is_nobody(tmp_path: Path) -> None:
@@ -234,7 +236,7 @@ def test_a_leader_that_is_none_is_nobody(tmp_path: Path) -> None:
     run.leaders.mkdir()
     for pid in ("1", -1, 0, None):
         (run.leaders / "0001").write_text(json.dumps({"job": "1", "host": "n1", "pid": pid, "time": 1.0}))
-        assert lead.leader(run) is None
+        assert leadership.leader(run) is None
 
 
 def test_files_that_are_named_like_no_job_name_none(tmp_path: Path) -> None:

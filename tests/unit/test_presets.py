@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ftslurm.checks import get
-from ftslurm.compose import run_hydra
-from ftslurm.config import Config, shipped
+from ftslurm.config.compose import run_hydra
+from ftslurm.config.schema import Config, shipped
+from ftslurm.config.validate import get
 
 PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
 JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs to know how long the run is

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import RunNotFound
-from ftslurm.rundir import RunDir
-from ftslurm.runs import find, newest
+from ftslurm.run.directory import RunDir
+from ftslurm.run.find import find, newest
 
 
 @pytest.fixture

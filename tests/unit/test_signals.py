@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from ftslurm.config import Config
-from ftslurm.core.events import JobEnds, StopAsked
-from ftslurm.core.model import Cause
-from ftslurm.core.saving import GOES_ON
-from ftslurm.translate import asked_by_signal, asked_by_slurm
+from ftslurm.config.schema import Config
+from ftslurm.controller.translate import asked_by_signal, asked_by_slurm
+from ftslurm.core.state.events import JobEnds, StopAsked
+from ftslurm.core.state.model import Cause
+from ftslurm.core.state.saving import GOES_ON
 
 
 def settings(**cluster: object) -> Config:

@@ -12,11 +12,13 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
-from ftslurm import commands, compose, heard, inbox
-from ftslurm.cli import main
-from ftslurm.config import Config
-from ftslurm.rundir import RunDir
-from ftslurm.worker import orphan
+from ftslurm.cli import run_commands
+from ftslurm.cli.main import main
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.guard import orphan
+from ftslurm.run import inbox, liveness
+from ftslurm.run.directory import RunDir
 
 FAKE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$CALLS"
@@ -172,7 +174,7 @@ def test_stop_cancels_the_job_of_a_controller_that_is_not_heard(
 def test_stop_says_when_nobody_answers(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "ANSWER_S", 0.1)
+    monkeypatch.setattr(run_commands, "ANSWER_S", 0.1)
     silent_for(run, 1)
     assert main(["stop", str(run.root)]) == 1
     assert "has not answered within 0.1 s" in (said := capsys.readouterr().err)
@@ -183,7 +185,7 @@ def test_stop_says_when_nobody_answers(
 def test_stop_of_a_job_that_ends_meanwhile_says_so(
     run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "ANSWER_S", 1.0)
+    monkeypatch.setattr(run_commands, "ANSWER_S", 1.0)
     monkeypatch.setenv("STATE", "COMPLETING")
     first = 'test -s "$CALLS" && STATE=FAILED\n'
     (slurm.parent / "bin/squeue").write_text(FAKE.replace("#!/bin/sh\n", "#!/bin/sh\n" + first))
@@ -220,7 +222,7 @@ def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
     run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(commands, "ANSWER_S", 0.1)
+    monkeypatch.setattr(run_commands, "ANSWER_S", 0.1)
     living = heard_for(run, -100.0, seconds=5.0)
     assert main(["status", "--json", str(run.root)]) == 0
     assert json.loads(capsys.readouterr().out)["note"] is None
@@ -232,13 +234,13 @@ def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
 
 def test_who_follows_a_run_sees_silence_by_his_own_clock(run: RunDir) -> None:
     config, now = compose.load(run.config), 0.0
-    watch = heard.Watch(lambda: now)
+    watch = liveness.Watch(lambda: now)
     silent_for(run, -3600.0)
-    assert heard.silent_s(config, run, watch) is None
+    assert liveness.silent_s(config, run, watch) is None
     now = 31.0
-    assert heard.silent_s(config, run, watch) == 31.0
+    assert liveness.silent_s(config, run, watch) == 31.0
     run.alive.touch()
-    assert heard.silent_s(config, run, watch) is None
+    assert liveness.silent_s(config, run, watch) is None
 
 
 @pytest.mark.usefixtures("slurm")

@@ -12,11 +12,11 @@ from typing import Any
 import example_journal as ex
 import pytest
 
-from ftslurm.journal import Event, JournalReader
-from ftslurm.past import read_past
-from ftslurm.rundir import RunDir
-from ftslurm.skim import Skim
-from ftslurm.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.replay import read_past
 
 BOUND_S = 5.0  # on a quiet machine it takes 0.8 s; all lines taken apart, 20 s
 
@@ -93,8 +93,8 @@ def test_what_is_passed_on_tells_the_same_as_all_lines(
 ) -> None:
     dice = random.Random(seed)
     run = write(RunDir(tmp_path / "run"), history(dice, dice.choice([1, 3, 20]), 2000, dice.choice([0.0, 0.02, 0.3])))
-    monkeypatch.setattr("ftslurm.skim._PIECE", dice.choice([1, 1000, 1 << 16]))
-    monkeypatch.setattr("ftslurm.skim._MOST", dice.choice([1000, 30_000, 1 << 25]))
+    monkeypatch.setattr("ftslurm.run.journal_filter._PIECE", dice.choice([1, 1000, 1 << 16]))
+    monkeypatch.setattr("ftslurm.run.journal_filter._MOST", dice.choice([1000, 30_000, 1 << 25]))
     told = list(Skim().read(JournalReader(run.events)))
     assert folded(iter(told)) == folded(JournalReader(run.events).iter_new())
     skimmed = read_past(run)

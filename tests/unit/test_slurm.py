@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from ftslurm.core.events import NodeFate
-from ftslurm.core.model import Evidence
-from ftslurm.slurm import (
+from ftslurm.core.state.events import NodeFate
+from ftslurm.core.state.model import Evidence
+from ftslurm.slurm.commands import (
     Partition,
     expand_hosts,
     out_of_time,

@@ -9,12 +9,12 @@ from typing import Any
 import example_journal as ex
 import pytest
 
-from ftslurm.core.model import Phase
-from ftslurm.status import RunStatus, fold
-from ftslurm.status_groups import Recovery
-from ftslurm.status_json import to_json
-from ftslurm.still import aged
-from ftslurm.wording import describe, standbys
+from ftslurm.core.state.model import Phase
+from ftslurm.monitor.sentences import describe, standbys
+from ftslurm.monitor.standstill import aged
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status_groups import Recovery
+from ftslurm.monitor.status_json import to_json
 
 
 def play(*lines: ex.Line) -> RunStatus:

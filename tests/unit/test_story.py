@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from test_skim import folded, history, write
 
-from ftslurm import heard, keeper, lead
-from ftslurm.config import Config
-from ftslurm.journal import JournalReader
-from ftslurm.past import read_past
-from ftslurm.rundir import RunDir
-from ftslurm.skim import Skim
-from ftslurm.story import Story
+from ftslurm.config.schema import Config
+from ftslurm.controller.resume_state import Story
+from ftslurm.run import leadership, liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.replay import read_past
+from ftslurm.submission import keeper
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def begun(tmp_path: Path, lines: list[dict[str, Any]], monkeypatch: pytest.Monke
     run = write(RunDir(tmp_path / "run"), iter(lines[: 2 * len(lines) // 3]))
     story = Story(run)
     with monkeypatch.context() as patched:
-        patched.setattr("ftslurm.story.LONG", 1)
+        patched.setattr("ftslurm.controller.resume_state.LONG", 1)
         story.read()
     assert run.past.stat().st_mode & 0o777 == 0o600
     return write(run, iter(lines))
@@ -117,9 +118,9 @@ def test_who_reads_for_long_is_heard_meanwhile(
     tmp_path: Path, lines: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write(RunDir(tmp_path / "run"), iter(lines))
-    number = lead.take(run)
+    number = leadership.take(run)
     assert number is not None
-    monkeypatch.setattr("ftslurm.journal._BLOCK", 1 << 14)
+    monkeypatch.setattr("ftslurm.run.journal._BLOCK", 1 << 14)
     feed = Skim._feed
 
     def slow(self: Skim, block: bytes) -> Any:
@@ -127,9 +128,9 @@ def test_who_reads_for_long_is_heard_meanwhile(
         return feed(self, block)
 
     monkeypatch.setattr(Skim, "_feed", slow)
-    watch, longest = heard.Watch(), 0.0
+    watch, longest = liveness.Watch(), 0.0
     reads = threading.Thread(target=lambda: Story(run).read())
-    with heard.kept(run.alive, 0.05, lambda: lead.held(run, number)):
+    with liveness.kept(run.alive, 0.05, lambda: leadership.held(run, number)):
         reads.start()
         began = time.monotonic()
         while reads.is_alive():

@@ -15,16 +15,16 @@ import example_journal as example
 import history
 from history import A0, B0, RUNNING, play, stepped
 
-from ftslurm.core import decide as core
-from ftslurm.core.actions import Record
-from ftslurm.core.events import Warned
-from ftslurm.core.observe import observe
-from ftslurm.launchers.aside import Answered
-from ftslurm.launchers.children import Complained, Gone, News, Said
-from ftslurm.lead import Superseded
-from ftslurm.status import RunStatus, fold
-from ftslurm.survive import EVERY_S, Mishaps, decide, described
-from ftslurm.wording import describe
+from ftslurm.controller.mishaps import EVERY_S, Mishaps, decide, described
+from ftslurm.core import rules as core
+from ftslurm.core.reduce import observe
+from ftslurm.core.state.actions import Record
+from ftslurm.core.state.events import Warned
+from ftslurm.launchers.background import Answered
+from ftslurm.launchers.step_processes import Complained, Gone, News, Said
+from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.run.leadership import Superseded
 
 
 @dataclass

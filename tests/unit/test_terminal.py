@@ -14,8 +14,8 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
-from ftslurm.rundir import RunDir
-from ftslurm.terminal import LogText, readable, visible
+from ftslurm.run.directory import RunDir
+from ftslurm.security.terminal import LogText, readable, visible
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066\x7f\x00\rover\nfake\ud800"
 SHOWN = r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202egnp.exe\u2066\x7f\x00\rover\nfake\ud800"

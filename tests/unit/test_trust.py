@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm import trust
 from ftslurm.errors import Distrusted
-from ftslurm.rundir import RunDir, replace_text
-from ftslurm.trust import Doubt
+from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.security import owned_files
+from ftslurm.security.owned_files import Doubt
 
 ME, ROOT, STRANGER = 1000, 0, 1001
 MINE, LAB = 100, 200  # groups; the first is trusted
@@ -52,7 +52,7 @@ def test_who_else_could_replace_what_lies_in_a_folder(
 ) -> None:
     there = Path("/there")
     expected = Doubt(there, stat.S_IMODE(folder.st_mode), user, group, everybody)
-    doubted = trust.doubt(there, folder, frozenset({ME, ROOT}), frozenset({MINE}))
+    doubted = owned_files.doubt(there, folder, frozenset({ME, ROOT}), frozenset({MINE}))
     assert doubted == (expected if (user, group, everybody) != (None, None, False) else None)
 
 
@@ -60,16 +60,16 @@ def test_the_way_to_a_path_is_all_folders_and_links_that_lead_there(tmp_path: Pa
     (tmp_path / "real/inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real/up").symlink_to(tmp_path / "real/../real/inner")
-    passed = [path for path, _ in trust.way(tmp_path / "link/up/run")]
+    passed = [path for path, _ in owned_files.way(tmp_path / "link/up/run")]
     seen = [str(path.relative_to(tmp_path)) for path in passed if tmp_path in path.parents]
     assert seen == ["link", "real", "real/up", "real", "real", "real/inner"]
-    assert [path for path, _ in trust.way(tmp_path / "missing/run")][-1] == tmp_path
+    assert [path for path, _ in owned_files.way(tmp_path / "missing/run")][-1] == tmp_path
 
 
 def test_a_ring_of_links_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
-    assert len(list(trust.way(tmp_path / "a/run"))) < 100
+    assert len(list(owned_files.way(tmp_path / "a/run"))) < 100
 
 
 def test_a_folder_that_everybody_may_write_is_never_trusted(tmp_path: Path) -> None:
@@ -79,16 +79,16 @@ def test_a_folder_that_everybody_may_write_is_never_trusted(tmp_path: Path) -> N
     (open_to_all / "mine").mkdir(mode=0o755)
     run = open_to_all / "mine" / "runs" / "ddp"
     with pytest.raises(Distrusted, match=rf"{open_to_all} may be written by everybody \(mode 0777\).*chmod o-w"):
-        trust.check_way(run, [])
+        owned_files.check_way(run, [])
     with pytest.raises(Distrusted):
-        trust.check_way(run, ["0"])
+        owned_files.check_way(run, ["0"])
     with pytest.raises(Distrusted, match=rf"chmod o-w {open_to_all}$"):  # it is there: no other place can be chosen
-        trust.check_way(run, [], made=True)
+        owned_files.check_way(run, [], made=True)
     (tmp_path / "hidden").symlink_to(open_to_all)
     with pytest.raises(Distrusted, match=f"{open_to_all} may be written"):
-        trust.check_way(tmp_path / "hidden" / "mine" / "ddp", [])
+        owned_files.check_way(tmp_path / "hidden" / "mine" / "ddp", [])
     open_to_all.chmod(0o1777)
-    trust.check_way(run, [])
+    owned_files.check_way(run, [])
 
 
 @needs_root
@@ -99,10 +99,10 @@ def test_groups_and_users_above_are_refused_unless_they_are_named(tmp_path: Path
     lab.chmod(0o2770)
     said = rf"{lab} belongs to {STRANGE} and may be written by the group {STRANGE} \(mode 2770\)"
     with pytest.raises(Distrusted, match=rf"{said}.*set run\.trust=\[{STRANGE}\]"):
-        trust.check_way(lab / "runs/ddp", [])
+        owned_files.check_way(lab / "runs/ddp", [])
     with pytest.raises(Distrusted, match=rf"write trust: \[{STRANGE}\] under run: in its config.yaml"):
-        trust.check_way(lab / "runs/ddp", [], made=True)
-    trust.check_way(lab / "runs/ddp", [str(STRANGE)])
+        owned_files.check_way(lab / "runs/ddp", [], made=True)
+    owned_files.check_way(lab / "runs/ddp", [str(STRANGE)])
 
 
 @needs_root
@@ -112,19 +112,18 @@ def test_a_link_of_another_user_does_not_lead_to_a_run(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     link = tmp_path / "sticky" / "runs"
     link.symlink_to(tmp_path / "mine")
-    trust.check_way(link / "ddp", [])
+    owned_files.check_way(link / "ddp", [])
     os.lchown(link, STRANGE, STRANGE)
     with pytest.raises(Distrusted, match=f"{link} belongs to {STRANGE}"):
-        trust.check_way(link / "ddp", [])
+        owned_files.check_way(link / "ddp", [])
 
 
 @needs_root
 def test_in_a_container_everybody_outside_looks_the_same_and_may_be_root(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     os.chown(tmp_path / "home", STRANGE, STRANGE)
-    code = (
-        f"from pathlib import Path; from ftslurm import trust; trust.check_way(Path({str(tmp_path)!r}, 'home/x'), [])"
-    )
+    code = "from pathlib import Path; from ftslurm.security.owned_files import check_way\n"
+    code += f"check_way(Path({str(tmp_path)!r}, 'home/x'), [])"
     inside = ["unshare", "--user", "--map-root-user"]
     if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no user namespace can be made here")
@@ -136,8 +135,8 @@ def test_in_a_container_everybody_outside_looks_the_same_and_may_be_root(tmp_pat
 
 
 def test_who_is_trusted_must_be_there() -> None:
-    assert trust.unknown(["root", "0", "4711"]) is None
-    assert trust.unknown(["root", "no such user"]) == "no such user"
+    assert owned_files.unknown(["root", "0", "4711"]) is None
+    assert owned_files.unknown(["root", "no such user"]) == "no such user"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -148,11 +147,11 @@ def test_a_pipe_a_link_and_a_folder_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "folder").mkdir()
-    assert trust.read_text(tmp_path / "file") == trust.read_text(tmp_path / "file", own=True) == "text"
+    assert owned_files.read_text(tmp_path / "file") == owned_files.read_text(tmp_path / "file", own=True) == "text"
     for name in ("pipe", "link", "folder"):
         with pytest.raises(OSError, match=r"no file|symbolic links") as caught:
-            trust.read_text(tmp_path / name)
-        assert caught.value.errno in trust.REFUSED
+            owned_files.read_text(tmp_path / name)
+        assert caught.value.errno in owned_files.REFUSED
 
 
 def test_a_pipe_or_a_link_is_not_written_to(tmp_path: Path) -> None:
@@ -162,22 +161,22 @@ def test_a_pipe_or_a_link_is_not_written_to(tmp_path: Path) -> None:
     for name in ("pipe", "link"):
         for flags in (os.O_WRONLY | os.O_APPEND | os.O_CREAT, os.O_RDWR | os.O_CREAT):
             with pytest.raises(OSError, match=r"no file|symbolic links|No such device"):
-                trust.open_fd(tmp_path / name, flags)
+                owned_files.open_fd(tmp_path / name, flags)
 
 
 def test_only_our_own_files_are_own(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("text")
     path.chmod(0o644)
-    assert trust.is_own(path)
+    assert owned_files.is_own(path)
     path.chmod(0o664)
-    assert not trust.is_own(path)
+    assert not owned_files.is_own(path)
     with pytest.raises(PermissionError, match=r"others can write into it \(mode 0664\)") as caught:
-        trust.open_own(path)
+        owned_files.open_own(path)
     assert caught.value.errno == errno.EPERM
     (tmp_path / "link").symlink_to("file")
-    assert not trust.is_own(tmp_path / "link")
-    assert not trust.is_own(tmp_path / "missing")
+    assert not owned_files.is_own(tmp_path / "link")
+    assert not owned_files.is_own(tmp_path / "missing")
 
 
 @needs_root
@@ -185,18 +184,18 @@ def test_a_file_of_another_user_is_read_only_to_be_shown(tmp_path: Path) -> None
     path = tmp_path / "file"
     path.write_text("text")
     os.chown(path, STRANGE, STRANGE)
-    assert trust.read_text(path) == "text"
+    assert owned_files.read_text(path) == "text"
     with pytest.raises(PermissionError, match=f"belongs to another user \\(uid {STRANGE}\\)"):
-        trust.read_text(path, own=True)
+        owned_files.read_text(path, own=True)
     with pytest.raises(Distrusted, match="only its owner can act on the run"):
-        trust.check_own([tmp_path / "missing", path])
+        owned_files.check_own([tmp_path / "missing", path])
 
 
 def test_a_file_too_long_to_be_ours_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "file").open("wb") as file:
-        file.truncate(trust.MOST + 1)
+        file.truncate(owned_files.MOST + 1)
     with pytest.raises(OSError, match="longer than"):
-        trust.read_text(tmp_path / "file")
+        owned_files.read_text(tmp_path / "file")
 
 
 def test_a_text_is_replaced_where_something_was_left_for_us_and_nobody_else_can_read_it(tmp_path: Path) -> None:

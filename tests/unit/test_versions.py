@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from versions import requirements
 
-from ftslurm.worker import shape
+from ftslurm.worker import patch_fit
 
 ROOT = Path(__file__).parents[2]
 DECLARED = {one.name: one for one in map(Requirement, requirements((ROOT / "pyproject.toml").read_text(), []))}
@@ -41,7 +41,7 @@ def test_the_ends_of_the_range_of_torch_were_tried_and_are_named_in_errors() -> 
     tried = re.findall(r"^\| (2\.\d+)\.\d+ \|.*\| passed \|", (ROOT / "docs" / "versions.md").read_text(), re.MULTILINE)
     numbers = sorted(int(version.partition(".")[2]) for version in tried)
     assert bounds == {">=": f"2.{numbers[0]}", "<": f"2.{numbers[-1] + 1}"}
-    assert f"torch 2.{numbers[0]} to 2.{numbers[-1]}" in shape.TRIED
+    assert f"torch 2.{numbers[0]} to 2.{numbers[-1]}" in patch_fit.TRIED
 
 
 def test_a_named_version_takes_the_place_of_what_is_declared() -> None:

@@ -12,10 +12,10 @@ import example_journal as ex
 import pytest
 from rich.console import Console, RenderableType
 
-from ftslurm.rundir import RunDir
-from ftslurm.status import RunStatus, fold
-from ftslurm.summary import failures, summary
-from ftslurm.view import follow, render
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.summary import failures, summary
+from ftslurm.monitor.table import follow, render
+from ftslurm.run.directory import RunDir
 
 STAMP = re.compile(r"^\d\d:\d\d:\d\d ")
 

@@ -10,13 +10,13 @@ import example_journal as ex
 import pytest
 from rich.console import Console, RenderableType
 
-from ftslurm.core.model import Phase
-from ftslurm.rundir import RunDir
-from ftslurm.status import RunStatus, fold
-from ftslurm.status_json import to_json
-from ftslurm.summary import summary
-from ftslurm.view import render
-from ftslurm.wording import describe
+from ftslurm.core.state.model import Phase
+from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status_json import to_json
+from ftslurm.monitor.summary import summary
+from ftslurm.monitor.table import render
+from ftslurm.run.directory import RunDir
 
 URL = "http://n1:4711/new_session"
 ROLES = {"server": 1, "worker": 2}

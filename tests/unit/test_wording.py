@@ -8,10 +8,10 @@ from functools import reduce
 import example_journal as ex
 import pytest
 
-from ftslurm.checks import FAULTS
-from ftslurm.commands import HARM
-from ftslurm.status import RunStatus, fold
-from ftslurm.wording import checkpoint, clock, describe, few, phases, seconds
+from ftslurm.cli.run_commands import HARM
+from ftslurm.config.validate import FAULTS
+from ftslurm.monitor.sentences import checkpoint, clock, describe, few, phases, seconds
+from ftslurm.monitor.status import RunStatus, fold
 
 # What each drill is called, of rank 2 of group 1 on n2.
 DRILLS = [

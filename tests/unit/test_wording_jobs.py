@@ -12,14 +12,14 @@ import example_journal as ex
 import pytest
 from rich.console import Console
 
-from ftslurm.rundir import RunDir
-from ftslurm.status import RunStatus, fold
-from ftslurm.status_jobs import JobStatus
-from ftslurm.status_json import to_json
-from ftslurm.summary import summary
-from ftslurm.view import render
-from ftslurm.wording import describe
-from ftslurm.wording_jobs import HINTS, hint
+from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.sentences_jobs import HINTS, hint
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status_jobs import JobStatus
+from ftslurm.monitor.status_json import to_json
+from ftslurm.monitor.summary import summary
+from ftslurm.monitor.table import render
+from ftslurm.run.directory import RunDir
 
 
 def requested(time: float, count: int, pool: int = 0, exclude: tuple[str, ...] = ()) -> ex.Line:

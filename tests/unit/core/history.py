@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Action, Assign, Begin, Kill, Launch, Record, Stop
-from ftslurm.core.decide import begin, deadline, decide
-from ftslurm.core.events import (
+from ftslurm.config.schema import Config
+from ftslurm.core.rules import begin, deadline, decide
+from ftslurm.core.state.actions import Action, Assign, Begin, Kill, Launch, Record, Stop
+from ftslurm.core.state.events import (
     Alive,
     Ended,
     Event,
@@ -29,7 +29,7 @@ from ftslurm.core.events import (
     TaskDone,
     TaskFailed,
 )
-from ftslurm.core.model import Allocation, Evidence, Job, Phase, RunState, Saved, StepId, Unit
+from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState, Saved, StepId, Unit
 
 A0, A1, A2, A3 = (StepId("group-0000", attempt) for attempt in range(4))
 B0, B1, B2, B3 = (StepId("group-0001", attempt) for attempt in range(4))

@@ -27,8 +27,9 @@ from history import (
     stop,
 )
 
-from ftslurm.config import Config
-from ftslurm.core.actions import (
+from ftslurm.config.schema import Config
+from ftslurm.core.jobs.supply import SPARE_S
+from ftslurm.core.state.actions import (
     Announce,
     AskFate,
     Assign,
@@ -42,8 +43,8 @@ from ftslurm.core.actions import (
     RequeueJob,
     Stop,
 )
-from ftslurm.core.adoption import Word
-from ftslurm.core.events import (
+from ftslurm.core.state.adoption import Word
+from ftslurm.core.state.events import (
     Adopted,
     Ended,
     Event,
@@ -56,10 +57,9 @@ from ftslurm.core.events import (
     StoreUp,
     TaskFailed,
 )
-from ftslurm.core.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
-from ftslurm.core.past import LeftOut, Live, Past, Scheduled
-from ftslurm.core.supply import SPARE_S
-from ftslurm.slurm import NO_GUARD, SAID, TAKEN, not_adopted
+from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
+from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
+from ftslurm.slurm.commands import NO_GUARD, SAID, TAKEN, not_adopted
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.core.causes import classify, describe, signal_name
-from ftslurm.core.events import Ended
-from ftslurm.core.model import Cause, Evidence, Exit, Phase, Place, StepId, Unit
+from ftslurm.core.groups.causes import classify, describe, signal_name
+from ftslurm.core.state.events import Ended
+from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Place, StepId, Unit
 
 STEP = StepId("group-0001", 2)
 

@@ -41,10 +41,11 @@ from history import (
     store,
 )
 
-from ftslurm.config import Fault
-from ftslurm.core.actions import Assign, Begin, Finish, Inject, Kill, Launch, Record, Stop
-from ftslurm.core.decide import KILL_AGAIN_S, deadline
-from ftslurm.core.events import (
+from ftslurm.config.schema import Fault
+from ftslurm.core.groups.launching import FINISH_TOGETHER_S
+from ftslurm.core.rules import KILL_AGAIN_S, deadline
+from ftslurm.core.state.actions import Assign, Begin, Finish, Inject, Kill, Launch, Record, Stop
+from ftslurm.core.state.events import (
     LAST_LINE,
     Ended,
     Event,
@@ -60,8 +61,7 @@ from ftslurm.core.events import (
     TaskFailed,
     Warned,
 )
-from ftslurm.core.launching import FINISH_TOGETHER_S
-from ftslurm.core.model import Announce, Cause, Evict, Evidence, Phase, Place, Rank, Saved, StepId
+from ftslurm.core.state.model import Announce, Cause, Evict, Evidence, Phase, Place, Rank, Saved, StepId
 
 THREE = config(groups={"count": 3})
 ALL_THREE: tuple[Moment, ...] = (

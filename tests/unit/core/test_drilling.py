@@ -23,12 +23,12 @@ from history import (
     stop,
 )
 
-from ftslurm.checks import FAULTS
-from ftslurm.config import Fault
-from ftslurm.core import drills
-from ftslurm.core.actions import Action, Cancel, Inject
-from ftslurm.core.decide import deadline
-from ftslurm.core.events import InjectAsked, InjectRefused
+from ftslurm.config.schema import Fault
+from ftslurm.config.validate import FAULTS
+from ftslurm.core.groups import drill_plan
+from ftslurm.core.rules import deadline
+from ftslurm.core.state.actions import Action, Cancel, Inject
+from ftslurm.core.state.events import InjectAsked, InjectRefused
 
 
 def asked(fault: str, group: int | None = None, rank: int = 0) -> InjectAsked:
@@ -119,7 +119,7 @@ RANDOM = config(faults={"mean_s": 20.0, "kinds": ["stop", "hang"], "seed": 3, "c
 
 
 def due() -> list[float]:
-    found = [drills.stream(RANDOM, index) for index in range(4)]
+    found = [drill_plan.stream(RANDOM, index) for index in range(4)]
     return [5 + drill.after_s for drill in found if drill is not None]  # the first step is committed at 5
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ftslurm.config import Config, Fault
-from ftslurm.core.drills import Drill, Planned, planned, stream
+from ftslurm.config.schema import Config, Fault
+from ftslurm.core.groups.drill_plan import Drill, Planned, planned, stream
 
 LITERAL = [
     (23.478891, "kill", 1, 0),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from history import A0, B0, B1, LIGHT0, URL, Moment, Story, beats, config, granted, merged, play, ready, stepped, store
 
-from ftslurm.core.actions import Kill, Launch, Probe
-from ftslurm.core.events import Ended, Event, Hello, LighthouseUp, Looked, NodesLeft, TaskFailed
-from ftslurm.core.model import Evidence
+from ftslurm.core.state.actions import Kill, Launch, Probe
+from ftslurm.core.state.events import Ended, Event, Hello, LighthouseUp, Looked, NodesLeft, TaskFailed
+from ftslurm.core.state.model import Evidence
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
 WIDE = config(groups={"nodes": 2}, health={"lost_after_s": 10.0, "orphan_after_s": 60.0})

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from history import A0, A1, B0, C0, C1, LIGHT0, URL, Moment, Story, config, granted, killed, play, ready, stepped, store
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Dump, Kill, Launch, Where
-from ftslurm.core.decide import begin, deadline
-from ftslurm.core.events import Alive, Dumped, Ended, Event, LighthouseUp
-from ftslurm.core.hangs import DUMP_S, hung, overtaken
-from ftslurm.core.model import Phase, Pulse, StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.health.hangs import DUMP_S, hung, overtaken
+from ftslurm.core.rules import begin, deadline
+from ftslurm.core.state.actions import Dump, Kill, Launch, Where
+from ftslurm.core.state.events import Alive, Dumped, Ended, Event, LighthouseUp
+from ftslurm.core.state.model import Phase, Pulse, StepId
 
 LIMIT = 60.0
 COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = range(5)

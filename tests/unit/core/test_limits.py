@@ -23,10 +23,10 @@ from history import (
     store,
 )
 
-from ftslurm.core.actions import Kill, Launch
-from ftslurm.core.decide import deadline
-from ftslurm.core.events import Ended, Looked, NodesLeft, ScriptDone, StopAsked, TaskFailed
-from ftslurm.core.model import Cause, Evidence, Phase
+from ftslurm.core.rules import deadline
+from ftslurm.core.state.actions import Kill, Launch
+from ftslurm.core.state.events import Ended, Looked, NodesLeft, ScriptDone, StopAsked, TaskFailed
+from ftslurm.core.state.model import Cause, Evidence, Phase
 
 TWO: tuple[Moment, ...] = ((0, granted(2)), *RUNNING[1:], (30, node_lost(B0, "n2")))  # no spare node
 

@@ -25,11 +25,11 @@ from history import (
     store,
 )
 
-from ftslurm.config import Config
-from ftslurm.core import no_step
-from ftslurm.core.decide import begin
-from ftslurm.core.events import Alive, LighthouseUp, Progressed
-from ftslurm.core.model import Marks, Phase, Pulse
+from ftslurm.config.schema import Config
+from ftslurm.core.health import first_step
+from ftslurm.core.rules import begin
+from ftslurm.core.state.events import Alive, LighthouseUp, Progressed
+from ftslurm.core.state.model import Marks, Phase, Pulse
 
 COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = range(5)
 EARLY: tuple[Moment, ...] = (*STARTED, (4, Alive(A0, 0, 4.0, step=0, stage=0), Alive(B0, 0, 4.0, step=0, stage=ASKS)))
@@ -91,7 +91,7 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
             step, stage, aborted = place
             unit = replace(unit, pulses=(Pulse(9.0, step=step, stage=stage),), aborted=aborted)
         units.append(unit)
-    return no_step.reason(units, made)
+    return first_step.reason(units, made)
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ from history import (
     store,
 )
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Action, Assign, Begin, Kill, NewHistory, Redirect
-from ftslurm.core.events import Ended, LighthouseUp, QuorumSeen, TaskDone, TaskFailed
-from ftslurm.core.model import Announce, Evict, Evidence, StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Action, Assign, Begin, Kill, NewHistory, Redirect
+from ftslurm.core.state.events import Ended, LighthouseUp, QuorumSeen, TaskDone, TaskFailed
+from ftslurm.core.state.model import Announce, Evict, Evidence, StepId
 
 
 def ours(**sections: dict[str, Any]) -> Config:

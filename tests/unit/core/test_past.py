@@ -26,8 +26,9 @@ from history import (
     store,
 )
 
-from ftslurm.core.actions import Begin, Kill, Launch, NewHistory, Probe
-from ftslurm.core.events import (
+from ftslurm.core.lineage.continuity import reached
+from ftslurm.core.state.actions import Begin, Kill, Launch, NewHistory, Probe
+from ftslurm.core.state.events import (
     Alive,
     Checkpointed,
     Ended,
@@ -40,9 +41,8 @@ from ftslurm.core.events import (
     StopAsked,
     TaskDone,
 )
-from ftslurm.core.history import reached
-from ftslurm.core.model import Allocation, Cause, Exit, Phase, Saved, StepId
-from ftslurm.core.past import LeftOut, Past
+from ftslurm.core.state.model import Allocation, Cause, Exit, Phase, Saved, StepId
+from ftslurm.core.state.past import LeftOut, Past
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
 URL = "http://n1:1"

@@ -21,9 +21,9 @@ from history import (
     store,
 )
 
-from ftslurm.core.events import Ended, FirstQuorum, Hello, InjectAsked, Ready, TaskFailed
-from ftslurm.core.model import Evidence, Marks
-from ftslurm.core.phases import NAMES, phases
+from ftslurm.core.groups.timings import NAMES, phases
+from ftslurm.core.state.events import Ended, FirstQuorum, Hello, InjectAsked, Ready, TaskFailed
+from ftslurm.core.state.model import Evidence, Marks
 
 NOTHING = dict.fromkeys(NAMES)
 WHOLE = Marks(0.5, noticed=10, ended=11, launched=13, hello=16, ready=20, begun=25, quorum=31, joined=38)

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from history import A0, B0, LIGHT0, Moment, config, pilot, play, ready, stepped, store
 
-from ftslurm.config import Config
-from ftslurm.core.actions import StartPilot
-from ftslurm.core.events import Alive, Event, Granted, JobsSeen, LighthouseUp
-from ftslurm.core.jobs import MISSING_S, PILOT_AGAIN_S
-from ftslurm.core.model import Allocation, Job, StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.jobs.queue import MISSING_S, PILOT_AGAIN_S
+from ftslurm.core.state.actions import StartPilot
+from ftslurm.core.state.events import Alive, Event, Granted, JobsSeen, LighthouseUp
+from ftslurm.core.state.model import Allocation, Job, StepId
 
 
 def array() -> Config:

@@ -26,11 +26,11 @@ from history import (
     store,
 )
 
-from ftslurm.config import Config, nodes_needed
-from ftslurm.core.actions import Kill, Launch, Probe
-from ftslurm.core.events import LighthouseUp, NodesLeft, NodeState
-from ftslurm.core.model import Allocation, Cause, Exit, Place
-from ftslurm.core.placement import place, suspect
+from ftslurm.config.schema import Config, nodes_needed
+from ftslurm.core.groups.placement import place, suspect
+from ftslurm.core.state.actions import Kill, Launch, Probe
+from ftslurm.core.state.events import LighthouseUp, NodesLeft, NodeState
+from ftslurm.core.state.model import Allocation, Cause, Exit, Place
 
 
 def nodes(count: int) -> Allocation:

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Record
-from ftslurm.core.decide import begin, decide
-from ftslurm.core.events import Ended, Progressed
-from ftslurm.core.model import Phase, RunState
-from ftslurm.core.units import swap
+from ftslurm.config.schema import Config
+from ftslurm.core.rules import begin, decide
+from ftslurm.core.state.actions import Record
+from ftslurm.core.state.events import Ended, Progressed
+from ftslurm.core.state.model import Phase, RunState
+from ftslurm.core.state.units import swap
 
 START = 1_790_000_000.0
 Line = tuple[float, dict[str, object]]

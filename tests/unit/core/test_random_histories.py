@@ -17,8 +17,10 @@ import history
 import pytest
 from history import CHECKPOINT, FOREIGN, Story
 
-from ftslurm.config import Fault, nodes_needed
-from ftslurm.core.actions import (
+from ftslurm.config.schema import Fault, nodes_needed
+from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
+from ftslurm.core.rules import begin, deadline
+from ftslurm.core.state.actions import (
     Action,
     Assign,
     Begin,
@@ -33,8 +35,7 @@ from ftslurm.core.actions import (
     Servers,
     Stop,
 )
-from ftslurm.core.decide import begin, deadline
-from ftslurm.core.events import (
+from ftslurm.core.state.events import (
     Alive,
     Checkpointed,
     Dumped,
@@ -56,10 +57,9 @@ from ftslurm.core.events import (
     TaskDone,
     TaskFailed,
 )
-from ftslurm.core.launching import FINISH_TOGETHER_S, over_from
-from ftslurm.core.model import LIVE, Allocation, Announce, Cause, Evict, Evidence, Phase, StepId, Unit
-from ftslurm.core.saving import GOES_ON
-from ftslurm.core.units import tasks_of
+from ftslurm.core.state.model import LIVE, Allocation, Announce, Cause, Evict, Evidence, Phase, StepId, Unit
+from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.units import tasks_of
 
 ENDS = ("run_finished", "run_requeued")
 BLOCKS, HISTORIES = 10, 30  # of histories, and how many each has

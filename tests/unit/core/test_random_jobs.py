@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import pytest
 from history import FOREIGN, LIGHT0, NO_NODES, URL, Story, array_config, flat
 
-from ftslurm.core.actions import (
+from ftslurm.core.jobs.supply import lasts, wanted
+from ftslurm.core.rules import begin, deadline
+from ftslurm.core.state.actions import (
     Action,
     AskJobs,
     Assign,
@@ -27,8 +29,7 @@ from ftslurm.core.actions import (
     StartNow,
     Stop,
 )
-from ftslurm.core.decide import begin, deadline
-from ftslurm.core.events import (
+from ftslurm.core.state.events import (
     Ended,
     Event,
     Hello,
@@ -44,8 +45,7 @@ from ftslurm.core.events import (
     Submitted,
     TaskFailed,
 )
-from ftslurm.core.model import LIVE, Cause, Evidence, Job, Phase, StepId
-from ftslurm.core.supply import lasts, wanted
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Job, Phase, StepId
 
 BLOCKS, HISTORIES = 6, 4
 TROUBLE_S, PEACE_S = 300.0, 700.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.core.model import Place, Rank
-from ftslurm.core.ranks import expected, table
+from ftslurm.core.groups.ranks import expected, table
+from ftslurm.core.state.model import Place, Rank
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from history import A0, B0, B1, B2, RUNNING, S0, S1, STARTED, Moment, config, killed, play, ready, stepped, stop, store
 
-from ftslurm.core.actions import Launch
-from ftslurm.core.events import Ended, Event, TaskFailed
-from ftslurm.core.model import Evidence, Phase, StepId
+from ftslurm.core.state.actions import Launch
+from ftslurm.core.state.events import Ended, Event, TaskFailed
+from ftslurm.core.state.model import Evidence, Phase, StepId
 
 WORDS = "srun: error: Unable to create step for job 7: Memory required by task is not available"
 

@@ -25,12 +25,12 @@ from history import (
     store,
 )
 
-from ftslurm.core import rollover
-from ftslurm.core.actions import Launch, SaveNow, Stop
-from ftslurm.core.events import Checkpointed, Ended, Event, Explained, Granted, JobEnds, StopAsked, TaskFailed
-from ftslurm.core.model import Allocation, Cause, Evidence, Saved, StepId
-from ftslurm.core.past import Past
-from ftslurm.core.saving import GOES_ON
+from ftslurm.core.lineage import rollover
+from ftslurm.core.state.actions import Launch, SaveNow, Stop
+from ftslurm.core.state.events import Checkpointed, Ended, Event, Explained, Granted, JobEnds, StopAsked, TaskFailed
+from ftslurm.core.state.model import Allocation, Cause, Evidence, Saved, StepId
+from ftslurm.core.state.past import Past
+from ftslurm.core.state.saving import GOES_ON
 
 ENDS = JobEnds("the time limit is near", "slurm", Cause.TIME_LIMIT, 95.0)
 NODES = Allocation("1", ("n1", "n2", "n3"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from history import A0, B0, C0, C1, LIGHT0, STARTED, Story, config, finished, granted, play, ready, stepped, stop, store
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Finish, Kill, Launch, Stop
-from ftslurm.core.events import Alive, Ended, ScaleAsked
-from ftslurm.core.model import Phase, StepId
-from ftslurm.core.scale import refused
+from ftslurm.config.schema import Config
+from ftslurm.core.jobs.scale import refused
+from ftslurm.core.state.actions import Finish, Kill, Launch, Stop
+from ftslurm.core.state.events import Alive, Ended, ScaleAsked
+from ftslurm.core.state.model import Phase, StepId
 
 D0 = StepId("group-0003", 0)
 FOUR = config(groups={"max": 4})

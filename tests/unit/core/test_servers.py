@@ -29,11 +29,11 @@ from history import (
     store,
 )
 
-from ftslurm.config import Config, Fault
-from ftslurm.core.actions import Assign, Begin, Inject, Launch, Servers, Stop
-from ftslurm.core.events import Ended, Granted, Hello, Ready, Served, Serving, SessionOpened, StoreUp, TaskDone
-from ftslurm.core.model import Phase, Saved, StepId
-from ftslurm.core.past import Past
+from ftslurm.config.schema import Config, Fault
+from ftslurm.core.state.actions import Assign, Begin, Inject, Launch, Servers, Stop
+from ftslurm.core.state.events import Ended, Granted, Hello, Ready, Served, Serving, SessionOpened, StoreUp, TaskDone
+from ftslurm.core.state.model import Phase, Saved, StepId
+from ftslurm.core.state.past import Past
 
 URL, MOVED = "http://n1:4711/new_session", "http://n1:4712/new_session"
 

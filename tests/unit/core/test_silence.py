@@ -25,11 +25,11 @@ from history import (
     store,
 )
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Kill, Launch, Probe
-from ftslurm.core.events import Alive, Ended, Hello, LighthouseUp, Looked, NodesLeft, TaskDone
-from ftslurm.core.health import LOOK_AGAIN_S
-from ftslurm.core.model import Phase, Place, StepId
+from ftslurm.config.schema import Config
+from ftslurm.core.health.silence import LOOK_AGAIN_S
+from ftslurm.core.state.actions import Kill, Launch, Probe
+from ftslurm.core.state.events import Alive, Ended, Hello, LighthouseUp, Looked, NodesLeft, TaskDone
+from ftslurm.core.state.model import Phase, Place, StepId
 
 ALL = NodesLeft(("n1", "n2", "n3"))  # Slurm has answered, and the job has all its nodes
 STARTED: tuple[Moment, ...] = (

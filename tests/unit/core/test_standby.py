@@ -10,10 +10,10 @@ from history import (
     config,
 )
 
-from ftslurm.config import Config
-from ftslurm.core.decide import begin
-from ftslurm.core.model import Allocation, Look, Phase, Place, RunState
-from ftslurm.core.standby import home, pick
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.standby import home, pick
+from ftslurm.core.rules import begin
+from ftslurm.core.state.model import Allocation, Look, Phase, Place, RunState
 
 
 def warm(count: int = 1, **sections: dict[str, Any]) -> Config:

@@ -33,9 +33,20 @@ from history import (
     store,
 )
 
-from ftslurm.config import Range
-from ftslurm.core.actions import AskJobs, CancelJobs, Exclude, Kill, Launch, RequestJobs, RequeueJob, StartNow, Stop
-from ftslurm.core.events import (
+from ftslurm.config.schema import Range
+from ftslurm.core.jobs.supply import over as left_at_the_end
+from ftslurm.core.state.actions import (
+    AskJobs,
+    CancelJobs,
+    Exclude,
+    Kill,
+    Launch,
+    RequestJobs,
+    RequeueJob,
+    StartNow,
+    Stop,
+)
+from ftslurm.core.state.events import (
     Ended,
     JobLeaving,
     JobsSeen,
@@ -47,8 +58,7 @@ from ftslurm.core.events import (
     Submitted,
     TaskFailed,
 )
-from ftslurm.core.model import Cause, Evidence, Job, Phase
-from ftslurm.core.supply import over as left_at_the_end
+from ftslurm.core.state.model import Cause, Evidence, Job, Phase
 
 ARRAY = array_config()
 AT_WORK = array_running()

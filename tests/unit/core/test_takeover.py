@@ -31,11 +31,11 @@ from history import (
     store,
 )
 
-from ftslurm.config import Config
-from ftslurm.core.actions import Action, Announce, Assign, Begin, Evict, Kill, Launch, Record, Stop
-from ftslurm.core.events import Ended, Event, LighthouseUp, StoreUp, TaskFailed
-from ftslurm.core.model import Evidence, Phase, Place, Rank, StepId
-from ftslurm.core.standby import REFILL_S
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.standby import REFILL_S
+from ftslurm.core.state.actions import Action, Announce, Assign, Begin, Evict, Kill, Launch, Record, Stop
+from ftslurm.core.state.events import Ended, Event, LighthouseUp, StoreUp, TaskFailed
+from ftslurm.core.state.model import Evidence, Phase, Place, Rank, StepId
 
 OTHER = StepId("standby-001", 0)
 

@@ -22,11 +22,11 @@ from history import (
     store,
 )
 
-from ftslurm.core.actions import CancelJobs, Kill, Launch, RequestJobs, SaveNow, Stop
-from ftslurm.core.events import Checkpointed, Ended, JobLeaving, JobsSeen
-from ftslurm.core.model import Cause, Job, Phase
-from ftslurm.core.supply import handover_at
-from ftslurm.core.vacate import SAVES_S, SPARE_S
+from ftslurm.core.handover import SAVES_S, SPARE_S
+from ftslurm.core.jobs.supply import handover_at
+from ftslurm.core.state.actions import CancelJobs, Kill, Launch, RequestJobs, SaveNow, Stop
+from ftslurm.core.state.events import Checkpointed, Ended, JobLeaving, JobsSeen
+from ftslurm.core.state.model import Cause, Job, Phase
 
 ENDS = 3600.0  # of both pilots
 ARRAY = array_config(cluster={"handover_s": 900.0, "signal_s": 120})

@@ -7,8 +7,8 @@ import random
 import pytest
 from hpack import Decoder, Encoder
 
-from ftslurm.lighthouse.authority import LONGEST, PREFACE, NotHTTP2, Request, denial, first_request
-from ftslurm.lighthouse.door import victim
+from ftslurm.lighthouse.http2_authority import LONGEST, PREFACE, NotHTTP2, Request, denial, first_request
+from ftslurm.lighthouse.token_gate import victim
 
 FIELDS = [(":method", "POST"), (":scheme", "http"), (":authority", "T0ken@node1:29510"), (":path", "/x"), ("te", "t")]
 BLOCK = Encoder().encode(FIELDS)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.lighthouse import messages
-from ftslurm.lighthouse.book import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, Book, Memory, Refused, Taken, Unknown
-from ftslurm.lighthouse.keep import BLOCK, Keep
+from ftslurm.lighthouse import protobuf
+from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.refusals import STRANGERS_TOLD, Refusals
+from ftslurm.lighthouse.refused_managers import STRANGERS_TOLD, Refusals
+from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, Book, Memory, Refused, Taken, Unknown
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)
 
@@ -281,7 +281,7 @@ def killed_and_back(it: Book, keep: Keep, now: float, *, quorum_kept: bool = Tru
     """What is on disk is all that the successor knows."""
     keep.write_state(keep.snapshot(it.memory))
     if quorum_kept and it.memory.last is not None:
-        keep.write_quorum(messages.write_quorum(it.memory.last, 1.5))
+        keep.write_quorum(protobuf.write_quorum(it.memory.last, 1.5))
     return Book(RULES, Keep(str(Path(keep._state).parent)).load(), now)
 
 
@@ -478,7 +478,7 @@ def test_a_step_that_an_older_version_has_believed_is_named_and_what_to_do(keep:
 def test_a_poisoned_quorum_file_is_no_quorum(keep: Keep) -> None:
     it = running("ab")
     keep.write_state(keep.snapshot(it.memory))
-    keep.write_quorum(messages.write_quorum(Quorum(1, (m("a1", 2**62),)), 1.5))
+    keep.write_quorum(protobuf.write_quorum(Quorum(1, (m("a1", 2**62),)), 1.5))
     memory = keep.load()
     assert (memory.last, memory.highest) == (None, 10)
 

@@ -17,9 +17,8 @@ from fuzz import DEEP, NUMBERS, TEXTS, VALUES, spoilt, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ftslurm.lighthouse.book import MOST_STEPS, Book, Memory
-from ftslurm.lighthouse.keep import Keep
-from ftslurm.lighthouse.messages import (
+from ftslurm.lighthouse.persistence import Keep
+from ftslurm.lighthouse.protobuf import (
     Malformed,
     read_heartbeat,
     read_quorum,
@@ -29,6 +28,7 @@ from ftslurm.lighthouse.messages import (
     write_request,
 )
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
+from ftslurm.lighthouse.registry import MOST_STEPS, Book, Memory
 
 KNOWN: dict[str, Any] = {"reserved": 2000, "issued": 1007, "highest": 12, "checked": True}
 KNOWN |= {"stores": [["n1:29500", 0, 1]], "over": [[0, 0]], "fenced": ["n1:29400"]}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from full_disk import fill, full_disk, make_room
 
-from ftslurm.lighthouse.book import Memory
-from ftslurm.lighthouse.keep import BLOCK, Keep
-from ftslurm.lighthouse.messages import write_quorum
+from ftslurm.lighthouse.persistence import BLOCK, Keep
+from ftslurm.lighthouse.protobuf import write_quorum
 from ftslurm.lighthouse.quorum import Member, Quorum
+from ftslurm.lighthouse.registry import Memory
 
 
 def quorum(number: int, members: int = 1) -> Quorum:

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from ftslurm.lighthouse import messages
+from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.quorum import Member, Quorum
 
 MEMBER = Member("g0:uuid", "http://n1:1", "n1:2", 258, 8, True, 3, '{"a": 1}')
@@ -19,18 +19,18 @@ WIRE = (
 
 
 def test_a_request_is_read_as_torchft_writes_it() -> None:
-    assert messages.read_request(b"\x0a" + bytes([len(WIRE)]) + WIRE) == MEMBER
+    assert protobuf.read_request(b"\x0a" + bytes([len(WIRE)]) + WIRE) == MEMBER
 
 
 def test_a_quorum_is_written_as_torchft_reads_it() -> None:
-    data = messages.write_quorum(Quorum(7, (MEMBER,)), 1.5)
+    data = protobuf.write_quorum(Quorum(7, (MEMBER,)), 1.5)
     quorum = b"\x08\x07" + b"\x12" + bytes([len(WIRE)]) + WIRE + b"\x1a\x08\x08\x01\x10\x80\xca\xb5\xee\x01"
     assert data == b"\x0a" + bytes([len(quorum)]) + quorum
 
 
 def test_a_quorum_survives_being_written_and_read() -> None:
     quorum = Quorum(2**40, (MEMBER, Member("ü" * 1000)))
-    assert messages.read_quorum(messages.write_quorum(quorum, 0.0)) == quorum
+    assert protobuf.read_quorum(protobuf.write_quorum(quorum, 0.0)) == quorum
 
 
 # Field 9 a repeated string, 10 a message, 11 a varint, 12 a fixed32, 13 a fixed64: in an order that is not theirs.
@@ -40,20 +40,20 @@ NEWER = (
 
 
 def test_what_a_newer_torchft_adds_to_a_request_is_ignored() -> None:
-    assert messages.read_request(messages.write_request(MEMBER) + b"\x7a\x03new") == MEMBER
+    assert protobuf.read_request(protobuf.write_request(MEMBER) + b"\x7a\x03new") == MEMBER
 
 
 def test_what_a_newer_torchft_says_of_a_member_is_in_the_answer_byte_for_byte() -> None:
     wire = WIRE + NEWER
-    member = messages.read_request(b"\x0a" + bytes([len(wire)]) + wire)
+    member = protobuf.read_request(b"\x0a" + bytes([len(wire)]) + wire)
     assert member == dataclasses.replace(MEMBER, unknown=NEWER)
-    answer = messages.write_quorum(Quorum(7, (Member("other"), member)), 1.5)
+    answer = protobuf.write_quorum(Quorum(7, (Member("other"), member)), 1.5)
     assert b"\x12" + bytes([len(wire)]) + wire + b"\x1a" in answer
-    assert messages.read_quorum(answer).members == (Member("other"), member)
+    assert protobuf.read_quorum(answer).members == (Member("other"), member)
 
 
 def test_a_member_that_has_only_unknown_fields_is_read() -> None:
-    assert messages.read_request(b"\x0a" + bytes([len(NEWER)]) + NEWER) == Member("", world_size=0, unknown=NEWER)
+    assert protobuf.read_request(b"\x0a" + bytes([len(NEWER)]) + NEWER) == Member("", world_size=0, unknown=NEWER)
 
 
 @pytest.mark.parametrize(
@@ -62,24 +62,24 @@ def test_a_member_that_has_only_unknown_fields_is_read() -> None:
         (b"", "missing requester"),
         (b"\xff", "not a LighthouseQuorumRequest"),
         (b"\x0a\x05\x0a\x03\xff\xff\xff", "not a LighthouseQuorumRequest"),  # no UTF-8
-        (messages.write_request(Member("x" * 1025)), "replica_id of 1025 characters"),
-        (messages.write_request(Member("x", store_address="y" * 1025)), "store_address of 1025 characters"),
-        (messages.write_request(Member("x", step=-1)), "step -1"),
+        (protobuf.write_request(Member("x" * 1025)), "replica_id of 1025 characters"),
+        (protobuf.write_request(Member("x", store_address="y" * 1025)), "store_address of 1025 characters"),
+        (protobuf.write_request(Member("x", step=-1)), "step -1"),
     ],
 )
 def test_what_is_no_request_is_refused(data: bytes, says: str) -> None:
-    with pytest.raises(messages.Malformed, match=says):
-        messages.read_request(data)
+    with pytest.raises(protobuf.Malformed, match=says):
+        protobuf.read_request(data)
 
 
 def test_random_bytes_are_refused_or_read_and_nothing_else() -> None:
     chance = random.Random(0)
-    real = messages.write_request(MEMBER)
+    real = protobuf.write_request(MEMBER)
     for _ in range(5000):
         data = bytearray(real if chance.random() < 0.5 else chance.randbytes(chance.randrange(60)))
         for _ in range(chance.randrange(4)):
             if data:
                 data[chance.randrange(len(data))] = chance.randrange(256)
-        for read in (messages.read_request, messages.read_heartbeat, messages.read_quorum):
-            with contextlib.suppress(messages.Malformed):
+        for read in (protobuf.read_request, protobuf.read_heartbeat, protobuf.read_quorum):
+            with contextlib.suppress(protobuf.Malformed):
                 read(bytes(data))

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from ftslurm.lighthouse.orders import listen_to
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.guard import Task
+from ftslurm.lighthouse.order_pipe import listen_to
 from ftslurm.lighthouse.output import Pulse, redirect
 from ftslurm.lighthouse.server import beat
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.guard import Task
 
 TALK = """
 import time

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ftslurm import channel
-from ftslurm.worker import broken, guard, history, session
+from ftslurm.guard import guard
+from ftslurm.protocol import messages
+from ftslurm.worker import lineage_guard, quorum_abort, session
 
 PATIENCE_S = 20.0
 RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
@@ -69,7 +70,7 @@ class Step:
 
     def send(self, kind: str, **fields: object) -> None:
         assert self.process.stdin
-        self.process.stdin.write(channel.encode(kind, **fields))
+        self.process.stdin.write(messages.encode(kind, **fields))
         self.process.stdin.flush()
 
     def until(self, kind: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
@@ -128,7 +129,7 @@ class Attached(Step):
 
     def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
         self.folder = folder
-        program = [sys.executable, "-m", "ftslurm.worker.attach", f"--step={step}", "--orphan-after-s=60"]
+        program = [sys.executable, "-m", "ftslurm.guard.attach", f"--step={step}", "--orphan-after-s=60"]
         program.append(f"--log-dir={folder}")
         self._start([*program, *flags], {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_TASK": str(task)})
 
@@ -171,8 +172,8 @@ class _Watch:
 
 if __name__ == "__main__":
     if os.environ["GUARDED"] != "torch":
-        watchers = _Observer(), history.History(lambda _: None), _Watch()
+        watchers = _Observer(), lineage_guard.History(lambda _: None), _Watch()
         left_out = [words for words in [os.environ.get("LEFT_OUT", "")] if words]
-        session.import_everything = lambda *words: (*watchers, broken.Quorums((), words[-1].position), left_out)
+        session.import_everything = lambda *words: (*watchers, quorum_abort.Quorums((), words[-1].position), left_out)
         session.host_store = lambda _: ("127.0.0.1", 1)
     guard.main("ftslurm.worker.session")

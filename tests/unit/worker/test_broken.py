@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from ftslurm import channel
-from ftslurm.worker import broken
-from ftslurm.worker.position import Position, Stage
+from ftslurm.protocol import messages
+from ftslurm.protocol.position import Position, Stage
+from ftslurm.worker import quorum_abort
 
 LONG_S = 20.0
 
 
-def quorums(*managers: Any) -> broken.Quorums:
-    return broken.Quorums(managers, Position())
+def quorums(*managers: Any) -> quorum_abort.Quorums:
+    return quorum_abort.Quorums(managers, Position())
 
 
 class Group:
@@ -48,7 +48,7 @@ def test_a_quorum_that_breaks_is_not_waited_for(told_before: bool) -> None:
     else:
         threading.Timer(0.1, ours.tell, (3,)).start()
     start = time.monotonic()
-    with pytest.raises(broken.Broken, match="quorum 3"):
+    with pytest.raises(quorum_abort.Broken, match="quorum 3"):
         ours.unless_broken(3, lambda: never.wait(LONG_S))
     assert time.monotonic() - start < LONG_S / 2
     assert ours.connecting == 1  # it cannot be interrupted, and Python cannot end before it without harm
@@ -65,11 +65,11 @@ def test_one_that_breaks_says_nothing_of_later_ones() -> None:
 
 def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None:
     ours, (out, into), never = quorums(), os.pipe(), threading.Event()
-    os.write(into, channel.encode("store", addr="n1", port=1) + channel.encode("broken", quorum=5))
+    os.write(into, messages.encode("store", addr="n1", port=1) + messages.encode("broken", quorum=5))
     ours.listen_to(out)
     time.sleep(0.1)
     assert ours.broken == -1
-    with pytest.raises(broken.Broken):
+    with pytest.raises(quorum_abort.Broken):
         ours.unless_broken(5, lambda: never.wait(LONG_S))
     never.set()
     os.close(into)
@@ -89,7 +89,7 @@ def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None
 def test_a_collective_that_hangs_is_aborted(
     monkeypatch: pytest.MonkeyPatch, stage: Stage, quorum: int, error: Exception | None, aborts: bool
 ) -> None:
-    monkeypatch.setattr(broken, "COLLECTIVE_S", 0.0)
+    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.0)
     aborted: list[int] = []
     ours = quorums(manager(quorum, aborted, error))
     ours.position.mark(12, stage)
@@ -101,7 +101,7 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     aborted: list[int] = []
     ours = quorums(manager(3, aborted))
     ours.position.mark(12, Stage.COLLECTIVE)
-    monkeypatch.setattr(broken.time, "sleep", lambda _: ours.position.mark(13, Stage.COLLECTIVE))
+    monkeypatch.setattr(quorum_abort.time, "sleep", lambda _: ours.position.mark(13, Stage.COLLECTIVE))
     ours._abort_if_stuck(3)
     assert not aborted
 
@@ -118,4 +118,4 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_the_quorum_of_a_store(address: str, quorum: int | None) -> None:
-    assert broken.quorum_of(address) == quorum
+    assert quorum_abort.quorum_of(address) == quorum

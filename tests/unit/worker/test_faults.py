@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from guarded import Step, step
 
-from ftslurm.worker import faults, processes
-from ftslurm.worker.position import Position
+from ftslurm.guard import faults, processes
+from ftslurm.protocol.position import Position
 
 TRAINING = """
 import time

@@ -16,14 +16,14 @@ from pathlib import Path
 import guarded_network
 import pytest
 
-from ftslurm.worker import gate as gates
-from ftslurm.worker import handshake, owners
-from ftslurm.worker.forward import Forwarder
-from ftslurm.worker.gate import Gate, UnixTarget
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.inner import Inner
-from ftslurm.worker.network import Network
-from ftslurm.worker.refusals import Refusals
+from ftslurm.guard import gate as gates
+from ftslurm.guard.gate import Gate, UnixTarget
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.loopback_filter import Inner
+from ftslurm.guard.network import Network
+from ftslurm.guard.proxy import Forwarder
+from ftslurm.guard.refusals import Refusals
+from ftslurm.security import handshake, socket_owners
 
 KEY = b"k" * 32
 PATIENCE_S = 20.0
@@ -249,13 +249,13 @@ def test_whose_a_connection_is() -> None:
         port = listener.getsockname()[1]
         near = connect(port)
         far, peer = listener.accept()
-        for whose in (owners.uids_of_clients, owners.from_tables):
+        for whose in (socket_owners.uids_of_clients, socket_owners.from_tables):
             assert whose([peer, ("127.0.0.1", 1)], far.getsockname()) == [os.getuid(), None]
             assert whose([peer], ("127.0.0.1", port + 1)) == [None]
-        assert list(owners.clients_of(port)) == [(peer, os.getuid())]
+        assert list(socket_owners.clients_of(port)) == [(peer, os.getuid())]
         near.close()
-        until(lambda: owners.uids_of_clients([peer], far.getsockname()) == [None])  # nobody holds it any more
-        assert owners.from_tables([peer], far.getsockname()) == [None]
+        until(lambda: socket_owners.uids_of_clients([peer], far.getsockname()) == [None])  # nobody holds it any more
+        assert socket_owners.from_tables([peer], far.getsockname()) == [None]
         far.close()
 
 
@@ -332,10 +332,10 @@ def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = Asked()
-    monkeypatch.setattr("ftslurm.worker.gateway.PATIENCE_S", 0.05)
+    monkeypatch.setattr("ftslurm.guard.gateway.PATIENCE_S", 0.05)
     with pytest.raises(TimeoutError):
         asked.gateway.key()  # the guard has been stopped
-    monkeypatch.setattr("ftslurm.worker.gateway.PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr("ftslurm.guard.gateway.PATIENCE_S", PATIENCE_S)
     asked.network._asked(selectors.EVENT_READ)
     found: list[str] = []
     thread = threading.Thread(target=lambda: found.append(asked.gateway.reserve()), daemon=True)
@@ -388,17 +388,17 @@ def test_capital_letters_in_a_machines_name_keep_nobody_out(loop: Loop) -> None:
 
 
 def test_where_the_kernel_knows_no_socket_at_all_its_tables_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert owners.tells()
-    owners.tells.cache_clear()
-    monkeypatch.setattr(owners, "_look_up", lambda *_: None)  # what ENOENT comes to, without the module tcp_diag
+    assert socket_owners.tells()
+    socket_owners.tells.cache_clear()
+    monkeypatch.setattr(socket_owners, "_look_up", lambda *_: None)  # what ENOENT comes to, without the module tcp_diag
     with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
         try:
-            assert owners.uids_of_clients([client.getsockname()], server.getsockname()) == [os.getuid()]
+            assert socket_owners.uids_of_clients([client.getsockname()], server.getsockname()) == [os.getuid()]
         finally:
-            owners.tells.cache_clear()
+            socket_owners.tells.cache_clear()
 
 
 def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
         client.shutdown(socket.SHUT_WR)
-        assert (client.getsockname(), os.getuid()) in list(owners.clients_of(server.getsockname()[1]))
+        assert (client.getsockname(), os.getuid()) in list(socket_owners.clients_of(server.getsockname()[1]))

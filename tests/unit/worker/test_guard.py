@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from guarded import PATIENCE_S, RANK0, step
 
-from ftslurm.channel import LONGEST, encode
-from ftslurm.worker import processes
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.guard import Guard, Task, options
+from ftslurm.guard import processes
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.guard import Guard, Task, options
+from ftslurm.protocol.messages import LONGEST, encode
 
 WAITING = """
 import time

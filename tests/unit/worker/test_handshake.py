@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from ftslurm.worker import handshake
-from ftslurm.worker.handshake import ANSWER, CHALLENGE, PROOF, Refused, admit, answer, challenge
+from ftslurm.security import handshake
+from ftslurm.security.handshake import ANSWER, CHALLENGE, PROOF, Refused, admit, answer, challenge
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 HERE = "node1:29510"

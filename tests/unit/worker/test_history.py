@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.worker.history import History
+from ftslurm.worker.lineage_guard import History
 
 
 class RefusedError(Exception):

@@ -10,13 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-from ftslurm.worker import processes
+from ftslurm.guard import processes
 
 BARE = {name: value for name, value in os.environ.items() if not name.startswith(("FTSLURM", "SLURM"))}
 
 
 def look(**env: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "ftslurm.worker.look"]
+    command = [sys.executable, "-m", "ftslurm.guard.probe"]
     ran = subprocess.run(command, env=BARE | env, capture_output=True, text=True, check=True)
     (line,) = ran.stdout.splitlines()
     said: dict[str, object] = json.loads(line)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ftslurm.worker import shape
-from ftslurm.worker.observe import Observer
-from ftslurm.worker.position import Position, Stage
+from ftslurm.protocol.position import Position, Stage
+from ftslurm.worker import patch_fit
+from ftslurm.worker.progress import Observer
 
 KEYS = ["step", "quorum_id", "participants", "committed", "aborted", "healed", "gap_s"]
 
@@ -213,11 +213,11 @@ def test_a_failing_report_is_noted_once_and_training_goes_on(caplog):
 
 def test_a_torchft_that_lacks_something_is_named_and_the_rest_is_watched():
     for empty in (SimpleNamespace(Manager=type("Manager", (), {})), SimpleNamespace()):
-        with pytest.raises(shape.Misfit, match="should_commit"):
+        with pytest.raises(patch_fit.Misfit, match="should_commit"):
             Observer(print).install(empty)
     reports, torchft = [], fake_torchft()
     del torchft.Manager._apply_pending_state_dict
-    with pytest.raises(shape.Misfit, match=r"has no Manager\._apply_pending_state_dict\(\)$"):
+    with pytest.raises(patch_fit.Misfit, match=r"has no Manager\._apply_pending_state_dict\(\)$"):
         Observer(reports.append).install(torchft)
     assert torchft.Manager().train()
     assert len(reports) == 1

@@ -6,7 +6,7 @@ import os
 import time
 import timeit
 
-from ftslurm.worker.position import Position, Stage
+from ftslurm.protocol.position import Position, Stage
 
 
 def test_nothing_is_known_before_the_first_mark() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.worker.broken import quorum_of
-from ftslurm.worker.repeats import Repeats
+from ftslurm.worker.quorum_abort import quorum_of
+from ftslurm.worker.quorum_ids import Repeats
 
 
 class Manager:

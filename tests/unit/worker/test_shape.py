@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ftslurm.worker import shape
+from ftslurm.worker import patch_fit
 
 
 class Base:
@@ -55,12 +55,12 @@ class Module:
     ],
 )
 def test_what_a_patch_needs_is_found_or_named(need: str, there: bool) -> None:
-    assert shape.fits(Module, need) == there
+    assert patch_fit.fits(Module, need) == there
     if there:
-        shape.require(Module, "function", need)
+        patch_fit.require(Module, "function", need)
     else:
-        with pytest.raises(shape.Misfit, match=r"Module has no missing, no ") as caught:
-            shape.require(Module, "function", "missing", need)
+        with pytest.raises(patch_fit.Misfit, match=r"Module has no missing, no ") as caught:
+            patch_fit.require(Module, "function", "missing", need)
         assert str(caught.value).endswith(f"no {need}")
 
 
@@ -72,24 +72,29 @@ def test_what_another_patch_has_wrapped_is_still_found(monkeypatch: pytest.Monke
         original(*args, **words)
 
     monkeypatch.setattr(Base, "__init__", init)
-    assert shape.fits(Module, "Derived._name", "Derived(name, port)")
+    assert patch_fit.fits(Module, "Derived._name", "Derived(name, port)")
 
 
-@pytest.mark.parametrize("error", [shape.Misfit("torchft.ddp has no hook"), AttributeError("torchft.ddp has no hook")])
+@pytest.mark.parametrize(
+    "error", [patch_fit.Misfit("torchft.ddp has no hook"), AttributeError("torchft.ddp has no hook")]
+)
 def test_a_patch_that_can_be_done_without_is_left_out_with_a_sentence(error: Exception) -> None:
     left_out: list[str] = []
-    with shape.optional(left_out, "hook", "others may die"):
+    with patch_fit.optional(left_out, "hook", "others may die"):
         pass
     assert left_out == []
-    with shape.optional(left_out, "hook", "others may die"):
+    with patch_fit.optional(left_out, "hook", "others may die"):
         raise error
     (words,) = left_out
-    for part in ("the patch hook", "others may die", "torchft.ddp has no hook", "torch 2", shape.TRIED):
+    for part in ("the patch hook", "others may die", "torchft.ddp has no hook", "torch 2", patch_fit.TRIED):
         assert part in words
 
 
 def test_a_patch_that_cannot_be_done_without_ends_the_worker_and_names_the_versions_to_install() -> None:
-    with pytest.raises(RuntimeError, match="the worker does not start") as caught, shape.indispensable("the managers"):
-        shape.require(Module, "ManagerServer(bind)")
-    for part in ("cannot be closed to strangers (the managers)", "no ManagerServer(bind)", shape.TRIED):
+    with (
+        pytest.raises(RuntimeError, match="the worker does not start") as caught,
+        patch_fit.indispensable("the managers"),
+    ):
+        patch_fit.require(Module, "ManagerServer(bind)")
+    for part in ("cannot be closed to strangers (the managers)", "no ManagerServer(bind)", patch_fit.TRIED):
         assert part in str(caught.value)

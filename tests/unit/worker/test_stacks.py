@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from guarded import Step, step
 
-from ftslurm.worker import processes
+from ftslurm.guard import processes
 
 COUNTING = """
 import time

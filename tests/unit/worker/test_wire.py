@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from guarded import PATIENCE_S, Attached, attached, step
 
-from ftslurm import channel
-from ftslurm.worker import processes, wire
-from ftslurm.worker.attach import NO_GUARD, SAID, TAKEN
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.guard import ORPHANED, Guard, Task, options
-from ftslurm.worker.wire import boottime
+from ftslurm.guard import connection, processes
+from ftslurm.guard.attach import NO_GUARD, SAID, TAKEN
+from ftslurm.guard.connection import boottime
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.guard import ORPHANED, Guard, Task, options
+from ftslurm.protocol import messages
 
 WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
 # Says what a worker says of its commits, through the pipe that its reports go through.
@@ -128,10 +128,10 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
         task.begin(WAITING)
         os.kill(task.process.pid, signal.SIGSTOP)
         with attached(folder) as there:
-            task.wait(lambda: wire.address(str(folder), "group-0000/0", 0) in connected(), "a connection")
+            task.wait(lambda: connection.address(str(folder), "group-0000/0", 0) in connected(), "a connection")
             if heard:
-                wire.leave_words(
-                    wire.last_words(str(folder), 0), [channel.encode("exited", task=0, code=5, signal=None)]
+                connection.leave_words(
+                    connection.last_words(str(folder), 0), [messages.encode("exited", task=0, code=5, signal=None)]
                 )
             task.process.kill()
             assert there.process.wait(PATIENCE_S) == (SAID if heard else TAKEN)
@@ -219,7 +219,7 @@ def test_where_there_is_no_guard_it_says_so_and_ends_with_a_code_of_its_own(tmp_
 def test_a_name_that_somebody_else_holds_is_no_way_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     squatter = socket.socket(socket.AF_UNIX)
-    squatter.bind(wire.address(str(folder), "group-0000/0", 0))
+    squatter.bind(connection.address(str(folder), "group-0000/0", 0))
     with squatter, step(folder, "--adoptable") as task:
         task.get_ready()
         assert "the name of its socket is taken" in task.step_log()
@@ -245,7 +245,7 @@ else:
     print("listens", flush=True)
     near.accept()[0].recv(100)
 """
-    name = wire.address(str(folder), "group-0000/0", 0).hex()
+    name = connection.address(str(folder), "group-0000/0", 0).hex()
     with step(folder, "--adoptable") as task:
         task.begin(WAITING)
         said = subprocess.run(
@@ -263,16 +263,16 @@ else:
 
 
 def test_names_differ_by_run_step_and_task() -> None:
-    names = {wire.address(run, s, task) for run in ("/a", "/b") for s in ("g/0", "g/1") for task in (0, 1)}
+    names = {connection.address(run, s, task) for run in ("/a", "/b") for s in ("g/0", "g/1") for task in (0, 1)}
     assert len(names) == 8
     assert all(len(name) < 100 and name.startswith(b"\0") for name in names)
-    assert wire.address("a", "g/0", 0) == wire.address(os.path.abspath("a"), "g/0", 0)
+    assert connection.address("a", "g/0", 0) == connection.address(os.path.abspath("a"), "g/0", 0)
 
 
 def test_credentials_are_read_as_the_kernel_writes_them() -> None:
     left, right = socket.socketpair()
     with left, right:
-        assert wire.peer_uid(left) == os.getuid()
+        assert connection.peer_uid(left) == os.getuid()
     assert struct.calcsize("iII") == 12
 
 
@@ -282,7 +282,7 @@ def test_a_guard_on_a_cluster_counts_the_time_in_which_its_machine_was_suspended
 ) -> None:
     monkeypatch.setenv("FTSLURM_CLUSTER", cluster)
     suspended_s = 0.0
-    monkeypatch.setattr("ftslurm.worker.guard.boottime", lambda: boottime() + suspended_s)
+    monkeypatch.setattr("ftslurm.guard.guard.boottime", lambda: boottime() + suspended_s)
     ours, theirs = pair()
     task = Task(0, 0, "n1", options(["--log-dir=/nowhere", "--heartbeat-s=1", "--orphan-after-s=60"]), Gateway(theirs))
     guard = Guard(task, 0, ours, 1)

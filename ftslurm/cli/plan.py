@@ -1,0 +1,233 @@
+"""What would happen, without anything happening: `ftslurm plan`."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from ftslurm.config.schema import Config, describe_job, nodes_needed, role_of
+from ftslurm.core.groups import ranks
+from ftslurm.core.groups.causes import describe
+from ftslurm.core.groups.standby import home, pick
+from ftslurm.core.jobs.supply import array, uses_jobs
+from ftslurm.core.rules import begin, decide
+from ftslurm.core.state.actions import Launch, Record
+from ftslurm.core.state.events import Ended, Event, Granted, JobsSeen, NodesLeft, TaskFailed
+from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState
+from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.core.state.units import independent, pool_of
+from ftslurm.launchers import local, srun, step_command
+from ftslurm.run.directory import RunDir
+from ftslurm.submission import pilots
+from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
+from ftslurm.submission.submit import sbatch_script
+
+LINES = 40  # of the rank table
+
+
+class Standby(NamedTuple):
+    """Where a warm standby would sit, and which groups it could become; None: any."""
+
+    name: str
+    nodes: tuple[str, ...]
+    serves: tuple[int, ...] | None
+
+
+def plan(config: Config) -> Iterator[str]:
+    """The plan, line by line. The decisions shown are the controller's own: the same function makes them."""
+    run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
+    here = config.cluster.kind == "local"
+    jobs = pretend_jobs(config) if array(config) else ()
+    names = tuple(f"node{i + 1}" for i in range(nodes_needed(config)))
+    allocation = local.allocation(config) if here else Allocation("JOBID", () if jobs else names)
+    events: list[Event] = [Granted(allocation), JobsSeen(jobs, asked=0.0)] if jobs else [Granted(allocation)]
+    state, actions = decide(begin(config), events, 0.0, config)
+    launches = [action for action in actions if isinstance(action, Launch)]
+    nodes = tuple(node for job in jobs for node in job.nodes) or allocation.nodes
+
+    yield f"job          {describe_job(config)}"
+    yield f"run          {run.root}"
+    if jobs:
+        size = _count(config.groups.nodes, "node")
+        yield "allocation   a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
+        yield f"             {len(jobs)} of {size}, which come and go; say {_few(tuple(job.name for job in jobs))}"
+    else:
+        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes; say they are called"
+        yield f"allocation   {where} {_few(nodes)}"
+    if not here:
+        spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
+        yield f"             {cpus_per_node(config)} CPUs and {gpus_per_node(config)} GPUs on each{spare}"
+    yield ""
+    wide = max((len(name) for name in config.groups.roles), default=0)
+    role = f"{'role':<{max(wide, 4)}}  " if wide else ""
+    yield f"group  {role}rank  global  node        node rank  local rank"
+    yield from _rank_table(config, launches, len(role))
+    yield ""
+    standbys = _standbys(state, config)
+    if standbys:
+        yield from _where_standbys_sit(config, standbys)
+        yield ""
+    if not here:
+        yield "sbatch script" + (" of the controller" if jobs else "")
+        yield from ("  " + line for line in sbatch_script(config, run).strip().splitlines())
+        yield ""
+    for pool in dict.fromkeys(job.pool for job in jobs):
+        count = sum(job.pool == pool for job in jobs)
+        whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
+        yield f"sbatch script {whom}, submitted by the controller"
+        yield from ("  " + line for line in pilots.sbatch_script(config, run, pool, count).strip().splitlines())
+        yield ""
+    yield "steps" if here else "steps, each with a clean environment"
+    for launch in launches[:3]:
+        yield f"  {launch.id.unit}: {shlex.join(_command(config, run, launch, here))}"
+    if len(launches) > 3:
+        yield f"  and {len(launches) - 3} more, alike"
+    yield ""
+    if jobs:
+        yield (
+            "if the controller's node died   the groups wait at their next quorum until another process leads the run, "
+            "and go on (docs/controller.md)"
+        )
+    for node in nodes:
+        yield f"if {node} died   {_if_lost(config, state, node)}"
+
+
+def pretend_jobs(config: Config) -> tuple[Job, ...]:
+    """The pilots of an array run, all running on nodes of their own."""
+    sizes = Counter(pool_of(group, config) for group in range(config.groups.count))
+    sizes[0] += config.standby.count
+    jobs: list[Job] = []
+    for pool in sorted(pool for pool in sizes if sizes[pool]):
+        array_name = "PILOTS" if pool == 0 else f"PILOTS{pool + 1}"
+        for task in range(sizes[pool]):
+            first, count = len(jobs) * config.groups.nodes + 1, config.groups.nodes
+            nodes = tuple(f"node{n}" for n in range(first, first + count))
+            name = f"{array_name}_{task}" if sizes[pool] > 1 else array_name
+            jobs.append(Job(name, pool, "RUNNING", name, nodes))
+    return tuple(jobs)
+
+
+def _rank_table(config: Config, launches: list[Launch], wide: int) -> Iterator[str]:
+    rows = []
+    world = config.groups.nodes * config.groups.workers
+    for launch in launches:
+        if launch.group is not None:
+            role = role_of(config.groups.roles, launch.group)
+            called = "" if role is None else f"{role.name:<{wide}}"
+            for r in ranks.expected(launch.place, config.groups.workers):
+                place = f"{launch.group * world + r.rank:>6}  {r.node:<10}  {r.node_rank:>9}  {r.local_rank:>10}"
+                rows.append(f"{launch.group:>5}  {called}{r.rank:>4}  {place}")
+    yield from rows[:LINES]
+    if len(rows) > LINES:
+        yield f"  and {len(rows) - LINES} more"
+
+
+def _standbys(state: RunState, config: Config) -> list[Standby]:
+    """Where warm standbys sit. The controller's own choice tells for whom: one beside a group has only its place."""
+    out = []
+    for unit in _training(state).standbys:
+        if unit.place is None:
+            continue
+        alone = replace(_training(state), standbys=(unit,))
+        nodes = set(unit.place.nodes)
+        near = [g for g in alone.groups if g.place is not None and not nodes.isdisjoint(g.place.nodes)]
+        far = next((g for g in alone.groups if g not in near), None)
+        mine = tuple(g.group for g in near if g.group is not None and pick(alone, g, config))
+        anybody = len(mine) == len(near) if far is None else pick(alone, far, config) is not None
+        out.append(Standby(unit.name, unit.place.nodes, None if anybody else mine))
+    return out
+
+
+def _where_standbys_sit(config: Config, standbys: list[Standby]) -> Iterator[str]:
+    for standby in standbys[:LINES]:
+        if standby.serves is None:
+            whom = "kept warm for the group that fails next"
+        elif len(standby.serves) == 1:
+            whom = f"beside group {standby.serves[0]}, for that group only"
+        else:
+            whom = f"beside groups {', '.join(str(group) for group in standby.serves)}, for these only"
+        yield f"{standby.name}  on {_few(standby.nodes)}, {whom}"
+    if len(standbys) > LINES:
+        yield f"  and {len(standbys) - LINES} more"
+    beside = sum(standby.serves is not None for standby in standbys)
+    if beside:
+        enough = config.cluster.spare_nodes + beside * config.groups.nodes
+        yield f"             cluster.spare_nodes={enough} would keep {'it' if beside == 1 else 'them'} for any group"
+
+
+def _command(config: Config, run: RunDir, launch: Launch, here: bool) -> list[str]:
+    log_dir = run.logs if launch.id.unit == LIGHTHOUSE else run.attempt(launch.id.unit, 0)
+    if here:
+        return step_command.command(config, launch, log_dir, local=True, url=None)
+    if launch.id.unit == LIGHTHOUSE and array(config):
+        return [*step_command.command(config, launch, log_dir, local=False, url=None), "--eof-ends"]
+    return srun.command(config, launch, log_dir, launch.place.allocation or "JOBID", None)
+
+
+def _if_lost(config: Config, state: RunState, node: str) -> str:
+    """What the controller would do, ten steps into the training, once it knows that a node is gone."""
+    if config.cluster.kind != "local" and state.allocation is not None and node in state.allocation.nodes[:1]:
+        return _without_controller(config)
+    state = _training(state)
+    hit = [u for u in state.units if u.place and node in u.place.nodes and not u.is_lighthouse]
+    events = [TaskFailed(u.id, Evidence(None, node, node_lost=True)) for u in hit]
+    ends = [Ended(u.id, code=1) for u in hit]
+    own = state.allocation.nodes if state.allocation is not None else ()
+    left = NodesLeft(tuple(n for n in own if n != node)) if own and config.cluster.kind != "local" else None
+    state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
+    if state.ending is not None:
+        return f"the run would {'fail' if state.ending.outcome == 'failed' else 'end'}: {state.ending.reason}"
+    launched = {a.fields["group"]: a.fields for a in actions if isinstance(a, Record) and a.event == "step_launched"}
+    out = []
+    for unit in (unit for unit in hit if unit.group is not None):
+        fields, after = launched.get(unit.group), state.groups[unit.group or 0]
+        where = _few(after.place.nodes) if after.place is not None else ""
+        if fields is not None and fields["standby"]:
+            name = str(fields["standby"]).partition("/")[0]
+            out.append(f"the warm standby {name} on {where} takes group {unit.group} over")
+        elif fields is not None:
+            same = unit.place is not None and after.place == unit.place
+            out.append(f"group {unit.group} {'is launched there again' if same else f'moves to {where}'}")
+        elif after.phase is Phase.PENDING:
+            waits = "waits for a node, the others go on (cluster.spare_nodes)"
+            if uses_jobs(config):
+                waits = "waits for a job that is asked for in its place (cluster.replace), the others go on"
+            out.append(f"group {unit.group} {waits}")
+        else:
+            out.append(f"group {unit.group} is given up ({describe(after.exits[-1])}), the others go on")
+    for unit in (unit for unit in hit if unit.group is None):
+        there = home(state, unit, config)
+        where = f"is started elsewhere, on {_few(there.nodes)}" if there else "is not started again: no node is left"
+        out.append(f"the standby {unit.name} {where}")
+    return "; ".join(out) or "nothing happens: a spare"
+
+
+def _without_controller(config: Config) -> str:
+    job = " and the job" if config.cluster.controller == "job" else ""
+    who = "the controller and the Lighthouse are there; without them"
+    who = "the controller is there; without it" if independent(config) else who
+    return (
+        f"the run would end: {who} the workers end themselves"
+        f"{job} after {config.health.orphan_after_s:g} s (health.orphan_after_s)"
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _training(state: RunState) -> RunState:
+    """The same, ten steps later: every group steps, every standby is warm."""
+    running = tuple(replace(u, phase=Phase.RUNNING, step=10) for u in state.groups)
+    warm = tuple(replace(u, phase=Phase.RUNNING, hosts=u.place.nodes if u.place else ()) for u in state.standbys)
+    if state.lighthouse.phase is Phase.STARTING:
+        state = replace(state, lighthouse=replace(state.lighthouse, phase=Phase.RUNNING))
+    return replace(state, groups=running, standbys=warm, step=10, released=True)
+
+
+def _few(nodes: tuple[str, ...]) -> str:
+    return ", ".join(nodes) if len(nodes) <= 8 else f"{', '.join(nodes[:4])}, ... {nodes[-1]}"

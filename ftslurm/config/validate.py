@@ -1,0 +1,357 @@
+"""Does this configuration make sense by itself, whatever the cluster? Asked before anything is submitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ftslurm.config import value_limits
+from ftslurm.config.schema import MOST_GROUPS, Config, members, most_groups
+from ftslurm.errors import ConfigError
+from ftslurm.security import owned_files
+
+# What a section may say, where its type alone does not.
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "cluster.kind": ("auto", "local", "slurm"),
+    "cluster.mode": ("steps", "array"),
+    "cluster.controller": ("job", "here"),
+    "lighthouse.kind": ("ftslurm", "torchft", "none"),
+    "restart.policy": ("on_failure", "never"),
+    "restart.on_state_loss": ("fail", "checkpoint"),
+}
+_AT_LEAST: Mapping[str, float] = {
+    "groups.count": 1,
+    "groups.min": 1,
+    "groups.nodes": 1,
+    "groups.workers": 1,
+    "groups.per_node": 1,
+    "groups.gpus": 0,
+    "groups.cpus_per_worker": 1,
+    "cluster.spare_nodes": 0,
+    "cluster.signal_s": 1,
+    "cluster.poll_s": 1,
+    "cluster.handover_s": 1,
+    "lighthouse.port": 0,
+    "lighthouse.join_timeout_ms": 1,
+    "lighthouse.heartbeat_timeout_ms": 200,  # torchft's heartbeats come every 100 ms: less would evict the healthy
+    "lighthouse.quorum_tick_ms": 1,
+    "torchft.timeout_s": 1,
+    "torchft.quorum_timeout_s": 1,
+    "torchft.connect_timeout_s": 1,
+    "torchft.quorum_retries": 1,
+    "restart.max_per_group": 0,
+    "restart.window_s": 1,
+    "restart.backoff_s": 0,
+    "restart.backoff_max_s": 0,
+    "health.heartbeat_s": 0.1,
+    "health.orphan_after_s": 1,
+    "health.lost_after_s": 1,
+    "health.start_timeout_s": 1,
+    "health.join_timeout_s": 0,
+    "health.wait_timeout_s": 0,
+    "health.first_step_s": 0,
+    "health.hang_after_s": 0,
+    "standby.count": 0,
+    "faults.mean_s": 0,
+    "faults.seed": 0,
+    "faults.count": 0,
+    "job.total_steps": 1,
+    "checkpoint.every": 0,
+    "checkpoint.keep": 0,
+    "logs.max_mb": 0,
+    "stop.grace_s": 0,
+}
+_AT_MOST: Mapping[str, float] = {
+    "groups.count": MOST_GROUPS,
+    "groups.max": MOST_GROUPS,
+    "groups.nodes": 10_000,
+    "groups.workers": 1_000,
+    "groups.per_node": 1_000,
+    "cluster.spare_nodes": 10_000,
+    "standby.count": 10_000,
+    "lighthouse.port": 65_535,
+}
+# kill -9, SIGTERM, SIGSTOP, an exit, no memory and a hang of one rank; its node; scancel of its step; the Lighthouse.
+FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
+_WORDS = ("job.secrets", "run.trust", "cluster.setup", "cluster.srun", "standby.imports")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
+_TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NOT_PASSED_ON = ("FTSLURM_", "SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
+
+
+def get(config: Config, key: str) -> Any:
+    """The value of a dotted key: get(config, "groups.count")."""
+    value: Any = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def check(config: Config) -> None:
+    """Refuse a configuration that makes no sense by itself, whatever the cluster.
+
+    Raises:
+        ConfigError: the message names the keys and what they may be.
+    """
+    for key, choices in _CHOICES.items():
+        if get(config, key) not in choices:
+            raise ConfigError(f"{key}={get(config, key)}: must be one of {', '.join(choices)}")
+    for key, least in _AT_LEAST.items():
+        value = get(config, key)
+        if value is not None and not value >= least:
+            raise ConfigError(f"{key}={value}: must be at least {least}")
+    for key, most in _AT_MOST.items():
+        if (get(config, key) or 0) > most:
+            raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
+    value_limits.check(config)
+    for key in _WORDS:
+        if not all(isinstance(word, str) for word in get(config, key)):  # OmegaConf lets them through
+            raise ConfigError(f"{key}: must be a list of words, and has a list or a mapping in it")
+    for rule in (
+        _check_groups,
+        _check_roles,
+        _check_array,
+        _check_standby,
+        _check_job,
+        _check_notation,
+        _check_places,
+        _check_times,
+        _check_faults,
+    ):
+        rule(config)
+
+
+def _check_groups(config: Config) -> None:
+    groups = config.groups
+    if groups.min > groups.count:
+        raise ConfigError(
+            f"groups.min={groups.min} is above groups.count={groups.count}: no step could ever be taken; "
+            f"lower groups.min or raise groups.count"
+        )
+    if groups.max is not None and groups.max < groups.count:
+        raise ConfigError(
+            f"groups.max={groups.max} is below groups.count={groups.count}, with which the run begins: raise it"
+        )
+    if most_groups(config) > groups.count and groups.roles:
+        raise ConfigError(
+            "groups.max with groups.roles: groups that have roles cannot become more; leave one of them out"
+        )
+    if groups.per_node > groups.count:
+        raise ConfigError(
+            f"groups.per_node={groups.per_node} is above groups.count={groups.count}: lower groups.per_node"
+        )
+
+
+def _check_roles(config: Config) -> None:
+    roles, serve, groups = config.groups.roles, config.groups.serve, config.groups
+    for name, count in roles.items():
+        if not _NAME.fullmatch(name) or count < 1:
+            raise ConfigError(f"groups.roles.{name}={count}: a role has a name as job.name has, and one group or more")
+    if roles and sum(roles.values()) != groups.count:
+        sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
+        raise ConfigError(
+            f"groups.roles ({sizes}) deals out {sum(roles.values())} groups, groups.count={groups.count}: they must be "
+            f"as many, as in `groups.count={sum(roles.values())}`"
+        )
+    if roles and config.lighthouse.kind != "none":
+        raise ConfigError(
+            f"groups.roles with lighthouse.kind={config.lighthouse.kind}: groups that have a Lighthouse are all alike; "
+            f"leave groups.roles out, or use lighthouse=none"
+        )
+    unknown = [name for name in serve if name not in roles]
+    if unknown:
+        there = ", ".join(roles) or "none; give them with groups.roles"
+        raise ConfigError(f"groups.serve: {unknown[0]!r} is no role; there are {there}")
+    working = groups.count - sum(roles[name] for name in set(serve))
+    if working == 0:
+        raise ConfigError("groups.serve names every role of groups.roles: nobody would be left to end the run")
+    if groups.min > working:
+        raise ConfigError(
+            f"groups.min={groups.min} is above the {working} groups that do not only serve (groups.serve), which alone "
+            f"are counted: lower groups.min or raise groups.count"
+        )
+
+
+def _check_array(config: Config) -> None:
+    cluster, groups = config.cluster, config.groups
+    if cluster.mode != "array":
+        for key, default in (("ranges", []), ("controller_sbatch", {})):
+            if getattr(cluster, key) != default:
+                raise ConfigError(f"cluster.{key} with cluster.mode={cluster.mode}: it is for cluster.mode=array")
+        return
+    if cluster.kind == "local":
+        raise ConfigError("cluster.mode=array with cluster=local: an array needs Slurm; leave one of them out")
+    if groups.per_node > 1:
+        raise ConfigError(
+            f"groups.per_node={groups.per_node} with cluster.mode=array: each group has a job of its own, and Slurm "
+            f"lets jobs share a node if they fit; leave groups.per_node out"
+        )
+    if cluster.spare_nodes:
+        raise ConfigError(
+            f"cluster.spare_nodes={cluster.spare_nodes} with cluster.mode=array: a lost node is replaced by another "
+            f"job; for a job kept ready ask for standby.count"
+        )
+    seen: dict[int, str] = {}
+    for one in cluster.ranges:
+        try:
+            ids = [group for group in members(one.groups) if group < most_groups(config)]
+        except ValueError:
+            raise ConfigError(
+                f"cluster.ranges: groups={one.groups} is no range; write 2, 2-5 or 2-, of groups below {MOST_GROUPS}"
+            ) from None
+        if not ids:
+            raise ConfigError(
+                f"cluster.ranges: groups={one.groups} has no group; there are 0 to {most_groups(config) - 1}"
+            )
+        for group in ids:
+            if group in seen:
+                raise ConfigError(f"cluster.ranges: group {group} is in {seen[group]} and in {one.groups}")
+            seen[group] = one.groups
+
+
+def _check_standby(config: Config) -> None:
+    if config.standby.count and config.restart.policy == "never":
+        raise ConfigError(
+            f"standby.count={config.standby.count} with restart.policy=never: no standby would ever take over; leave "
+            f"one of them out"
+        )
+
+
+def _check_job(config: Config) -> None:
+    job = config.job
+    for key, name in (("job.name", job.name), ("run.name", config.run.name)):
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"{key}={name!r}: up to 64 letters, digits, dots, dashes and underscores, please")
+    if (job.script is None) == (job.module is None):
+        which = "both are set" if job.script else "neither is set"
+        raise ConfigError(
+            f"job.script and job.module: {which}; give exactly one, as in `job.script=train.py`, "
+            f"or choose a ready job such as `job=ddp`"
+        )
+    if job.script is not None and not Path(job.script).expanduser().is_file():
+        what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
+        raise ConfigError(f"job.script={job.script}: {what}")
+    if not isinstance(job.args, (list, dict, type(None))):
+        raise ConfigError(f"job.args={job.args!r}: must be a list, or a mapping that becomes --key value")
+    if not isinstance(job.python, (str, list, type(None))) or job.python in ("", []):
+        raise ConfigError(f"job.python={job.python!r}: must be an interpreter, or a list that ends with one")
+    for name in job.env:
+        if not _VARIABLE.fullmatch(name):
+            raise ConfigError(f"job.env.{name}: not a name for an environment variable")
+    for name in job.secrets:
+        if not _VARIABLE.fullmatch(name):
+            name = name.partition("=")[0]  # what follows may be the secret itself
+            raise ConfigError(f"job.secrets: {name!r} with a value, or no name for a variable; give names alone")
+        if name in job.env:
+            raise ConfigError(f"job.secrets={name} with job.env.{name}: it comes from one of them; leave the other out")
+        if name.startswith(_NOT_PASSED_ON):
+            raise ConfigError(f"job.secrets={name}: ftslurm does not pass on variables that begin so; rename it")
+
+
+def _check_notation(config: Config) -> None:
+    checks: tuple[tuple[str, re.Pattern[str], str], ...] = (
+        ("groups.mem", _MEMORY, "a number with K, M, G or T, as 64G"),
+        ("cluster.time", _TIME, "minutes or [days-]hours:minutes:seconds, as 1-12:00:00"),
+    )
+    for key, pattern, meaning in checks:
+        value = get(config, key)
+        if value is not None and not pattern.fullmatch(str(value)):
+            raise ConfigError(f"{key}={value}: must be {meaning}")
+    cluster = config.cluster
+    if cluster.time is not None and time_limit_s(str(cluster.time)) < cluster.signal_s + 60:
+        raise ConfigError(
+            f"cluster.time={cluster.time} leaves no time to train: the run is told to stop cluster.signal_s="
+            f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
+        )
+    for line in config.cluster.setup:
+        if "\n" in line:
+            raise ConfigError(f"cluster.setup: one shell line per entry, {line!r} has several")
+
+
+def _check_places(config: Config) -> None:
+    for key in ("run.root", "run.dir"):
+        if any(sign in (get(config, key) or "") for sign in "%\\\n"):
+            raise ConfigError(
+                f"{key}={get(config, key)!r}: Slurm gives %, backslashes and newlines in a path a meaning"
+            )
+    if (word := owned_files.unknown(config.run.trust)) is not None:
+        raise ConfigError(f"run.trust={word}: there is neither a user nor a group of that name on this machine")
+    folder = config.checkpoint.dir
+    if folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
+        raise ConfigError(f"checkpoint.dir={folder}: must be a folder; leave it out for one in the run directory")
+    taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
+    for word in config.cluster.srun:
+        if word.partition("=")[0] in taken:
+            raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
+
+
+def _check_times(config: Config) -> None:
+    health, lighthouse = config.health, config.lighthouse
+    if health.orphan_after_s < 2 * health.heartbeat_s:
+        raise ConfigError(
+            f"health.orphan_after_s={health.orphan_after_s} is less than two heartbeats "
+            f"(health.heartbeat_s={health.heartbeat_s}): healthy workers would end themselves"
+        )
+    if not 2 * health.heartbeat_s <= health.lost_after_s < health.orphan_after_s:
+        raise ConfigError(
+            f"health.lost_after_s={health.lost_after_s} must be at least two heartbeats (health.heartbeat_s="
+            f"{health.heartbeat_s}), or healthy nodes would count as lost, and below health.orphan_after_s="
+            f"{health.orphan_after_s}, after which workers end themselves"
+        )
+    if 0 < health.hang_after_s < 2 * health.heartbeat_s:
+        raise ConfigError(
+            f"health.hang_after_s={health.hang_after_s} is less than two heartbeats (health.heartbeat_s="
+            f"{health.heartbeat_s}), with which groups tell how far they are; 0 switches it off"
+        )
+    if lighthouse.heartbeat_timeout_ms >= 1000 * config.torchft.quorum_timeout_s:
+        raise ConfigError(
+            f"lighthouse.heartbeat_timeout_ms={lighthouse.heartbeat_timeout_ms} is not below torchft.quorum_timeout_s="
+            f"{config.torchft.quorum_timeout_s}: survivors would give up before the Lighthouse notices a death"
+        )
+
+
+def time_limit_s(text: str) -> float:
+    """Seconds in Slurm's notation of a time limit: minutes, m:s, h:m:s, d-h, d-h:m or d-h:m:s; infinite if it is."""
+    if not text[0].isdigit():
+        return float("inf")
+    days, dash, rest = text.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, minutes, seconds = 0, parts[0], [*parts, 0][1]
+    return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+
+
+def _check_faults(config: Config) -> None:
+    size, alone = config.groups.nodes * config.groups.workers, config.lighthouse.kind == "none"
+    if alone and "lighthouse" in (*(fault.kind for fault in config.faults.plan), *config.faults.kinds):
+        raise ConfigError("faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed")
+    if alone and config.faults.plan and not config.groups.serve:
+        raise ConfigError(
+            "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) nobody tells a "
+            "step; use faults.mean_s, or `ftslurm inject`"
+        )
+    for kind in (*(fault.kind for fault in config.faults.plan), *config.faults.kinds):
+        if kind not in FAULTS:
+            raise ConfigError(f"faults: {kind!r} is no fault; there are {', '.join(FAULTS)}")
+    if config.faults.mean_s and not config.faults.kinds:
+        raise ConfigError("faults.mean_s is set and faults.kinds is empty: name the faults, as in faults.kinds=[kill]")
+    for fault in config.faults.plan:
+        what = f"faults.plan: {{kind: {fault.kind}, group: {fault.group}, at: {fault.at:g}, rank: {fault.rank}}}"
+        if not 0 <= fault.group < config.groups.count or not 0 <= fault.rank < size:
+            raise ConfigError(
+                f"{what}: there is no rank {fault.rank} of group {fault.group}; groups are numbered from 0 "
+                f"(groups.count={config.groups.count}), ranks too ({size} in each group)"
+            )
+        if fault.at <= 0 or (fault.at < 1 and config.job.total_steps is None):
+            raise ConfigError(
+                f"{what}: below 1, `at` is a fraction of job.total_steps, which is not set: add job.total_steps=N, or "
+                f"name a step, as in 'faults.plan=[{{group: {fault.group}, at: 50}}]'"
+            )

@@ -1,0 +1,130 @@
+"""Why did this step end? Decided from evidence, never from the launcher's exit code alone: srun turns most into 137."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from ftslurm.core.state.events import Ended
+from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
+
+
+def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
+    """The verdict on the step of `unit` that has just ended.
+
+    Strong evidence goes before weak: a lost node, a task killed for memory, a task killed by a signal, an exception.
+    A rank that is killed makes its siblings raise, and whose word arrives first is chance.
+
+    Args:
+        tasks: how many tasks the step had.
+        lighthouse_away: whether the Lighthouse was down a moment ago.
+    """
+    best = min(unit.evidence, key=_strength, default=None)
+    cause = _cause(unit, ended, best, tasks)
+    if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
+        cause = Cause.LIGHTHOUSE_LOST
+    launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # is srun itself the reason?
+    if best is None or cause in (Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
+        best = Evidence(None, None, code=ended.code, signal=ended.signal)
+    return Exit(
+        attempt=unit.attempt,
+        time=now,
+        cause=cause,
+        nodes=unit.place.nodes if unit.place else (),
+        code=best.code,
+        signal=best.signal,
+        node=best.node,
+        rank=best.task,
+        error=best.error or _said(unit.evidence) or (ended.error if launcher else None),
+        step=unit.step,
+        launched=not ended.launcher_failed,
+        healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
+        traceback="\n".join(unit.traceback.splitlines()[-TRACEBACK_LINES:]) or None,
+        ran_as=unit.ran_as,
+    )
+
+
+# What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own words for a failed dial.
+_LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
+TRACEBACK_LINES = 20
+
+
+def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
+    if unit.intent is not None:
+        return unit.intent  # also if it exits with 0 when it is told to stop: that is no success
+    if best is None:
+        if len(unit.done) == tasks or (ended.code == 0 and unit.assigned):
+            return Cause.OK
+        if ended.signal is not None:
+            return Cause.KILLED
+        if ended.launcher_failed or not unit.assigned:
+            return Cause.START_FAILED  # whatever ended, the script it was not
+        return Cause.UNKNOWN
+    if best.node_lost:
+        return Cause.NODE_LOST
+    if best.cause is not None:
+        return best.cause
+    if best.out_of_memory:
+        return Cause.OUT_OF_MEMORY
+    if best.signal is not None:
+        return Cause.KILLED
+    return Cause.USER_ERROR if best.started and unit.assigned else Cause.START_FAILED
+
+
+def _strength(evidence: Evidence) -> int:
+    if evidence.node_lost or evidence.cause is not None:
+        return 0
+    if evidence.out_of_memory:
+        return 1
+    if evidence.signal is not None:
+        return 2
+    return 3 if evidence.error is not None else 4  # equal ones: the first that came
+
+
+# What ranks say of which a peer has just died (Gloo, NCCL, TCPStore, sockets): its echo, and no reason for it.
+_ECHO = re.compile(
+    r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
+    r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|remote process (exit|has terminated)|"
+    r"timed out waiting \d+ ?ms for (recv|send)"
+)
+WORDS_S = 0.1  # when a rank is killed, its guard says so within this time of what its siblings raise
+
+
+def _said(evidence: tuple[Evidence, ...]) -> str | None:
+    return next((e.error for e in evidence if e.error and not _ECHO.search(e.error)), None)
+
+
+def silent_siblings(unit: Unit) -> tuple[str, ...]:
+    """The nodes that may be why a step of several fails: all that was said is of lost connections, and not by them.
+
+    Empty as soon as there is better evidence, or every node has said something since.
+    """
+    since = unit.failing.noticed
+    if unit.phase is not Phase.STOPPING or unit.place is None or unit.intent is not None or since is None:
+        return ()
+    echoes = {e.task for e in unit.evidence if e.error is not None and _ECHO.search(e.error)}
+    if not unit.evidence or any(_strength(e) < 3 or e.task not in echoes for e in unit.evidence):
+        return ()
+    heard = {e.node for e in unit.evidence} | {unit.hosts[task] for task in unit.done if task < len(unit.hosts)}
+    both = zip(unit.hosts, unit.pulses, strict=False)
+    heard |= {host for host, pulse in both if pulse is not None and pulse.time > since + WORDS_S}
+    return tuple(node for node in unit.place.nodes if node not in heard)
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL for 9; "signal 63" for one that has no name."""
+    names: dict[int, str] = {int(member): str(member.name) for member in signal.Signals}
+    return names.get(number, f"signal {number}")
+
+
+def describe(exit_: Exit) -> str:
+    """The verdict in a few words: "killed by SIGKILL on n2", "user_error: ValueError: no such layer"."""
+    where = f" on {exit_.node}" if exit_.node else ""
+    if exit_.cause is Cause.KILLED and exit_.signal is not None:
+        return f"killed by signal {exit_.signal} ({signal_name(exit_.signal)}){where}"
+    if exit_.cause is Cause.USER_ERROR:
+        if exit_.error:
+            return f"user_error{where}: {exit_.error}"
+        return f"user_error{where}: the script ended with exit code {exit_.code}"
+    error = f": {exit_.error}" if exit_.error else ""
+    return f"{exit_.cause.value}{where}{error}"

@@ -1,0 +1,253 @@
+"""A step is over: what it was, and what follows for its unit and for the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
+from ftslurm.core.groups.causes import classify, describe
+from ftslurm.core.groups.timings import phases
+from ftslurm.core.jobs import queue
+from ftslurm.core.state.actions import Action, AskState, Record
+from ftslurm.core.state.events import LAST_LINE, Ended
+from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunState, Unit
+from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
+
+Outcome = tuple[RunState, list[Action]]
+_AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
+_NO_START = _AT_THE_START | {Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
+# After these Slurm may know more about the node.
+_TELLING = frozenset(
+    {Cause.KILLED, Cause.UNKNOWN, Cause.NODE_LOST, Cause.HANG, Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
+)
+# After these the whole job that it ran in may be gone.
+_BY_OTHERS = frozenset({Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.UNKNOWN})
+PATIENT_STARTS = 3  # launches that reached no node, before the same words from all groups mean that none ever will
+DUD_STARTS = 3  # so many starts in a row without an address, and the Lighthouse is given up
+MOST_EXITS = 1000  # of one unit that are remembered
+MOST_SIGNS = 8  # pieces of evidence that are journaled
+TRIES = 2  # so many failed starts of every group, none of which has ever committed a step, and the run is given up
+
+
+def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    """Fold the end of a step into the state."""
+    if unit.group is None and state.ending is not None:
+        unit = replace(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
+    known = queue.job(state, unit.place.allocation) if unit.place is not None else None
+    unit = replace(unit, intent=queue.why_told(unit, known))
+    verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
+    if _never_began(event, unit, verdict):
+        return _refused(state, unit, verdict, event, now, config)
+    if independent(config):
+        verdict = _alone(verdict, state, unit, now, config)
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
+    fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
+    fields |= {"rank": verdict.rank, "error": verdict.error, "step": verdict.step}
+    fields |= {"launched": verdict.launched, "healthy_s": verdict.healthy_s}  # for a later controller, see past.py
+    noticed = unit.failing.noticed if unit.phase is Phase.STOPPING else None
+    failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now) if noticed is None else unit.failing
+    failing = replace(failing, ended=now, away=_away(unit, now if noticed is None else noticed))
+    fields |= {"noticed": round(now if noticed is None else noticed, 3), "away_since": failing.away}
+    fields["evidence"] = _signs(unit)
+    fields["traceback"] = None if verdict.cause is Cause.OK else verdict.traceback
+    fields["phases"] = None if unit.marks.joined is not None else phases(unit.marks)
+    unit, actions = progress_lines.told(unit, now)
+    actions.append(Record("step_exited", fields))
+    exits = (*unit.exits, verdict)[-MOST_EXITS:]
+    unit = replace(unit, exits=exits, marks=failing, step=None, ran_as=None, adoption=None)
+    if unit.intent is None and (event.launcher_failed or verdict.cause in _BY_OTHERS) and unit.place is not None:
+        state = queue.doubt(state, unit.place.allocation, now)
+    if (
+        unit.group is not None
+        and verdict.cause in _TELLING
+        and verdict.node is not None
+        and config.cluster.kind != "local"
+    ):
+        actions.append(AskState(verdict.node))
+    return _follows(state, unit, verdict, event, now, config, actions)
+
+
+def _follows(
+    state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config, actions: list[Action]
+) -> Outcome:
+    """What follows from a verdict for its unit and for the run."""
+    if unit.is_lighthouse:
+        return _lighthouse_ended(state, unit, verdict, now, config, actions)
+    if unit.is_standby:
+        return _standby_ended(state, unit, verdict, config, actions)
+    if verdict.cause is Cause.OK:
+        return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
+    return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+
+
+def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
+    """Whether srun has failed before there was a step: slurmctld was away, or has just restarted and refuses."""
+    heard = any(host is not None for host in unit.hosts) or bool(unit.evidence)
+    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.adoption is None
+
+
+def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
+    """A launch that Slurm has refused is no attempt: the next one has its number, its folder and its reason."""
+    number, reason = unit.attempt, unit.reason
+    exits = (*unit.exits, verdict)[-MOST_EXITS:]
+    marks = replace(unit.marks, launched=None)
+    before = replace(unit, attempt=number - 1, exits=exits, marks=marks, hosts=(), pulses=())
+    state = queue.doubt(state, unit.place.allocation if unit.place is not None else None, now)
+    state, actions = _follows(state, before, verdict, event, now, config, [])
+    after = next(u for u in state.units if u.name == unit.name)
+    again_s = round(after.due - now, 3) if after.phase is Phase.PENDING else None
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": number}
+    fields |= {"reason": verdict.error or "srun has failed without a word", "again_s": again_s}
+    actions = [action for action in actions if not isinstance(action, Record) or action.event != "restart_scheduled"]
+    return swap(state, replace(after, reason=reason)), [Record("launch_refused", fields), *actions]
+
+
+def _away(unit: Unit, noticed: float) -> float:
+    """Since when the group of a failed attempt does no work: since an earlier failure, if this one never did any."""
+    away = unit.marks.away if unit.marks.joined is None else None
+    return round(noticed, 3) if away is None else away
+
+
+def _signs(unit: Unit) -> list[str]:
+    """The evidence in words, each once; the last line that a script printed only if it has said nothing better."""
+    told = {sign.task for sign in unit.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
+    signs = (s for s in unit.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
+    return list(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
+
+
+def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Config) -> Exit:
+    """The verdict on a group without a quorum: its script does its work from the first line, and a server serves."""
+    begun = unit.marks.begun
+    verdict = replace(verdict, healthy_s=0.0 if begun is None else round(now - begun, 3))
+    others = [u for u in state.groups if not serves(u.group, config)]
+    over = all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) or len(u.done) == tasks_of(u, config) for u in others)
+    if verdict.cause is not Cause.OK or over or not serves(unit.group, config):
+        return verdict
+    error = "it has ended although groups that it serves (groups.serve) have not finished"
+    return replace(verdict, cause=Cause.USER_ERROR, code=0, error=error)
+
+
+def _lighthouse_ended(
+    state: RunState, unit: Unit, verdict: Exit, now: float, config: Config, actions: list[Action]
+) -> Outcome:
+    """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
+    if state.ending is not None:
+        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+    if unit.ready:
+        unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
+    patience_s = config.health.start_timeout_s if state.step > 0 else 0.0  # a training is not thrown away lightly
+    if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
+        reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
+        state = replace(state, ending=Ending("failed", reason))
+        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+    due = now + 1.0 if unit.exits else now
+    unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
+    return swap(state, unit), actions
+
+
+def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
+    """Whether it is down, or came back less than a quorum's time-out ago."""
+    lighthouse = state.lighthouse
+    came_back = lighthouse.marks.launched if lighthouse.attempt > 0 else None
+    recently = came_back is not None and now - came_back < config.torchft.quorum_timeout_s
+    return not independent(config) and (lighthouse.phase is not Phase.RUNNING or recently)
+
+
+def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
+    """Nobody misses a standby; it is launched again as a group would be, on its own budget."""
+    if state.ending is not None:
+        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+    own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # a lost node is not its doing
+    answer = restart.judge(own, config.restart, config.health.start_timeout_s)
+    if isinstance(answer, restart.GiveUp):
+        record = Record("standby_given_up", {"unit": unit.name, "reason": f"{describe(verdict)}; {answer.reason}"})
+        return swap(state, replace(unit, phase=Phase.FAILED)), [*actions, record]
+    due = max(answer.time, verdict.time + 1.0)
+    unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
+    return swap(state, unit), actions
+
+
+def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
+    """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
+    state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
+    if state.resuming and not any(u.phase in LIVE for u in state.groups):
+        state = replace(state, allowed_by=None)  # the Lighthouse may have seen a step of which nothing is left
+    if state.ending is not None or unit.retired:
+        return state, actions
+    finished = [u.group for u in state.groups if u.phase is Phase.SUCCEEDED and not independent(config)]
+    if finished:
+        reason = f"not restarted: group {finished[0]} had already finished, a fresh group would start a new history"
+        return state, [*actions, given_up(unit, f"{describe(verdict)}; {reason}")]
+    state, more = _blame(state, unit, config)
+    actions += more
+    hopeless = None if _got_anywhere(state, config) else _same_start_error(state) or _no_start_at_all(state)
+    if hopeless:
+        return replace(state, ending=Ending("failed", hopeless)), actions
+    answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
+    if isinstance(answer, restart.GiveUp):
+        return state, [*actions, given_up(unit, f"{describe(verdict)}; {answer.reason}")]
+    reason = f"restart: {describe(verdict)}"
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt + 1, "due": answer.time, "reason": reason}
+    unit = replace(unit, phase=Phase.PENDING, due=answer.time, reason=reason, intent=None)
+    return swap(state, unit), [*actions, Record("restart_scheduled", fields)]
+
+
+def _got_anywhere(state: RunState, config: Config) -> bool:
+    """Whether a step was ever committed; without a quorum nobody may tell one, but a script may have run a while."""
+    ran = (e.healthy_s for u in state.groups for e in u.exits) if independent(config) else ()
+    return state.step > 0 or any(seconds >= config.restart.backoff_max_s for seconds in ran)
+
+
+def _same_start_error(state: RunState) -> str | None:
+    """If every group has failed in the same words before anybody's first step, it is the script; say so at once."""
+    if not all(u.exits for u in state.groups):
+        return None
+    ends = [u.exits[-1] for u in state.groups]
+    if len(ends) == 1:
+        ends = list(state.groups[0].exits[-2:])  # one failure of one group may be chance
+    if not all(e.launched for e in ends) and min(len(u.exits) for u in state.groups) < PATIENT_STARTS:
+        return None  # slurmctld may be away for a moment
+    words = {e.error for e in ends}
+    if len(ends) < 2 or len(words) > 1 or None in words or {e.cause for e in ends} - _AT_THE_START:
+        return None
+    return f"every group failed before its first step, all in the same way: {words.pop()}"
+
+
+def _no_start_at_all(state: RunState) -> str | None:
+    """If no group has ever come to its first step, none is on its way there, and all have tried often enough."""
+    if any(u.phase is Phase.RUNNING for u in state.groups):
+        return None
+    for unit in state.groups:
+        tries = [e for e in unit.exits if e.launched]
+        if len(tries) < TRIES + (len(state.groups) == 1) or {e.cause for e in tries} - _NO_START:
+            return None
+    words = "; ".join(f"group {u.group}: {describe(u.exits[-1])}" for u in state.groups[:3])
+    return f"every group failed {TRIES} times or more before its first step ({words}): is it the script, or the nodes?"
+
+
+def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
+    """Exclude the node on which a group keeps failing, if it can go elsewhere; take it back if it fails there too."""
+    if config.cluster.kind == "local" or state.allocation is None or unit.group is None:
+        return state, []  # local nodes are all this machine
+    actions: list[Action] = []
+    node = placement.suspect(unit.exits, config.restart.window_s)
+    wrongly = [n for n, group in state.suspected if group == unit.group and n != node]
+    for other in wrongly:
+        suspected = tuple(pair for pair in state.suspected if pair != (other, unit.group))
+        state = replace(state, avoid=state.avoid - {other}, suspected=suspected)
+        actions.append(Record("node_restored", {"node": other, "reason": f"group {unit.group} fails elsewhere too"}))
+    if node is None or node in state.avoid:
+        return state, actions
+    groups = config.groups
+    taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # those that are down will want theirs back
+    if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.avoid | {node}) is None:
+        return state, actions  # there is no better place
+    reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
+    actions.append(Record("node_excluded", {"node": node, "group": unit.group, "reason": reason}))
+    return replace(state, avoid=state.avoid | {node}, suspected=(*state.suspected, (node, unit.group))), actions
+
+
+def given_up(unit: Unit, reason: str) -> Record:
+    """The journal line of a group that gets no further attempt."""
+    return Record("group_given_up", {"group": unit.group, "reason": reason})

@@ -1,0 +1,33 @@
+"""Given where the tasks of a step are, who is who?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ftslurm.core.state.model import Place, Rank
+
+
+def table(hosts: Sequence[str]) -> tuple[Rank, ...]:
+    """The rank table of one group's step.
+
+    Args:
+        hosts: hosts[task] is the node on which that task runs, in the order of Slurm's task ids.
+
+    Returns:
+        One Rank per task, in the same order. Nodes are numbered as their first task appears, workers of a node are
+        neighbours in rank, as torchrun numbers them, whatever way Slurm dealt out the tasks.
+    """
+    order = list(dict.fromkeys(hosts))
+    first = {node: sum(hosts.count(before) for before in order[:i]) for i, node in enumerate(order)}
+    seen: dict[str, int] = {}
+    out = []
+    for node in hosts:
+        local = seen.get(node, 0)
+        seen[node] = local + 1
+        out.append(Rank(rank=first[node] + local, node=node, local_rank=local, node_rank=order.index(node)))
+    return tuple(out)
+
+
+def expected(place: Place, workers: int) -> tuple[Rank, ...]:
+    """The table a step launched at `place` will have, if Slurm deals its tasks out in blocks, as it is told to."""
+    return table([node for node in place.nodes for _ in range(workers)])

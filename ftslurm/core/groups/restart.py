@@ -1,0 +1,120 @@
+"""Given how a unit has exited so far, does it run again, and when?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from ftslurm.config.schema import RestartConfig
+from ftslurm.core.state.model import Cause, Exit
+
+LAUNCH_AGAIN_S = 2.0
+FOUND_OUT_S = 120.0  # a failure so long before the loss of a node may be put down to it
+HARMLESS = frozenset(
+    {Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED}
+)  # exits that are no failure of the unit
+
+
+@dataclass(frozen=True)
+class RestartAt:
+    time: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    reason: str
+
+
+def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float) -> RestartAt | GiveUp:
+    """The restart policy for one unit.
+
+    The first failure is answered at once, the second after backoff_s, each later one after twice the wait before it,
+    up to backoff_max_s. An attempt that has committed steps for backoff_max_s was healthy: its failure counts as the
+    first again. Failures older than window_s are forgotten (Erlang's supervisors call this the restart intensity).
+    Asking twice gives the same answer: nothing is counted here.
+
+    A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group's:
+    it is tried again every LAUNCH_AGAIN_S.
+
+    Args:
+        exits: every exit of the unit, oldest first; the last one is the failure to answer.
+        launch_patience_s: for how long launches may fail in a row (health.start_timeout_s).
+    """
+    last = exits[-1]
+    if config.policy == "never":
+        return GiveUp("restart.policy=never")
+    if not last.launched:
+        in_a_row = list(takewhile(lambda e: not e.launched, reversed(exits)))
+        if last.time - in_a_row[-1].time < launch_patience_s:
+            return RestartAt(last.time + LAUNCH_AGAIN_S)
+        return GiveUp(f"srun could not start it for {launch_patience_s:g} s (health.start_timeout_s)")
+    recent = [e for e in exits if last.time - e.time < config.window_s]
+    failures = [e for e in unexplained(recent) if _is_failure(e)]
+    if len(failures) > config.max_per_group:
+        return GiveUp(
+            f"{len(failures)} failures within {config.window_s:g} s are more than restart.max_per_group="
+            f"{config.max_per_group} allows" + _hint(failures)
+        )
+    if _same_error_elsewhere(failures):
+        return GiveUp(
+            f"the same error at the same step on {_on(failures[-2])} and on {_on(last)}: it is the script, not the node"
+        )
+    in_a_chain = 0
+    for exit_ in unexplained(recent):
+        counts = _is_failure(exit_) and exit_.cause is not Cause.NODE_LOST  # it goes elsewhere: no need to wait
+        in_a_chain = (0 if exit_.healthy_s >= config.backoff_max_s else in_a_chain) + counts
+    if last.cause is Cause.NODE_LOST:
+        return RestartAt(last.time)
+    return RestartAt(last.time + wait(in_a_chain, config))
+
+
+def unexplained(exits: Sequence[Exit]) -> list[Exit]:
+    """The exits without those that the loss of a node explains, which was found out only after the next launch.
+
+    When a node dies, the ranks on the others fail first, of a closed connection; who runs there is not to blame.
+    """
+    out = []
+    for i, one in enumerate(exits):
+        after = exits[i + 1] if i + 1 < len(exits) else None
+        lost = after is not None and after.cause is Cause.NODE_LOST and after.node in one.nodes
+        if not (lost and after is not None and after.time - one.time < FOUND_OUT_S and one.cause is Cause.USER_ERROR):
+            out.append(one)
+    return out
+
+
+def _is_failure(exit_: Exit) -> bool:
+    return exit_.launched and exit_.cause not in HARMLESS
+
+
+def _same_error_elsewhere(failures: Sequence[Exit]) -> bool:
+    """Whether the last two failures are one error of the script's, at one step, on different nodes."""
+    if len(failures) < 2 or {e.cause for e in failures[-2:]} != {Cause.USER_ERROR}:
+        return False
+    before, last = failures[-2:]
+    same = before.error is not None and _plain(before.error) == _plain(last.error or "") and before.step == last.step
+    return same and set(before.nodes).isdisjoint(last.nodes)
+
+
+def _plain(error: str) -> str:
+    """An error without what differs from process to process: addresses in memory."""
+    return re.sub(r"0x[0-9a-fA-F]+", "0x", error)
+
+
+def _hint(failures: Sequence[Exit]) -> str:
+    """What to think of when all failures are alike."""
+    slow = all(e.cause is Cause.HANG for e in failures)
+    return "; if it was only slow (an evaluation, a checkpoint), raise health.hang_after_s" if slow else ""
+
+
+def _on(exit_: Exit) -> str:
+    return exit_.node or ",".join(exit_.nodes)
+
+
+def wait(failures: int, config: RestartConfig) -> float:
+    """Seconds between the n-th failure of a window and the restart that answers it: 0, b, 2b, 4b, ... at most max."""
+    if failures <= 1:
+        return 0.0
+    exponent = min(failures - 2, 40)  # 2**40 s is past every limit; larger powers overflow floats
+    return min(config.backoff_s * 2.0**exponent, config.backoff_max_s)

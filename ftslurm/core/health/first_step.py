@@ -1,0 +1,102 @@
+"""Has the training begun? If no step is committed although all scripts run, people are told what the groups do. Pure.
+
+It warns and ends nothing: only the script knows how long its first step may take. What the ranks have printed last is
+read from their logs where the record is written (ftslurm/run/first_step_report.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Action, Record
+from ftslurm.core.state.model import Phase, RunState, Unit
+from ftslurm.core.state.units import independent
+
+COMPUTING, ASKING, HAS_QUORUM, IN_COLLECTIVE, VOTING = range(5)  # the stages of a worker (worker/position.py)
+TOLD_OF = 8  # groups that a record describes
+
+
+def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Record `no_first_step` health.first_step_s after all scripts run, and again whenever twice the time has passed.
+
+    The time begins when every group that has a place has begun its script, at the first start and after a full
+    restart, and goes on while single groups fail and come back. It ends with the first committed step.
+    """
+    if config.health.first_step_s <= 0 or independent(config):
+        return state, []
+    groups = [u for u in state.groups if not u.retired]
+    begun = any(u.joined or u.adoption is not None or u.phase is Phase.SUCCEEDED for u in groups)
+    if begun or state.lost is not None or state.ending is not None:
+        return replace(state, stepless=None), []
+    running = [u for u in groups if u.phase is Phase.RUNNING]
+    if state.stepless is None:
+        coming = any(u.phase is Phase.STARTING or (u.phase is Phase.PENDING and u.waits_for is None) for u in groups)
+        return (replace(state, stepless=(now, 0.0)) if running and not coming else state), []
+    if not running or now < _due(state.stepless, config):
+        return state, []
+    seconds = round(now - state.stepless[0], 3)
+    fields: dict[str, object] = {"seconds": seconds, "reason": reason(running, config)}
+    fields["groups"] = [{"group": u.group, "attempt": u.attempt, "stage": stage(u)} for u in running[:TOLD_OF]]
+    return replace(state, stepless=(state.stepless[0], seconds)), [Record("no_first_step", fields)]
+
+
+def deadlines(state: RunState, config: Config) -> Iterator[float]:
+    """When `watch` has to be asked again even if nothing happens."""
+    if state.stepless is not None:
+        yield _due(state.stepless, config)
+
+
+def _due(stepless: tuple[float, float], config: Config) -> float:
+    since, told_s = stepless
+    return since + max(config.health.first_step_s, 2 * told_s)
+
+
+def stage(unit: Unit) -> int | None:
+    """What a group's script does, as the first of its workers that is heard; None: it has not asked for a quorum.
+
+    torchft seeks a quorum in a thread: the script may go on to its collectives and its vote, and wait there for it.
+    """
+    pulse = next((one for one in unit.pulses if one is not None), None)
+    if pulse is None or pulse.step is None or (pulse.stage == COMPUTING and unit.aborted == 0):
+        return None
+    return pulse.stage if unit.marks.quorum is not None or unit.aborted > 0 else ASKING
+
+
+def reason(running: list[Unit], config: Config) -> str:
+    """Why no step may have been committed, and what to look at or to change. The first that fits is the likeliest."""
+    stages = {u.name: stage(u) for u in running}
+    early = [u for u in running if stages[u.name] is None]
+    asking = [u for u in running if stages[u.name] == ASKING]
+    if aborted := sum(u.aborted for u in running):
+        return (
+            f"{aborted} steps were tried and none was committed: an error inside the step (see the ranks' lines), or "
+            "the script's min_replica_size is above the number of groups"
+        )
+    if len(running) < config.groups.min:
+        return f"only {len(running)} groups run, and no quorum comes with fewer than groups.min={config.groups.min}"
+    if len(early) == len(running):
+        return (
+            "no script has asked for a quorum: it still loads its model or data or computes its first step (then raise "
+            "health.first_step_s), it has caught an error, or it uses no Manager of torchft (docs/fault-tolerant.md)"
+        )
+    if asking and early:
+        return f"{_named(asking)} asked for a quorum and may wait for {_named(early)}, which has not"
+    if len(asking) == len(running) and all(u.seen is None for u in running):
+        return (
+            "all ask for a quorum and none is given: see lighthouse.log; groups.min, or the version of torchft, which "
+            "may be one that ftslurm was not tried with (docs/fault-tolerant.md)"
+        )
+    if any(stages[u.name] in (ASKING, IN_COLLECTIVE) for u in running):
+        return (
+            "they have a quorum and wait for one another: connections between the nodes may be blocked, or take the "
+            "wrong network (job.env.GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a rank has caught an error"
+        )
+    return "they have a quorum and compute: if the first step takes this long, raise health.first_step_s"
+
+
+def _named(units: Iterable[Unit]) -> str:
+    numbers = [str(u.group) for u in units]
+    more = f" and {len(numbers) - TOLD_OF} more" if len(numbers) > TOLD_OF else ""
+    return f"group{'' if len(numbers) == 1 else 's'} {', '.join(numbers[:TOLD_OF])}{more}"

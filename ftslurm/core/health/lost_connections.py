@@ -1,0 +1,122 @@
+"""A rank fails of a lost connection, and a node of its step says nothing: is it the node? Pure.
+
+In a group of several nodes the loss of one is told first by its siblings, in words that are only an echo. So a probe
+goes to the silent nodes at once; the step is not killed before its answer, for at most KILL_S, since afterwards nobody
+could tell what had died by itself; and there is no verdict, and so no next launch, before the node has answered or
+counts as lost. A rank that was killed is told of by its guard within causes.WORDS_S: then none of this happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.causes import WORDS_S, silent_siblings
+from ftslurm.core.health import silence
+from ftslurm.core.state.actions import Action, Probe
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Look, Phase, RunState, StepId, Unit
+from ftslurm.core.state.units import swap
+
+KILL_S = 1.0  # for so long at most a failed step is left as it is, for a probe to see
+
+
+def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
+    """The nodes of a failing step that are to be looked at before anything is said of it."""
+    return () if config.cluster.kind == "local" else silent_siblings(unit)
+
+
+def failed(unit: Unit, now: float, config: Config) -> Unit:
+    """A step one of whose tasks has just failed: when is it to be killed?"""
+    spared = bool(suspects(unit, config))
+    return replace(unit, due=now + KILL_S if spared else now, spared=spared)
+
+
+def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
+    """Whether the verdict on a step that has ended waits for what its nodes answer."""
+    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    open_ = unit is not None and state.ending is None and any(_open(state, unit, config))
+    return unit is not None and open_ and now < _until(unit, config)
+
+
+def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Send the probes, and put what they have shown among the evidence."""
+    actions: list[Action] = []
+    for unit in state.units if state.ending is None else ():
+        for node in suspects(unit, config):
+            look = _look(state, unit, node)
+            if look is None:
+                if now >= _noticed(unit) + WORDS_S:
+                    state, probe = _ask(state, unit, node, now)
+                    actions.append(probe)
+                continue
+            sign = _sign(state, unit, look, now, config)
+            if sign is not None:
+                down = replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
+                state = swap(state, down)
+                if sign.node_lost:
+                    state, more = silence.exclude(state, node, sign.error or "lost", now, config)
+                    actions += more
+                break
+        unit = next(u for u in state.units if u.name == unit.name)
+        if unit.spared and unit.phase is Phase.STOPPING and not any(_open(state, unit, config)):
+            state = swap(state, replace(unit, due=min(unit.due, now)))
+    return state, actions
+
+
+def deadlines(state: RunState, config: Config) -> Iterator[float]:
+    """When judge has to be asked again even if nothing is heard."""
+    for unit in state.units if state.ending is None else ():
+        for node in suspects(unit, config):
+            look = _look(state, unit, node)
+            yield _noticed(unit) + WORDS_S if look is None else look.asked + config.health.lost_after_s / 2
+            yield _until(unit, config)  # at the latest
+
+
+def _noticed(unit: Unit) -> float:
+    assert unit.failing.noticed is not None
+    return unit.failing.noticed
+
+
+def _until(unit: Unit, config: Config) -> float:
+    """For how long an answer is waited for: slurmctld may be away, and the node quite well."""
+    return _noticed(unit) + WORDS_S + config.health.lost_after_s
+
+
+def _look(state: RunState, unit: Unit, node: str) -> Look | None:
+    """The probe of a node that was on its way when the step failed, or was sent since."""
+    look = next((look for look in state.looks if look.node == node), None)
+    return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
+
+
+def _ask(state: RunState, unit: Unit, node: str, now: float) -> tuple[RunState, Probe]:
+    others = tuple(look for look in state.looks if look.node != node)
+    assert unit.place is not None
+    return replace(state, looks=(*others, Look(node, _noticed(unit), now))), Probe(node, unit.place.allocation)
+
+
+def _open(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
+    """The nodes of which nothing is known yet."""
+    for node in suspects(unit, config):
+        look = _look(state, unit, node)
+        if look is None or look.answered is None:
+            yield node
+
+
+def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -> Evidence | None:
+    """What a look at a silent node shows to have happened there; None: nothing yet, or it is well."""
+    node, task = look.node, next((t for t, host in enumerate(unit.hosts) if host == look.node), None)
+    if look.answered is None:
+        heard = silence.last_heard(state, look)
+        late = look.slurm and now >= look.asked + config.health.lost_after_s / 2
+        if late and (heard is None or heard <= _noticed(unit) + WORDS_S):
+            error = f"others lost their connection to {node}, and a probe does not reach it"
+            return Evidence(task, node, node_lost=True, error=error, stuck=True)
+        return None
+    if not look.reachable:
+        error = f"others lost their connection to {node}, and Slurm cannot start a step there"
+        return Evidence(task, node, node_lost=True, error=error, stuck=True)
+    if unit.spared and look.steps is not None and not dict(look.steps).get(str(unit.id)):
+        error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
+        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
+    return None

@@ -1,0 +1,86 @@
+"""A step is gone that was to be adopted: has it died with its node? Slurm is asked before anything is said. Pure.
+
+When a node and the controller are lost together, nobody has seen the node fall silent. What the next controller finds
+is a job that Slurm has requeued, as after preemption, or a node without the step's guard, as if that had been killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from ftslurm.config.schema import Config
+from ftslurm.core.health import silence
+from ftslurm.core.state.actions import Action, AskFate
+from ftslurm.core.state.adoption import Fate
+from ftslurm.core.state.events import Ended, NodeFate
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Marks, Phase, RunState, StepId, Unit
+from ftslurm.core.state.units import swap
+
+ANSWER_S = 5.0  # so long Slurm's answer is waited for
+RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been so because its node was lost
+
+
+def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, now: float) -> RunState:
+    """Its job is over, or was requeued, and it never answered: the verdict, for this cause, waits for Slurm's word."""
+    sign = Evidence(None, None, error=words, cause=cause, doubtful=True)
+    unit = replace(unit, phase=Phase.STOPPING, due=inf, intent=cause, adoption=None, failing=Marks(noticed=now))
+    unit = replace(unit, evidence=(*unit.evidence, sign))
+    return replace(swap(state, unit), held=(*state.held, ended))
+
+
+def holds(state: RunState, step: StepId, now: float) -> bool:
+    """Whether the verdict on a step waits for what Slurm says of its nodes."""
+    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    known = {fate.node: fate for fate in state.fates}
+    fates = [known.get(node) for node in _nodes(unit)] if unit is not None and state.ending is None else []
+    return any(fate is None or (not fate.answered and now < fate.asked + ANSWER_S) for fate in fates)
+
+
+def told(state: RunState, event: NodeFate) -> RunState:
+    """Slurm's answer about a node."""
+    fates = (
+        replace(f, answered=True, down=event.down, since=event.since) if f.node == event.node else f
+        for f in state.fates
+    )
+    return replace(state, fates=tuple(fates))
+
+
+def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Ask about the nodes of the steps in doubt; those that are down, or were a moment ago, are why."""
+    actions: list[Action] = []
+    asked = {node for unit in state.units for node in _nodes(unit)} if state.ending is None else set()
+    state = replace(state, fates=tuple(fate for fate in state.fates if fate.node in asked))
+    for node in sorted(asked - {fate.node for fate in state.fates}):
+        state = replace(state, fates=(*state.fates, Fate(node, now)))
+        actions.append(AskFate(node))
+    for unit in state.units:
+        lost = next((f for f in state.fates if f.node in _nodes(unit) and _lost(f, unit, now)), None)
+        if lost is not None:
+            how = "is down" if lost.down else "was started again"
+            error = f"{lost.node} {how}, and nothing is left of the step"
+            sign = Evidence(None, lost.node, node_lost=True, error=error, stuck=True)
+            signs = (*(sign for sign in unit.evidence if not sign.doubtful), sign)
+            state = swap(state, replace(unit, evidence=signs, intent=None))
+            if lost.down:
+                state, more = silence.exclude(state, lost.node, error, now, config)
+                actions += more
+    return state, actions
+
+
+def deadlines(state: RunState) -> Iterator[float]:
+    """When an answer is not waited for any longer."""
+    return (fate.asked + ANSWER_S for fate in state.fates if not fate.answered)
+
+
+def _nodes(unit: Unit) -> tuple[str, ...]:
+    """The nodes of a step of which it is in doubt how it ended."""
+    doubt = unit.phase in LIVE and any(sign.doubtful for sign in unit.evidence)
+    return unit.place.nodes if doubt and unit.place is not None else ()
+
+
+def _lost(fate: Fate, unit: Unit, now: float) -> bool:
+    launched = unit.marks.launched or 0.0
+    anew = fate.since is not None and launched < fate.since and now < fate.since + RECENT_S
+    return fate.answered and (fate.down or anew)

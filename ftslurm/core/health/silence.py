@@ -1,0 +1,314 @@
+"""Is a node lost? Is a group hung? Judged from what has been heard, and from what a look at the node has shown.
+
+Silence alone condemns nobody: a stopped or starved process is silent too. So halfway to health.lost_after_s a probe
+goes to the node, a step of its own, and its answer tells the three cases apart:
+
+    no answer from the node                     it is lost: excluded, its groups are placed elsewhere
+    it answers, our processes are not there     the step died without a word (its slurmstepd was killed)
+    it answers, a process of ours is stopped    hang
+    it answers, all of them are there           starved: another health.orphan_after_s, then hang
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.causes import silent_siblings
+from ftslurm.core.state.actions import Action, Probe, Record
+from ftslurm.core.state.events import Looked
+from ftslurm.core.state.model import Cause, Evidence, Look, Marks, Phase, Pulse, Returning, RunState, Unit
+from ftslurm.core.state.units import swap
+
+LOOK_AGAIN_S = (15.0, 300.0)  # a lost node is looked at after this long, then after twice that, at most every so often
+_DOWN, _DRAINS = ("down", "fail", "power"), ("drain", "maint", "reboot")
+JITTER_S = 0.25  # messages take their time: so much later or earlier is the same moment
+REFUSED_AGAIN_S = 2.0  # a probe that Slurm has refused is sent again after this long
+LIGHTHOUSE_STALL_S = 5.0  # a Lighthouse that stands still for longer is relaunched: every group waits for it
+_ALONE = 3  # if so many nodes fall silent at once, and no other is heard, it is we who are cut off
+
+
+class Silence(NamedTuple):
+    """A unit, one of its nodes, and since when nothing has been heard of the unit from there."""
+
+    unit: Unit
+    node: str
+    since: float  # when it last was, or was launched
+
+
+def silences(state: RunState) -> Iterator[Silence]:
+    """Every (unit, node) that should be heard, and when it last was."""
+    for unit in state.units:
+        if unit.phase not in (Phase.STARTING, Phase.RUNNING) or unit.place is None or unit.marks.launched is None:
+            continue
+        for node in dict.fromkeys(unit.place.nodes):
+            if next((task for task, host in enumerate(unit.hosts) if host == node), None) in unit.done:
+                continue  # the first task of a node speaks for it, and has ended well: others may take their time
+            heard = [pulse.time for host, pulse in zip(unit.hosts, unit.pulses, strict=False) if host == node and pulse]
+            yield Silence(unit, node, max(heard, default=unit.marks.launched))
+
+
+def _over(unit: Unit) -> float | None:
+    """When a unit was last heard all of whose tasks have ended well; None: it is not such a one."""
+    if unit.phase is not Phase.RUNNING or not unit.hosts or len(unit.done) < len(unit.hosts):
+        return None
+    return max((pulse.time for pulse in unit.pulses if pulse is not None), default=unit.marks.launched)
+
+
+def suspicious_s(config: Config) -> float:
+    """After how much silence a probe is sent: half of what makes a node lost, but not after one late heartbeat."""
+    return max(config.health.lost_after_s / 2, min(2 * config.health.heartbeat_s, config.health.lost_after_s))
+
+
+def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Send probes to nodes that have fallen silent; bring down what runs on lost ones, and what is dead or stopped."""
+    if state.ending is not None:
+        return state, []
+    health, actions = config.health, list[Action]()
+    for unit in state.units:
+        over = _over(unit)
+        if over is not None and now >= over + health.lost_after_s:  # its srun waits for a node that is gone
+            state = swap(state, replace(unit, phase=Phase.STOPPING, due=now))
+    every = sorted(silences(state), key=lambda silence: silence.since)  # where a node is the key, its latest wins
+    quiet = [silence for silence in every if now >= silence.since + suspicious_s(config)]
+    looks = {look.node: look for look in state.looks}
+    for node, since in {silence.node: silence.since for silence in reversed(quiet)}.items():
+        look = looks.get(node)
+        if look is None:
+            actions.append(Record("node_silent", {"node": node, "seconds": round(now - since, 3)}))
+        if look is None or _stale(look, now, config):
+            look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
+            actions.append(Probe(node, _allocation(state, node)))
+        looks[node] = replace(look, heard=last_heard(state, look))
+    state = replace(state, looks=tuple(looks.values()))
+    if _cut_off(state, {silence.node: silence.since for silence in every}, now, config):
+        return state, actions
+    for silence in quiet:
+        if now < silence.since + health.lost_after_s:
+            continue
+        unit = next(u for u in state.units if u.name == silence.unit.name)
+        if unit.phase not in (Phase.STARTING, Phase.RUNNING):
+            continue
+        evidence = _judge(silence, looks[silence.node], now, config)
+        if evidence is not None:
+            state, more = condemn(state, unit, evidence, silence.since, now, config)
+            actions += more
+    return state, actions
+
+
+def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Drop the looks at nodes that are no longer under suspicion: all is heard again, or brought down."""
+    after = suspicious_s(config)
+    quiet = {silence.node for silence in silences(state) if now >= silence.since + after and state.ending is None}
+    quiet |= {node for unit in state.units for node in silent_siblings(unit)}  # echo.py waits for the answer
+    return replace(state, looks=tuple(look for look in state.looks if look.node in quiet)), []
+
+
+def _allocation(state: RunState, node: str) -> str | None:
+    """The job whose node it is; None: the controller's own allocation."""
+    if state.allocation is not None and node in state.allocation.nodes:
+        return None
+    jobs = (job.name for job in state.jobs if node in job.nodes)
+    places = (u.place.allocation for u in state.units if u.place is not None and node in u.place.nodes)
+    return next((name for name in (*jobs, *places) if name is not None), None)
+
+
+def _stale(look: Look, now: float, config: Config) -> bool:
+    """Whether a look has to be repeated: it is old, or slurmctld was away."""
+    if look.again is not None:
+        return now >= look.again
+    if look.answered is not None:
+        return now >= look.answered + config.health.lost_after_s
+    return not look.slurm and now >= look.asked + config.health.lost_after_s
+
+
+def last_heard(state: RunState, look: Look) -> float | None:
+    """When anything was last heard from a node under suspicion, also from steps that are over meanwhile."""
+    both = (pair for u in state.units for pair in zip(u.hosts, u.pulses, strict=False))
+    words = [pulse.time for host, pulse in both if host == look.node and pulse is not None]
+    return max([*words, *([] if look.heard is None else [look.heard])], default=None)
+
+
+def _judge(silence: Silence, look: Look, now: float, config: Config) -> Evidence | None:
+    """What is wrong with a unit that has been silent for health.lost_after_s; None: not known yet, or nothing."""
+    unit, node, since = silence
+    seconds = now - since
+    task = next((t for t, host in enumerate(unit.hosts) if host == node), None)
+    elsewhere = (
+        look.heard is not None and now < look.heard + config.health.lost_after_s / 2
+    )  # it is another step's word
+    if look.answered is None and not elsewhere:
+        if not look.slurm or now < look.asked + config.health.lost_after_s / 2:
+            return None  # while slurmctld is away a probe proves nothing, and nothing could be launched elsewhere
+        return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
+    if look.answered is not None and not look.reachable and not elsewhere:
+        return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")
+    letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
+    if task is None and (letters != "" or now < since + 2 * config.health.lost_after_s):
+        return None  # it has not said hello yet: a container may take its time, and health.start_timeout_s judges
+    if letters == "":
+        error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
+        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
+    if letters is not None and "T" in letters:
+        error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
+        return Evidence(task, node, error=error, cause=Cause.HANG)
+    if now < since + config.health.orphan_after_s:
+        return None
+    error = f"{node} answers, but nothing was heard of its guard for {seconds:.0f} s (health.orphan_after_s)"
+    return Evidence(task, node, error=error, cause=Cause.HANG)
+
+
+def _lost(task: int | None, node: str, error: str) -> Evidence:
+    return Evidence(task, node, node_lost=True, error=error, stuck=True)
+
+
+def _cut_off(state: RunState, last: dict[str, float], now: float, config: Config) -> bool:
+    """Whether it is rather this node that has lost its network: every other one is silent, and there are several."""
+    here = state.allocation.nodes[:1] if state.allocation is not None else ()
+    others = [since for node, since in last.items() if node not in here]
+    half, patience = config.health.lost_after_s / 2, config.health.orphan_after_s
+    return len(others) >= _ALONE and all(since + half <= now < since + patience for since in others)
+
+
+def condemn(
+    state: RunState, unit: Unit, evidence: Evidence, since: float, now: float, config: Config
+) -> tuple[RunState, list[Action]]:
+    """Bring a unit down for what has been found; a lost node is left out."""
+    failing = Marks(detect_s=round(now - since, 3), noticed=now)
+    down = replace(
+        unit, phase=Phase.STOPPING, due=now, failing=failing, evidence=(*unit.evidence, evidence), intent=evidence.cause
+    )
+    if evidence.node_lost:
+        assert evidence.node is not None
+        return exclude(swap(state, down), evidence.node, evidence.error or "lost", now, config)
+    return swap(state, down), []
+
+
+def exclude(state: RunState, node: str, reason: str, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Leave a lost node out, until a look at it shows that it has come back.
+
+    One that was only suspected is lost from now on: what its group does elsewhere no longer brings it back.
+    """
+    suspected = tuple(pair for pair in state.suspected if pair[0] != node)
+    if config.cluster.kind == "local" or (node in state.avoid and suspected == state.suspected):
+        return state, []
+    returning = (*state.returning, Returning(node, now, now + LOOK_AGAIN_S[0]))
+    state = replace(state, avoid=state.avoid | {node}, returning=returning, suspected=suspected)
+    return state, [Record("node_excluded", {"node": node, "reason": reason})]
+
+
+def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Bring down a Lighthouse that is stopped, or whose event loop stands still, though its guard answers."""
+    unit = state.lighthouse
+    pulse = unit.pulses[0] if unit.pulses else None
+    if state.ending is not None or unit.phase is not Phase.RUNNING or pulse is None:
+        return state, []
+    stood = pulse.time - pulse.moved
+    if pulse.state != "T" and (pulse.step is None or stood < LIGHTHOUSE_STALL_S):
+        return state, []
+    how = "is stopped (SIGSTOP)" if pulse.state == "T" else f"has stood still for {stood:.0f} s"
+    evidence = Evidence(0, unit.hosts[0], error=f"the Lighthouse {how}, every group waits for it", cause=Cause.HANG)
+    return condemn(state, unit, evidence, pulse.moved, now, config)
+
+
+def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Look at lost nodes that the run still has, ever more seldom. The others may be asked for again after a while."""
+    if state.ending is not None:
+        return state, []
+    actions: list[Action] = []
+    returning = []
+    window_s = config.restart.window_s
+    for back in state.returning:
+        if now >= back.next_look:
+            where = next((job.name for job in state.jobs if job.alive and back.node in job.nodes), None)
+            if where is not None or (state.allocation is not None and back.node in state.allocation.nodes):
+                actions.append(Probe(back.node, where))
+            elif state.polled and now >= back.since + window_s:  # Slurm hands it out only if it is up
+                reason = f"it was left out {window_s:g} s ago (restart.window_s), and is in no job of the run"
+                actions.append(Record("node_restored", {"node": back.node, "reason": reason}))
+                state = replace(state, avoid=state.avoid - {back.node})
+                continue
+            wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
+            back = replace(back, next_look=now + wait, looks=back.looks + 1)
+        returning.append(back)
+    return replace(state, returning=tuple(returning)), actions
+
+
+def slurm_answered(state: RunState) -> RunState:
+    """slurmctld has answered a question that was asked together with the probes."""
+    return replace(state, looks=tuple(replace(look, slurm=True) for look in state.looks))
+
+
+def told_of(
+    state: RunState, node: str, word: str, reason: str, now: float, config: Config
+) -> tuple[RunState, list[Action]]:
+    """Slurm's opinion of a node. One that is down gets no further step; one that is drained only if no other is free:
+    Slurm still starts the job's steps there, but whoever drains it wants it back."""
+    drains = word.startswith(_DRAINS)
+    shunned = state.shunned | {node} if drains else state.shunned - {node}
+    why = f"Slurm says {word}" + (f": {reason}" if reason and reason != "none" else "")
+    news: list[Action] = []
+    if drains and node not in state.shunned:
+        news.append(Record("node_shunned", {"node": node, "reason": why}))
+    state = replace(state, shunned=shunned)
+    if word.startswith(_DOWN):
+        state, more = exclude(state, node, why, now, config)
+        news += more
+    return state, news
+
+
+def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[Action]]:
+    """A probe's answer: to a suspicion, or about a node that was lost."""
+    if answer.refused:
+        again = now + REFUSED_AGAIN_S
+        looks = tuple(replace(look, again=again) if look.node == answer.node else look for look in state.looks)
+        return replace(state, looks=looks), []
+    looks = tuple(
+        look
+        if look.node != answer.node
+        else replace(look, answered=now, reachable=answer.reachable, steps=answer.steps)
+        for look in state.looks
+    )
+    state = replace(state, looks=looks)
+    if answer.reachable and any(back.node == answer.node for back in state.returning):
+        returning = tuple(back for back in state.returning if back.node != answer.node)
+        state = replace(state, avoid=state.avoid - {answer.node}, returning=returning)
+        return state, [Record("node_restored", {"node": answer.node, "reason": "a step can be started there again"})]
+    return state, []
+
+
+def deadlines(state: RunState, config: Config) -> Iterator[float]:
+    """When watch or restore have to be asked again even if nothing is heard."""
+    if state.ending is not None:
+        return
+    half = config.health.lost_after_s / 2
+    for silence in silences(state):
+        yield silence.since + suspicious_s(config)
+        yield silence.since + 2 * half
+        yield silence.since + 4 * half
+        yield silence.since + config.health.orphan_after_s
+    yield from (over + 2 * half for unit in state.units if (over := _over(unit)) is not None)
+    for look in state.looks:
+        yield look.asked + half
+        yield look.asked + 2 * half
+        if look.answered is not None:
+            yield look.answered + 2 * half
+        if look.again is not None:
+            yield look.again
+    yield from (back.next_look for back in state.returning)
+
+
+def beat(unit: Unit, task: int, pulse: Pulse) -> Unit:
+    """The unit after a sign of life of one of its tasks."""
+    pulses = list(unit.pulses) or [None] * len(unit.hosts)
+    if task < len(pulses):
+        old = pulses[task]
+        if old is not None and (old.step, old.stage) == (pulse.step, pulse.stage):
+            same = abs(old.moved - pulse.moved) < JITTER_S
+            pulse = replace(pulse, moved=old.moved if same else pulse.moved)
+        if pulse.state == "T":
+            pulse = replace(pulse, stopped=pulse.time if old is None or old.stopped is None else old.stopped)
+        pulses[task] = pulse
+    return replace(unit, pulses=tuple(pulses))

@@ -1,0 +1,272 @@
+"""What Slurm says of the jobs that give groups their nodes, folded into the state. Pure; supply.py acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Action, CancelJobs, Record, StartPilot
+from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
+from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Marks, Phase, RunState, StepId, Unit
+from ftslurm.core.state.units import swap
+
+Outcome = tuple[RunState, list[Action]]
+TOLD_S = 1.5  # when Slurm has told a step to end, it may take so long to say why
+BUSY_S = 2.0  # how often Slurm is asked while a job is between two states
+SETTLES_S = 60.0  # for at most so long after the last change
+SLOW = 20  # times as long as the last answer took must lie between two questions
+RARE_S = 300.0  # however slow slurmctld is
+WARNS_EARLY_S = 60.0  # Slurm's warning before the time limit may come so much too soon
+DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is tried again after this long
+MISSING_S = 3.0  # a pilot may be slower to begin than the first step in its job
+PILOT_AGAIN_S = 30.0
+REFUSED_S = (15.0, 300.0)  # after a refusal sbatch is tried again: at first, and at the most
+BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING")
+ENDS = {
+    "PREEMPTED": Cause.PREEMPTED,
+    "TIMEOUT": Cause.TIME_LIMIT,
+    "DEADLINE": Cause.TIME_LIMIT,
+    "NODE_FAIL": Cause.NODE_LOST,
+    "BOOT_FAIL": Cause.NODE_LOST,
+    "OUT_OF_MEMORY": Cause.OUT_OF_MEMORY,
+    "CANCELLED": Cause.CANCELLED,
+}
+
+
+def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Outcome:
+    """Fold one of Slurm's answers, or a pilot's word, into the state."""
+    match event:
+        case JobsSeen():
+            return _seen(state, event, now, config)
+        case JobsUnknown(took_s):
+            wait = max(config.cluster.poll_s, 2 * took_s, 2 * (now - state.next_poll))
+            return replace(state, next_poll=now + min(wait, RARE_S)), []
+        case Submitted():
+            return _submitted(state, event, now)
+        case JobLeaving(name, cause, why):
+            return _leaving(state, name, cause, why, now, config)
+        case RequeueRefused(name, error):
+            why = f"it cannot be requeued ({error})"
+            return update(state, name, dismissed=why, asked=None), [lost(state, name, why), CancelJobs((name,))]
+
+
+def job(state: RunState, name: str | None) -> Job | None:
+    """The job of this name."""
+    return next((one for one in state.jobs if one.name == name), None)
+
+
+def update(state: RunState, name: str, **changes: object) -> RunState:
+    """The state with a job changed."""
+    jobs = tuple(replace(one, **changes) if one.name == name else one for one in state.jobs)  # type: ignore[arg-type]
+    return replace(state, jobs=jobs)
+
+
+def living(state: RunState, name: str) -> Iterator[Unit]:
+    """The units that have a step in this job."""
+    return (u for u in state.units if u.phase in LIVE and u.place is not None and u.place.allocation == name)
+
+
+def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
+    """A guard has looked for the pilot of its job, which is on the job's first node."""
+    one = job(state, unit.place.allocation) if unit.place is not None else None
+    if one is None or one.nodes[:1] != unit.hosts[task : task + 1] or there == (one.unheld is None):
+        return state
+    return update(state, one.name, unheld=None if there else now)
+
+
+def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
+    """Start another pilot in jobs whose own is gone although they run: it holds the job, and may lead the run."""
+    actions: list[Action] = []
+    for one in state.jobs if state.ending is None else ():
+        missing = one.unheld is not None and now >= one.unheld + MISSING_S
+        if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
+            why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
+            record = Record("pilot_restarted", {"allocation": one.name, "node": one.nodes[0], "reason": why})
+            actions += [record, StartPilot(one.name, one.id or one.name, one.nodes[0])]
+            state = update(state, one.name, piloted=now)
+    return state, actions
+
+
+def pilot_deadlines(state: RunState) -> Iterator[float]:
+    """When keep_pilots has to be asked again."""
+    for one in state.jobs:
+        if one.unheld is not None:
+            yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
+
+
+def lost(state: RunState, name: str, reason: str, now_is: str | None = None) -> Record:
+    """The journal line of a job that gives no nodes any more. `now_is`: Slurm's word for it; None: we dismiss it."""
+    known = job(state, name)
+    nodes = list(known.nodes) if known is not None else []
+    return Record("allocation_lost", {"allocation": name, "nodes": nodes, "reason": reason, "state": now_is})
+
+
+def leaves(one: Job, cause: Cause, why: str) -> Record:
+    """The journal line of a job that is about to end."""
+    return Record("allocation_leaving", {"allocation": one.name, "cause": cause.value, "reason": why})
+
+
+def doubt(state: RunState, name: str | None, now: float) -> RunState:
+    """A step in this job was ended by others: Slurm is asked at once whether the job still runs."""
+    known = job(state, name)
+    if known is None or known.state != "RUNNING":
+        return state
+    return replace(update(state, known.name, doubted=now), next_poll=min(state.next_poll, now))
+
+
+def holds(state: RunState, step: StepId, now: float) -> bool:
+    """Whether the verdict on a step that has ended waits for Slurm's word on the job that it was told to end with."""
+    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    if unit is None or unit.told is None or unit.intent is not None or unit.place is None or state.ending is not None:
+        return False
+    known = job(state, unit.place.allocation)
+    return known is not None and known.doubted is not None and now < unit.told + TOLD_S
+
+
+def is_told(unit: Unit, evidence: Evidence) -> bool:
+    """Whether a sign is that of a step in a job beside the controller's, which is told to end and not dead yet."""
+    there = unit.phase is Phase.RUNNING and unit.place is not None and unit.place.allocation is not None
+    return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
+
+
+def why_told(unit: Unit, known: Job | None) -> Cause | None:
+    """For what cause a step is brought down whose job ends; None: for none that is known.
+
+    A pilot knows only its signal, which preemption and scancel have in common, and slurmstepd says the same of both.
+    squeue tells preemption: it is asked before the verdict (holds).
+    """
+    told = known.leaving if known is not None and unit.told is not None else None
+    cause = unit.intent or told
+    cancelled = (
+        known is not None and not known.preempted and any(sign.cause is Cause.CANCELLED for sign in unit.evidence)
+    )
+    return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
+
+
+def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
+    old = next((one for one in state.asking if one.pool == event.pool), Asking(event.pool, 0))
+    rest = tuple(one for one in state.asking if one.pool != event.pool)
+    if event.error:
+        wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
+        refused = Asking(event.pool, 0, old.refusals + 1, now + wait, event.error)
+        record = Record("allocation_refused", {"pool": event.pool, "reason": event.error, "again_s": wait})
+        return replace(state, asking=(*rest, refused)), [record] if event.error != old.error else []
+    known = {one.name for one in state.jobs}
+    new = tuple(Job(name, event.pool, born=now, since=now) for name in event.names if name not in known)
+    return replace(state, asking=rest, jobs=(*state.jobs, *new), next_poll=min(state.next_poll, now + BUSY_S)), []
+
+
+def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, config: Config) -> Outcome:
+    known = job(state, name)
+    if known is None or known.leaving is not None or not known.alive:
+        return state, []
+    early = known.ends is None or now < known.ends - config.cluster.signal_s - WARNS_EARLY_S
+    if cause is Cause.TIME_LIMIT and early:  # preemption gives it a new, near end, of which Slurm warns as of any
+        cause = Cause.PREEMPTED
+    if cause is Cause.TIME_LIMIT and known.ends is not None:
+        return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
+    state = update(state, name, leaving=cause)
+    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [leaves(known, cause, why)]
+
+
+def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
+    actions: list[Action] = []
+    shown = {one.name: one for one in event.jobs}
+    known = {one.name for one in state.jobs}
+    strangers = tuple(
+        Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(state, new))
+        for name, new in shown.items()
+        if name not in known
+    )
+    state = replace(state, jobs=(*state.jobs, *strangers))
+    for old in state.jobs:
+        new = shown.get(old.name)
+        if new is None and event.whole and old.born < event.asked and old.state != "GONE":
+            new = replace(old, state="GONE", nodes=(), reason="")
+        if new is not None:
+            state, more = _changed(state, old, new, now)
+            actions += more
+    if not event.whole:
+        return state, actions
+    jobs = tuple(one for one in state.jobs if one.alive or one.state != "GONE")
+    looks = tuple(replace(look, slurm=True) for look in state.looks)  # slurmctld was there (health.py)
+    state = replace(state, polled=True, jobs=jobs, looks=looks)
+    wait = max(config.cluster.poll_s, SLOW * event.took_s)
+    if any(unsettled(one, now) for one in jobs):
+        wait = max(BUSY_S, SLOW * event.took_s)
+    return replace(state, next_poll=now + min(wait, RARE_S)), actions
+
+
+def _was_leaving(state: RunState, new: Job) -> Cause | None:
+    """Why a job that was there under an earlier controller is about to end; None: it is not, or is another by now."""
+    return next((j.leaving for j in state.leaving if j.name == new.name and new.began and new.began <= j.since), None)
+
+
+def unsettled(one: Job, now: float) -> bool:
+    """Whether its next state is awaited."""
+    between = one.state in BETWEEN or (one.state == "PENDING" and one.reason == "BeginTime")
+    waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
+    return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
+
+
+def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
+    """One job, and what that means for what runs in it."""
+    actions: list[Action] = []
+    fields: dict[str, object]
+    had = bool(old.nodes)  # until it is journaled that they are gone
+    ran, runs = old.state == "RUNNING" and had, new.state == "RUNNING" and bool(new.nodes)
+    again = old.began is not None and new.began is not None and new.began > old.began + 5.0  # requeued, and back
+    same = had and old.nodes == new.nodes and not again
+    now_is = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends)
+    now_is = replace(now_is, doubted=None)
+    if old.state != new.state:
+        now_is = replace(now_is, since=now, tried=-inf)
+    if runs and not same:
+        now_is = replace(now_is, nodes=new.nodes, began=new.began or now, ends=new.ends)
+        now_is = replace(now_is, leaving=None if old.state else old.leaving, left=None, asked=None)
+        now_is = replace(now_is, unheld=None, piloted=-inf, preempted=False)
+        fields = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool, "ends": new.ends}
+        if old.dismissed is None:
+            actions.append(Record("allocation_granted", fields))
+        if now_is.leaving is not None:
+            actions.append(leaves(old, now_is.leaving, "as the controller before knew"))
+    elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
+        actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
+    now_is = replace(now_is, preempted=now_is.preempted or (runs and new.preempted))
+    if runs and now_is.leaving is None and new.preempted:
+        now_is = replace(now_is, leaving=Cause.PREEMPTED)
+        actions.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
+    if ran and new.state in BETWEEN:
+        now_is = replace(now_is, doubted=now)
+    elif had and not runs and new.state not in BETWEEN:
+        if old.dismissed is None:
+            how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
+            actions.append(lost(state, old.name, how, new.state))
+        cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or ENDS.get(new.state)
+        cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
+        now_is = replace(now_is, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
+        for unit in living(state, old.name):
+            state = swap(state, _brought_down(unit, old, cause, _how(new), now))
+    if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
+        waits: dict[str, object] = {"allocation": new.name, "reason": new.reason, "pool": old.pool}
+        actions.append(Record("allocation_pending", waits))
+    return replace(state, jobs=tuple(now_is if one.name == old.name else one for one in state.jobs)), actions
+
+
+def _how(new: Job) -> str:
+    if new.state == "PENDING":
+        return "Slurm has requeued it"
+    return "Slurm knows it no more" if new.state == "GONE" else f"Slurm job {new.state}"
+
+
+def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> Unit:
+    """What ran in a job that has ended: its srun may hang, and is not waited for."""
+    node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
+    doubtful = unit.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
+    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True, doubtful=doubtful)
+    if unit.phase is Phase.STOPPING:
+        return replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
+    failing = Marks(noticed=now)
+    return replace(unit, phase=Phase.STOPPING, due=now, failing=failing, evidence=(*unit.evidence, sign), intent=cause)

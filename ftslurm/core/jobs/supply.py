@@ -1,0 +1,312 @@
+"""How many jobs does the run need beside the controller's, and which does it need no more? Pure.
+
+Level, not edge: what is wanted is compared with what there is. A job that waits in the queue counts as there, and so
+does one that Slurm has requeued, so its requeue and ours never make two.
+
+    array mode   a pilot for each group that has not finished, and for each standby (per pool, see cluster.ranges)
+    steps mode   a satellite for each group that has no place in the controller's own allocation, and as many as the
+                 lost nodes have left too few of cluster.spare_nodes (cluster.replace)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.jobs import queue
+from ftslurm.core.jobs.queue import Outcome, living, update
+from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, Record, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.state.events import NodesLeft
+from ftslurm.core.state.model import Asking, Cause, Job, Phase, RunState, Unit
+from ftslurm.core.state.units import pool_of
+
+LEAVES_S = 5.0  # after its group has left, Slurm has so long to end or requeue a pilot itself; then we requeue it
+SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
+AGAIN_S = 20.0  # an order that Slurm has not followed is repeated after this long
+BETWEEN_S = 10.0  # a job that is ending may yet come back to the queue; after this long it is not waited for
+MOST_EXCLUDED = 100  # nodes that are named to sbatch
+SHORT_S = 60.0  # a node that is lost for less is not replaced while there is a spare one
+SAVES_S = 30.0  # a checkpoint may take so long
+SPARE_S = 5.0  # between the end of a group's grace time and that of its job
+HOPELESS = 4  # refusals in a row, after which a group without a place counts as one that will get none
+
+
+def array(config: Config) -> bool:
+    """Whether all nodes come from pilots."""
+    return config.cluster.kind == "slurm" and config.cluster.mode == "array"
+
+
+def uses_jobs(config: Config) -> bool:
+    """Whether the run may have jobs beside the controller's."""
+    return array(config) or (config.cluster.kind == "slurm" and config.cluster.replace)
+
+
+def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
+    """Whether a group without a place can still hope for one."""
+    if not uses_jobs(config):
+        return False
+    pool = pool_of(unit.group, config)
+    if config.cluster.pilots is not None:  # none is ever asked for: only one that has no group yet will do
+        there = [one for one in state.jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S]
+        return not state.polled or not state.jobs or any(not any(living(state, one.name)) for one in there)
+    if any(one.alive and one.pool == pool for one in state.jobs):
+        return True
+    refused = next((one.refusals for one in state.asking if one.pool == pool), 0)
+    return refused < HOPELESS and (may_ask(config) or array(config))
+
+
+def handover_at(one: Job, config: Config) -> float | None:
+    """From when on a running job's successor is asked for, and its group may move there; None: it has no time limit."""
+    if one.ends is None or one.began is None:
+        return None
+    whole, signal_s = one.ends - one.began, config.cluster.signal_s
+    return one.ends - max(min(config.cluster.handover_s, whole / 2), min(2 * signal_s, whole * 3 / 4))
+
+
+def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
+    """Whether a job gives nodes, or will, for longer than it takes to replace it."""
+    if one.dismissed is not None:
+        return False
+    if one.state in queue.BETWEEN and now < one.since + BETWEEN_S:
+        return True
+    if not one.alive or not state.avoid.isdisjoint(one.nodes):
+        return False
+    if one.leaving is not None:
+        return _requeues(one, config)
+    limit = handover_at(one, config)
+    return limit is None or now < limit or not may_ask(config)
+
+
+def _requeues(one: Job, config: Config) -> bool:
+    """Whether a job that is about to end comes back by itself, or is made to."""
+    return config.cluster.requeue and (one.leaving is not Cause.TIME_LIMIT or not may_ask(config))
+
+
+def may_ask(config: Config) -> bool:
+    """Whether jobs may be submitted; the tasks of an array that was submitted by hand can only be requeued."""
+    return config.cluster.replace and config.cluster.pilots is None
+
+
+def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
+    """How many jobs a pool needs."""
+    groups = [u for u in state.groups if pool_of(u.group, config) == pool]
+    open_ = [u for u in groups if u.phase not in (Phase.SUCCEEDED, Phase.FAILED) and not u.retired]
+    if array(config):
+        standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
+        return len(open_) + (standbys if open_ else 0)
+    there = {one.name for one in state.jobs if one.alive}
+    away = sum((u.place is not None and u.place.allocation in there) or u.waits_for is not None for u in open_)
+    return max(away, _instead(state, len(open_), now, config) if pool == 0 else 0)
+
+
+def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
+    """How many satellites keep up cluster.spare_nodes: one for each group that has no place of its own, were all lost
+    that has been spent. A lost node has SHORT_S to come back."""
+    if config.cluster.spare_nodes == 0 or state.allocation is None:
+        return 0
+    out = {back.node for back in state.returning if now >= back.since + SHORT_S} | {node for node, _ in state.suspected}
+    sound = sum(node not in out for node in state.allocation.nodes)
+    shares = -(-groups // config.groups.per_node)
+    missing = min(state.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
+    return max(0, -(-missing // config.groups.nodes))
+
+
+def _gone(state: RunState) -> frozenset[str]:
+    """Nodes that Slurm has taken out of the controller's job: when it gives them to another, they are well again."""
+    known = {back.node for back in state.returning} | {node for node, _ in state.suspected}
+    own = state.allocation.nodes if state.allocation is not None else ()
+    return state.avoid - known - set(own)
+
+
+def _bad(state: RunState) -> tuple[str, ...]:
+    """The nodes that no job is to get."""
+    return tuple(sorted(state.avoid - _gone(state)))[:MOST_EXCLUDED]
+
+
+def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
+    """Slurm has said which nodes the controller's job still has. It never gives back one that it has found down; but
+    another job may get it when it is well, so those that wait in the queue need not avoid it any more."""
+    if state.allocation is None or state.allocation.nodes == event.nodes:
+        return state, []
+    gone = [node for node in state.allocation.nodes if node not in event.nodes]
+    why = "Slurm has taken it out of the job"
+    records = [Record("node_excluded", {"node": node, "reason": why}) for node in gone if node not in state.avoid]
+    state = replace(
+        state,
+        allocation=replace(state.allocation, nodes=tuple(n for n in state.allocation.nodes if n not in gone)),
+        avoid=state.avoid | set(gone),
+        returning=tuple(back for back in state.returning if back.node not in gone),
+        suspected=tuple(pair for pair in state.suspected if pair[0] not in gone),
+    )
+    waiting = [one for one in state.jobs if one.alive and one.state == "PENDING"] if gone and may_ask(config) else []
+    return state, [*records, *(Exclude(one.name, _bad(state)) for one in waiting)]
+
+
+def recover(state: RunState, now: float, config: Config) -> Outcome:
+    """Use a node again that Slurm had taken out of the controller's job and has given to another one of this run."""
+    back = [(node, one.name) for one in state.jobs if one.usable for node in one.nodes if node in _gone(state)]
+    words = "Slurm has given it to the run again, in job"
+    records: list[Action] = [Record("node_restored", {"node": node, "reason": f"{words} {job}"}) for node, job in back]
+    return replace(state, avoid=state.avoid - {node for node, _ in back}), records
+
+
+def supply(state: RunState, now: float, config: Config) -> Outcome:
+    """Ask for the jobs that are missing, take leave of those that are not needed, keep an eye on all of them."""
+    actions: list[Action] = []
+    if state.ending is not None or state.allocation is None or not uses_jobs(config):
+        return state, actions
+    if state.polled:
+        for pool in range(len(config.cluster.ranges) + 1):
+            state, more = _balance(state, pool, now, config)
+            actions += more
+        state, more = _requeue(state, now, config)
+        actions += more
+    busy = array(config) or any(one.alive for one in state.jobs) or not state.polled
+    doubtful = busy and any(not look.slurm for look in state.looks)  # while Slurm is away, no node is judged
+    if busy and (doubtful or now >= state.next_poll):
+        actions.append(AskJobs())
+        state = replace(state, next_poll=now + queue.RARE_S)  # until the answer comes
+    return state, actions
+
+
+def settle(state: RunState, now: float, config: Config) -> Outcome:
+    """Note which jobs their group has left, and try those again about which Slurm does not answer."""
+    for one in state.jobs:
+        if one.doubted is not None and now >= one.doubted + queue.DOUBT_S:
+            state = update(state, one.name, doubted=None)
+        busy = any(living(state, one.name))
+        if one.leaving is not None and one.left is None and not busy:
+            state = update(state, one.name, left=now)
+    return state, []
+
+
+def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
+    actions: list[Action] = []
+    mine = [one for one in state.jobs if one.pool == pool]
+    have = [one for one in mine if lasts(one, state, now, config)]
+    asking = next((one for one in state.asking if one.pool == pool), Asking(pool, 0))
+    missing = wanted(state, pool, now, config) - len(have) - asking.count
+    if missing > 0 and now >= asking.again and (may_ask(config) or (not mine and _asks_first(config))):
+        bad = _bad(state)
+        rest = tuple(one for one in state.asking if one.pool != pool)
+        asking = replace(asking, count=asking.count + missing, again=now)
+        state = replace(state, asking=(*rest, asking))
+        fields: dict[str, object] = {"pool": pool, "count": missing, "exclude": list(bad)}
+        actions += [Record("allocation_requested", fields), RequestJobs(pool, missing, bad)]
+    spare = len(have) - wanted(state, pool, now, config) if asking.count == 0 else 0
+    idle = [one for one in have if not any(_needs(state, one, pool, config))]
+    pending = [one for one in reversed(idle) if one.state != "RUNNING"]
+    over = [*pending, *(one for one in reversed(idle) if one.state == "RUNNING")][: max(0, spare)]
+    out: dict[str, str] = {one.name: "it is not needed any more" for one in over}
+    for one in mine:
+        if one.alive and one not in have and one.state == "RUNNING" and not any(living(state, one.name)):
+            gone = sorted(state.avoid.intersection(one.nodes))
+            if gone and may_ask(config):
+                out[one.name] = f"{', '.join(gone)} is lost or bad"
+            elif one.leaving is not None and not _requeues(one, config):
+                out[one.name] = f"its group has left it ({one.leaving.value})"
+            elif not gone and len(have) >= wanted(state, pool, now, config):
+                out[one.name] = "its time limit is near, and its successor is there"
+    state, more = _dismiss(state, out)
+    return state, actions + more
+
+
+def _asks_first(config: Config) -> bool:
+    """Whether the jobs the run begins with are for us to submit."""
+    return array(config) and config.cluster.pilots is None
+
+
+def _needs(state: RunState, one: Job, pool: int, config: Config) -> Iterator[Unit]:
+    """Who runs in a job, or was running there and will be launched there again."""
+    yield from living(state, one.name)
+    for unit in state.groups:
+        there = unit.place is not None and unit.place.allocation == one.name
+        if there and unit.phase is Phase.PENDING and not unit.retired and pool_of(unit.group, config) == pool:
+            yield unit
+
+
+def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
+    if not out:
+        return state, []
+    actions: list[Action] = []
+    for name, why in out.items():
+        actions.append(queue.lost(state, name, why))
+        state = update(state, name, dismissed=why)
+    return state, [*actions, CancelJobs(tuple(out))]
+
+
+def _requeue(state: RunState, now: float, config: Config) -> Outcome:
+    """Make a pilot that its group had to leave come back, and cut the wait of those that Slurm has requeued."""
+    actions: list[Action] = []
+    for one in state.jobs:
+        due = now >= one.tried + AGAIN_S
+        if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, config):
+            if now >= one.left + LEAVES_S and due:
+                fields: dict[str, object] = {"allocation": one.name, "reason": one.leaving and one.leaving.value}
+                actions += [Record("allocation_requeued", fields), RequeueJob(one.name)]
+                state = update(state, one.name, asked="requeue", tried=now)
+                state = replace(state, next_poll=min(state.next_poll, now + queue.BUSY_S))
+        elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime") and due and now >= one.since + SETTLED_S:
+            actions.append(StartNow(one.name))
+            state = update(state, one.name, asked="start", tried=now)
+    return state, actions
+
+
+def over(state: RunState) -> tuple[str, ...]:
+    """The jobs that are left when the run ends."""
+    return tuple(one.name for one in state.jobs if one.alive or one.state in queue.BETWEEN)
+
+
+def comes(state: RunState, unit: Unit, config: Config) -> Job | None:
+    """The job that a group without a place may get next, the first such group the oldest; None: there is none."""
+    pool = pool_of(unit.group, config)
+    waiting = [u.name for u in state.groups if u.phase is Phase.PENDING and pool_of(u.group, config) == pool]
+    every = [one for one in state.jobs if one.alive and one.pool == pool and not one.usable]
+    there = [one for one in every if one.state != "RUNNING"] or every  # those that may be ending bring nothing new
+    index = waiting.index(unit.name) if unit.name in waiting else 0
+    return there[min(index, len(there) - 1)] if there else None
+
+
+def waits_for(state: RunState, unit: Unit, config: Config) -> str | None:
+    """What a group without a place waits for, in Slurm's words; None: for no job."""
+    mine = comes(state, unit, config)
+    if mine is None and config.cluster.pilots is not None:
+        return "a task of the array, of which none is left for it"
+    if mine is None:
+        asking = next((one for one in state.asking if one.pool == pool_of(unit.group, config)), None)
+        if asking is None or not asking.error:
+            return "a job of its own" if array(config) or (asking is not None and asking.count) else None
+        return f"a job that sbatch refuses: {asking.error}"
+    if mine.leaving is not None:
+        return f"the requeue of Slurm job {mine.name}"
+    told = f": {mine.reason}" if mine.reason not in ("", "None") else ""
+    return f"Slurm job {mine.name} ({'ending' if mine.state == 'RUNNING' else mine.state.lower() + told})"
+
+
+def deadlines(state: RunState, now: float, config: Config) -> Iterator[float]:
+    """When supply or vacate have to be asked again even if nothing is heard."""
+    if state.ending is not None or not uses_jobs(config):
+        return
+    if array(config) or any(one.alive for one in state.jobs) or not state.polled:
+        yield state.next_poll
+    yield from (one.again for one in state.asking)
+    yield from (back.since + SHORT_S for back in state.returning)
+    yield from (u.told + queue.TOLD_S for u in state.units if u.told is not None)
+    for one in state.jobs:
+        if not one.alive and one.state not in queue.BETWEEN:
+            continue
+        yield one.tried + AGAIN_S
+        yield one.since + SETTLED_S
+        yield one.since + BETWEEN_S
+        if one.left is not None:
+            yield one.left + LEAVES_S
+        if one.doubted is not None:
+            yield one.doubted + queue.DOUBT_S
+        limit = handover_at(one, config)
+        if limit is not None and one.ends is not None:
+            yield limit
+            yield (limit + one.ends) / 2
+            yield one.ends - config.cluster.signal_s
+            yield one.ends - config.stop.grace_s - SPARE_S - SAVES_S
+            yield one.ends - config.stop.grace_s - SPARE_S

@@ -1,0 +1,64 @@
+"""What does the Lighthouse have to be told about the groups, and they about it? Pure.
+
+Level, not edge: what each should know is compared with what it has been told. So a relaunched Lighthouse, which has
+been told nothing, is told everything. Only our own (`lighthouse.kind=ftslurm`) takes orders; either kind may move.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.state.actions import Action, NewHistory, Redirect
+from ftslurm.core.state.model import LIVE, Announce, Evict, Phase, RunState, Unit
+
+
+def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """The orders that the Lighthouse has not been given yet."""
+    lighthouse = state.lighthouse
+    if config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
+        return state, []
+    told = state.told or (None,) * len(state.groups)
+    wanted = tuple(_order(unit, state) for unit in state.groups)
+    new = [order for order, old in zip(wanted, told, strict=True) if order is not None and not _same(order, old)]
+    if new:
+        both = zip(wanted, told, strict=True)
+        state = replace(state, told=tuple(old if order is None or _same(order, old) else order for order, old in both))
+    actions: list[Action] = [*new]  # the dead first: none of them may be in the new history
+    if state.resuming and state.allowed_by != lighthouse.id:
+        actions.append(NewHistory(lighthouse.id, state.resume_step))
+        state = replace(state, allowed_by=lighthouse.id)
+    return state, actions
+
+
+def redirect(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Tell the groups that were assigned to a Lighthouse elsewhere where it is now."""
+    url = state.lighthouse_url
+    groups = tuple(
+        replace(u, lighthouse=url) if u.phase in LIVE and u.lighthouse not in (None, url) else u for u in state.groups
+    )
+    both = zip(groups, state.groups, strict=True)
+    actions: list[Action] = [Redirect(u.id, url) for u, old in both if u != old and url is not None]
+    return (replace(state, groups=groups), actions) if actions else (state, [])
+
+
+def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
+    """What it should know of one group: the store of the attempt that lives, or up to which attempt all are over.
+
+    An attempt is over at the first sign of failure, before its step has ended: survivors wait until it is evicted.
+    When the whole run is being brought to its end, however, its groups may take their last steps together.
+    """
+    assert unit.group is not None
+    store = None if unit.store is None else f"{unit.store[0]}:{unit.store[1]}/store"  # worker/addresses.py
+    left = bool(unit.hosts) and len(unit.done) == len(unit.hosts)  # it has finished; Slurm may take a while to say so
+    over = left or unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
+    if not over and store is not None:
+        return Announce(state.lighthouse.id, unit.group, unit.attempt, store)
+    last = unit.attempt if over else unit.attempt - 1
+    return Evict(state.lighthouse.id, unit.group, last, store if over else None) if last >= 0 else None
+
+
+def _same(order: Announce | Evict, old: Announce | Evict | None) -> bool:
+    if isinstance(order, Evict) and isinstance(old, Evict):
+        return (order.id, order.attempt) == (old.id, old.attempt)
+    return order == old

@@ -1,0 +1,118 @@
+"""A checkpoint now; and a run whose job is about to end goes on in another one. Pure.
+
+Whoever brings down the last groups that hold the training's state has it saved before: `ask`, and when `answered` says
+so, go on. The groups are told by the rule `save`, also those that come later. A checkpoint that is being saved already
+is not asked for twice, and nobody who does not save (a script of its own kind) is waited for longer than was said.
+
+The roll-over of steps mode is made of it: at Slurm's warning before the time limit a checkpoint is asked for, the
+training goes on until it is there, the groups are brought down, and the controller has its job started again
+(ftslurm/submission/requeue.py). Not if the next job would have nothing to go on from, or would come no further.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.exits import Outcome
+from ftslurm.core.lineage import continuity
+from ftslurm.core.state.actions import Action, Record, SaveNow
+from ftslurm.core.state.events import Checkpointed, JobEnds
+from ftslurm.core.state.model import Ending, Phase, RunState
+from ftslurm.core.state.saving import GOES_ON, SaveAsked
+from ftslurm.core.state.units import independent, swap
+
+
+def ask(state: RunState, now: float, patience_s: float) -> RunState:
+    """Ask for a checkpoint of the present step, or a later one; for how long it is waited is `patience_s`."""
+    restarts = state.resuming or state.lost is not None  # nobody holds more than the checkpoint they start from
+    step = state.newest if restarts else max(1, state.step)
+    return replace(state, saving=SaveAsked(step, now + patience_s))
+
+
+def answered(state: RunState, now: float) -> bool:
+    """Whether there is no more reason to wait: it is there, or could not be saved, or does not come."""
+    saving = state.saving
+    if saving is None or state.newest >= saving.step or saving.error is not None or now >= saving.until:
+        return True
+    return all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) for u in state.groups)
+
+
+def checkpointed(state: RunState, event: Checkpointed) -> RunState:
+    """A group has saved a checkpoint, or could not."""
+    if event.error is None:
+        return replace(state, newest=event.step)
+    if state.saving is None or event.step < state.saving.step:
+        return state
+    return replace(state, saving=replace(state.saving, error=event.error))
+
+
+def save(state: RunState, now: float, config: Config) -> Outcome:
+    """Tell every group whose script runs, once."""
+    saving = state.saving
+    if saving is None or answered(state, now) or state.ending is not None:
+        return state, []
+    actions: list[Action] = []
+    for unit in state.groups:
+        if unit.phase is Phase.RUNNING and unit.wanted < saving.step:
+            state = swap(state, replace(unit, wanted=saving.step))
+            actions.append(SaveNow(unit.id, saving.step))
+    return state, actions
+
+
+def begin(state: RunState, event: JobEnds, now: float, config: Config) -> Outcome:
+    """The job will end soon."""
+    if state.rolling is not None or state.ending is not None:
+        return state, []
+    state = replace(state, rolling=Ending(GOES_ON, event.reason, event.cause, event.by))
+    if not independent(config):  # else nobody speaks for all: each group's script saves in its own way, or not at all
+        state = ask(state, now, event.left_s)
+    fields: dict[str, object] = {"reason": event.reason, "by": event.by, "seconds": round(event.left_s, 1)}
+    return state, [Record("roll_over", fields)]
+
+
+def roll(state: RunState, now: float, config: Config) -> Outcome:
+    """When the checkpoint is there, or does not come: bring the groups down."""
+    if state.rolling is None or state.ending is not None or not answered(state, now):
+        return state, []
+    return replace(state, ending=state.rolling), []
+
+
+def verdict(state: RunState, config: Config) -> Ending:
+    """How a run ends whose last step is gone: one that was to go on is stopped if it cannot."""
+    ending = state.ending
+    assert ending is not None
+    if ending.outcome != GOES_ON:
+        return ending
+    why_not = _why_not(state, config)
+    if why_not is not None:
+        return replace(
+            ending, outcome="stopped", reason=f"{ending.reason}; the run does not go on by itself: {why_not}"
+        )
+    saving, found = state.saving, state.checkpoint
+    ours = found is not None and found.step is not None
+    whence = f"the checkpoint of step {found.step}" if found is not None and ours else "where its script has saved"
+    if ours and saving is not None and state.newest < saving.step:
+        whence += f" (a newer one could not be saved: {saving.error or 'not in time, see cluster.signal_s'})"
+    return replace(ending, outcome="requeued", reason=f"{ending.reason}; the run goes on from {whence}")
+
+
+def _why_not(state: RunState, config: Config) -> str | None:
+    """Why another job could not go on with this run, and what to set; None: it can."""
+    if independent(config) and config.restart.on_state_loss != "checkpoint":
+        return (
+            "ftslurm does not know how its groups (lighthouse=none) save and restore; if their scripts go on where "
+            "they were, say so with restart.on_state_loss=checkpoint"
+        )
+    if state.stepping_since is None:
+        return "no step was committed in this job, and the next would come no further: ask for more with cluster.time"
+    why_not = None if independent(config) else continuity.why_no_restart(state.checkpoint, config)
+    if why_not is not None:
+        return why_not
+    step = state.checkpoint.step if state.checkpoint is not None else None
+    if step is not None and step <= state.origin:
+        return (
+            f"no checkpoint was saved in this job, the newest is that of step {step} with which it began, and the next "
+            f"would come no further: ask for more with cluster.time, or warn earlier with cluster.signal_s"
+        )
+    return None

@@ -1,0 +1,259 @@
+"""The steps of an earlier controller that run on are adopted by this one: no group is restarted for it. Pure.
+
+A step lives on if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not been
+requeued since (Live.home). What the guards say is put together when all tasks have: then the unit is what it was, and
+the normal flow goes on from there. A step that cannot be reached is brought down and counts as failed, so there are
+never two of one group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config.schema import Config, most_groups
+from ftslurm.core.groups.exits import Outcome, ended
+from ftslurm.core.groups.timings import phases, recovery_s, since
+from ftslurm.core.health import node_fate
+from ftslurm.core.jobs import queue
+from ftslurm.core.state.actions import Action, Attach, Record
+from ftslurm.core.state.adoption import Adoption
+from ftslurm.core.state.events import Adopted, Ended
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
+from ftslurm.core.state.past import Live, Past
+from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
+from ftslurm.core.state.units import swap, tasks_of
+
+AGAIN_S = 2.0  # an srun that could not start is tried again after this long
+_NO_JOB = (
+    "Invalid job id",
+    "expired",
+    "already complet",
+    "node configuration is not available",
+)  # what srun says if trying again is of no use
+_ALIVE = ("RUNNING", "SUSPENDED", "SIGNALING", "RESIZING")
+
+
+def opened(state: RunState, past: Past, homes: frozenset[str], now: float, config: Config) -> Outcome:
+    """The units as the earlier controller has left them.
+
+    What had finished has finished, what still can run is to be adopted, and what was lost together with the Slurm job
+    of that controller has ended.
+
+    Args:
+        homes: where this controller runs, see Live.home.
+    """
+    actions: list[Action] = []
+    here = config.cluster.mode == "array" or past.home in homes  # else all that there was went with the job
+    over, live = dict(past.over) if here else {}, {step.unit: step for step in past.live}
+    for unit in state.units:
+        step = live.get(unit.name)
+        if unit.name in over:
+            ends = (Exit(unit.attempt, now, Cause.OK, ()),) if over[unit.name] == Phase.SUCCEEDED.value else ()
+            state = swap(state, replace(unit, phase=Phase(over[unit.name]), exits=(*unit.exits, *ends)))
+        elif step is not None and (step.home is None or step.home in homes):
+            state = swap(state, _left_behind(unit, step, now))
+        elif step is not None:
+            unit, record = _gone(unit, step, past, now)
+            state, actions = swap(state, unit), [*actions, record]
+    if not any(unit.adoption for unit in state.groups):
+        return state, actions
+    resuming = past.resuming is not None
+    went_on = replace(
+        state,
+        step=past.step,
+        saved=past.saved,
+        injected=frozenset(range(past.drilled)),
+        released=past.step > 0 and not resuming,
+        resuming=resuming,
+        resume_step=past.resuming or 0,
+        stepping_since=now if past.step > 0 else None,
+    )
+    return went_on, actions
+
+
+def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, Record]:
+    """A step that was lost with its controller's job, which Slurm has started again since, or with its machine.
+
+    A controller that is told of its job's end says how its steps end; so one that has said nothing was lost with its
+    node, and Slurm has ended what ran on the other nodes.
+    """
+    beside = next((one.place.nodes[:1] for one in past.live if one.unit == LIGHTHOUSE), ()) or (past.host,)
+    cause, node, error = Cause.PREEMPTED, None, "Slurm has ended it with its job"
+    if unit.is_lighthouse:
+        cause, error = Cause.CANCELLED, "it has ended with the controller before"
+    elif beside[0] in step.place.nodes:
+        cause, node, error = Cause.NODE_LOST, beside[0], f"{beside[0]} was lost, with the controller"
+    exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": step.attempt, "code": None}
+    fields |= {"signal": None, "cause": cause.value, "node": node, "rank": None, "error": error, "step": None}
+    fields |= {"launched": True, "healthy_s": 0.0, "noticed": round(now, 3), "with_job": True, "evidence": []}
+    fields["away_since"] = round(now, 3) if step.joined is not None or step.away is None else step.away
+    return replace(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_)), Record(
+        "step_exited", fields | {"traceback": None, "phases": None}
+    )
+
+
+def scaled(state: RunState, past: Past, config: Config) -> RunState:
+    """As many groups as `ftslurm scale` had made them."""
+    if past.groups is None:
+        return state
+    last, count = dict(past.attempts), min(past.groups, most_groups(config))
+    more = [group_unit(group) for group in range(len(state.groups), count)]
+    new = [Unit(name, len(state.groups) + i, attempt=last.get(name, -1)) for i, name in enumerate(more)]
+    parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[count:])
+    return replace(state, groups=(*state.groups[:count], *new), parked=parked)
+
+
+def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:
+    """Restarts that were due go on waiting: their backoff is not cut short by another controller."""
+    latest = now + config.restart.backoff_max_s  # the clock of another node may be wrong
+    for one in past.scheduled:
+        unit = next((unit for unit in state.groups if unit.name == one.unit), None)
+        if unit is not None:
+            due = min(max(now, one.due), latest)
+            state = swap(
+                state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))
+            )
+    return state
+
+
+def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
+    """Nodes that were left out still are, and the lost ones among them are looked at first of all."""
+    for out in past.left_out if config.cluster.kind != "local" else ():
+        state = replace(state, avoid=state.avoid | {out.node})
+        if out.group is None:
+            state = replace(state, returning=(*state.returning, Returning(out.node, out.since, now)))
+        else:
+            state = replace(state, suspected=(*state.suspected, (out.node, out.group)))
+    return state
+
+
+def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
+    hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
+    return replace(
+        unit,
+        phase=Phase.STARTING,
+        attempt=live.attempt,
+        place=live.place,
+        ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
+        reason="adopted",
+        hosts=hosts,
+        pulses=(Pulse(now, moved=now),) * len(hosts),  # it is given the time to be heard
+        ready=frozenset({0} if unit.is_lighthouse else ()),  # not a dud, should it not be reached
+        marks=Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined),
+        adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
+    )
+
+
+def attach(state: RunState, now: float, config: Config) -> Outcome:
+    """Go to the steps that are to be adopted, once Slurm has said that their jobs still run."""
+    actions: list[Action] = []
+    for unit in state.units:
+        adoption, place = unit.adoption, unit.place
+        if adoption is None or adoption.asked or now < adoption.again or place is None:
+            continue
+        if place.allocation is None:  # in our own job, or on our machine
+            actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
+            state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
+            continue
+        job = queue.job(state, place.allocation)
+        moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
+        if job is not None and job.id and job.state == "RUNNING" and not moved:
+            actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
+            state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
+        elif moved or (state.polled and (job is None or job.state not in (*_ALIVE, *queue.BETWEEN))):
+            words = f"job {place.allocation} has ended while no controller was there"
+            now_is = None if job is None or moved else job.state
+            over, cause = Ended(unit.id, None, checkpoint=state.checkpoint), queue.ENDS.get(now_is or "")
+            more: list[Action] = []
+            if cause is None:  # it was requeued, or is forgotten: its node may be why
+                state = node_fate.gone(state, unit, Cause.PREEMPTED, words, over, now)
+            else:
+                sign = Evidence(None, None, error=words, cause=cause)
+                unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
+                state, more = ended(over, swap(state, unit), unit, now, config)
+            gone = [] if moved else [queue.lost(state, str(place.allocation), words, now_is or "GONE")]
+            actions += [*more, *gone]
+    return state, actions
+
+
+def deadlines(state: RunState) -> list[float]:
+    """When to go again to a step whose srun could not start."""
+    return [u.adoption.again for u in state.units if u.adoption is not None and not u.adoption.asked]
+
+
+def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> RunState | None:
+    """The way to a step has ended; the state if that is to be tried again, because srun itself has failed."""
+    adoption = unit.adoption
+    if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
+        return None
+    late = now >= adoption.since + config.health.orphan_after_s  # by now it has ended itself
+    if late or any(words in (event.error or "") for words in _NO_JOB):
+        return None
+    state = queue.doubt(state, unit.place.allocation if unit.place else None, now)
+    return swap(state, replace(unit, adoption=replace(adoption, asked=False, again=now + AGAIN_S)))
+
+
+def never_reached(unit: Unit) -> Unit:
+    """The Lighthouse of an earlier controller has ended while nobody led: that was no failed start."""
+    if not unit.is_lighthouse or unit.adoption is None:
+        return unit
+    words = "it had ended before this controller came"
+    return replace(unit, evidence=(*unit.evidence, Evidence(None, None, error=words, cause=Cause.UNKNOWN)))
+
+
+def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    """The guard of one task has said what it knows; with the last of them the unit is what it was."""
+    adoption = unit.adoption
+    if adoption is None:
+        return state, []
+    words = (*(word for word in adoption.words if word.task != event.word.task), event.word)
+    known = unit.assigned or event.word.assigned  # also if the others' words do not come: its script has begun
+    unit = replace(unit, adoption=replace(adoption, words=words), assigned=known)
+    if len(words) < tasks_of(unit, config) or unit.phase not in LIVE:
+        return swap(state, unit), []
+    unit = _as_it_was(unit, now, config)
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
+    fields |= {"nodes": list(unit.place.nodes) if unit.place else [], "step": unit.step, "slurm_step": unit.slurm_step}
+    fields |= {"allocation": unit.place.allocation if unit.place else None, "seconds": round(now - adoption.since, 3)}
+    fields["standby"] = None if unit.ran_as is None else str(unit.ran_as)
+    state = swap(state, unit)
+    runs = unit.group is not None and unit.phase is Phase.RUNNING
+    records: list[Action] = [Record("step_adopted", fields)]
+    if unit.step is not None and adoption.joined is None:  # while nobody led
+        unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
+        records.append(joined(unseen, {"step": unit.step, "quorum_id": None, "participants": None}, now))
+    return replace(state, released=state.released or runs), records
+
+
+def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
+    """The journal line of a group that has committed its first step: `seen` says which, and with whom."""
+    marks, fields = unit.marks, {"group": unit.group, "attempt": unit.attempt, **seen}
+    times = {"seconds": since(marks.launched, now), "recovery_s": recovery_s(marks, now), "phases": phases(marks)}
+    return Record("group_joined", {**fields, **times})
+
+
+def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
+    """What the words of all tasks together say of a unit."""
+    assert unit.adoption is not None
+    words, first = unit.adoption.words, unit.adoption.joined
+    ready = frozenset(word.task for word in words if word.ready)
+    assigned, begun = all(word.assigned for word in words), all(word.begun for word in words)
+    steps = [word.step for word in words if word.step is not None]
+    marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(words) else None)
+    unit = replace(
+        unit,
+        adoption=None,
+        ready=ready,
+        assigned=assigned,
+        store=next((word.store for word in words if word.store is not None), None),
+        lighthouse=words[0].lighthouse if assigned else None,
+        floor=max(word.floor for word in words),
+        step=max(steps, default=None),
+        marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
+        due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
+    )
+    if unit.phase is Phase.STOPPING or unit.is_lighthouse:
+        return unit  # it says its address next
+    runs = len(ready) == len(words) if unit.is_standby else begun
+    return replace(unit, phase=Phase.RUNNING if runs else Phase.STARTING)

@@ -1,0 +1,82 @@
+"""Parameter servers: where they are, who has to be told, and how far they are. Pure.
+
+A server that is brought back has another address. So every group's guards forward to it (worker/forward.py) and are
+told when it goes and when it is there again; level, not edge, as with the Lighthouse (orders.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups import fault_drills
+from ftslurm.core.groups.timings import phases, recovery_s
+from ftslurm.core.state.actions import Action, Record, Servers
+from ftslurm.core.state.events import Served, Serving, SessionOpened
+from ftslurm.core.state.model import LIVE, Phase, RunState, Unit
+from ftslurm.core.state.units import independent, serves, swap
+
+
+def urls(state: RunState, config: Config) -> tuple[str, ...]:
+    """Where the server of each serving group is, in the order of their ids; empty: nowhere at the moment."""
+    serving = (unit for unit in state.groups if serves(unit.group, config))
+    return tuple(unit.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
+
+
+def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Tell the groups that were assigned to servers elsewhere where these are now."""
+    if not config.groups.serve or state.ending is not None:
+        return state, []
+    there, actions = urls(state, config), list[Action]()
+    for unit in state.groups:
+        if unit.phase in LIVE and unit.assigned and unit.servers != there:
+            state = swap(state, replace(unit, servers=there))
+            actions.append(Servers(unit.id, there))
+    return state, actions
+
+
+def observe(
+    event: Serving | Served | SessionOpened, state: RunState, unit: Unit, now: float, config: Config
+) -> tuple[RunState, list[Action]]:
+    """What was seen of a parameter server; where groups have a quorum, a script's own is its own business."""
+    if not independent(config):
+        return state, []
+    if isinstance(event, Served):
+        return _served(event, state, unit, now, config)
+    return _serving(event, state, unit, now) if isinstance(event, Serving) else _opened(event, state, unit, now)
+
+
+def _serving(event: Serving, state: RunState, unit: Unit, now: float) -> tuple[RunState, list[Action]]:
+    """A server is up."""
+    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt, "url": event.url}
+    unit, times = _back(unit, now)
+    return swap(state, replace(unit, url=event.url)), [Record("serving", fields | times)]
+
+
+def _opened(event: SessionOpened, state: RunState, unit: Unit, now: float) -> tuple[RunState, list[Action]]:
+    """A group has a session with a server; its first is when it is back."""
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "sessions": event.sessions}
+    unit, times = _back(unit, now)
+    return swap(state, unit), [Record("session_opened", fields | times)]
+
+
+def _served(event: Served, state: RunState, unit: Unit, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """How far a server is. The step of the run is its step, also if that goes back."""
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
+    actions: list[Action] = [Record("progress", fields | {"sessions": event.sessions})]
+    if event.step is not None and serves(unit.group, config):
+        state = swap(replace(state, step=event.step), replace(unit, step=event.step))
+        for group in state.groups:
+            state, drills = fault_drills.planned(state, group, now, config, event.step)
+            actions += drills
+    return state, actions
+
+
+def _back(unit: Unit, now: float) -> tuple[Unit, dict[str, object]]:
+    """The unit, which does its work from now on, and what its way there took, if this is news."""
+    marks = unit.marks
+    if marks.joined is not None:
+        return unit, {}
+    unit = replace(unit, marks=replace(marks, joined=now))
+    seconds = None if marks.launched is None else round(now - marks.launched, 3)
+    return unit, {"seconds": seconds, "recovery_s": recovery_s(marks, now), "phases": phases(unit.marks)}

@@ -1,0 +1,370 @@
+"""What has happened, folded into the state. One function per kind of event; what to do about it is decide.py's."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from functools import singledispatch
+
+from ftslurm.config.schema import Config
+from ftslurm.core import parameter_servers
+from ftslurm.core.groups import fault_drills, progress_lines, ranks
+from ftslurm.core.groups.exits import Outcome, ended
+from ftslurm.core.groups.launching import fence, rank_fields
+from ftslurm.core.groups.timings import since
+from ftslurm.core.health import lost_connections, node_fate, silence
+from ftslurm.core.jobs import queue, scale, supply
+from ftslurm.core.lineage import continuity, rollover, takeover
+from ftslurm.core.state.actions import Action, Assign, Begin, Broken, Record
+from ftslurm.core.state.events import (
+    Adopted,
+    Alive,
+    Checkpointed,
+    Dumped,
+    Ended,
+    Event,
+    Explained,
+    FirstQuorum,
+    Granted,
+    Hello,
+    InjectAsked,
+    InjectRefused,
+    JobEnds,
+    JobEvent,
+    LighthouseUp,
+    Looked,
+    NodeFate,
+    NodesLeft,
+    NodeState,
+    Progressed,
+    QuorumBroken,
+    QuorumRefused,
+    QuorumSeen,
+    Ready,
+    Restored,
+    ScaleAsked,
+    ScriptDone,
+    Served,
+    Serving,
+    SessionOpened,
+    StepEvent,
+    StopAsked,
+    StoreUp,
+    TaskDone,
+    TaskFailed,
+    Traced,
+    Warned,
+)
+from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Marks, Phase, Pulse, RunState, Unit
+from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.units import independent, swap, tasks_of
+
+LONGEST_TRACEBACK = 8000  # characters that are kept
+CRASHES = (signal.SIGABRT, signal.SIGSEGV)
+MOST_WARNINGS = 20  # different ones, of a run
+
+
+def observe(state: RunState, event: Event, now: float, config: Config) -> Outcome:
+    """Fold one event into the state; the actions are the records it leaves and the answers it calls for at once."""
+    if isinstance(event, JobEvent):
+        return queue.observe(state, event, now, config)
+    if isinstance(event, ScaleAsked):
+        return scale.observe(state, event, now, config)
+    if isinstance(event, Granted):
+        fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
+        known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
+        state = replace(state, allocation=event.allocation, had=len(event.allocation.nodes), polled=known)
+        granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
+        state, ends = continuity.opened(state, event, now, config)
+        return state, granted + ends
+    if isinstance(event, NodesLeft):
+        return supply.nodes_left(silence.slurm_answered(state), event, config)
+    if isinstance(event, Looked):
+        return silence.looked(state, event, now)
+    if isinstance(event, NodeState):
+        return silence.told_of(state, event.node, event.state, event.reason, now, config)
+    if isinstance(event, NodeFate):
+        return node_fate.told(state, event), []
+    if isinstance(event, InjectAsked):
+        return fault_drills.asked(state, event, now)
+    if isinstance(event, StopAsked):
+        if event.by == "srun" and state.ending is not None:
+            return state, []  # every srun says the same
+        record = Record("command", {"what": "stop", "by": event.by, "reason": event.reason})
+        if state.ending is not None and not _forbids(state.ending, event):
+            return _explained(state, event), [record]
+        ending = Ending(event.outcome, event.reason, event.cause, event.by, now + event.wait_s)
+        return replace(state, ending=ending), [record]
+    if isinstance(event, JobEnds):
+        return rollover.begin(state, event, now, config)
+    if isinstance(event, Explained):
+        return replace(state, ending=state.ending and replace(state.ending, until=0.0)), []
+    unit = next((u for u in state.units if u.id == event.id), None)
+    if unit is None or unit.phase not in LIVE:
+        return state, []  # a late word of an attempt that is over
+    return _step_event(event, state, unit, now, config)
+
+
+def _forbids(ending: Ending, event: StopAsked) -> bool:
+    """Whether the run was to go on in another job, and now is not: somebody stops it, or cancels the job."""
+    slurms_own = event.by == "slurm" or (event.by == "SIGTERM" and ending.by == "srun")
+    return ending.outcome == GOES_ON and not slurms_own
+
+
+def _explained(state: RunState, event: StopAsked) -> RunState:
+    """Slurm has said why it ends the run, a moment after it began to."""
+    ending = state.ending
+    if ending is None or ending.by != "SIGTERM" or event.by != "slurm" or event.cause is Cause.CANCELLED:
+        return state
+    for unit in state.groups:
+        if unit.phase is Phase.STOPPING and unit.intent is ending.cause:
+            state = swap(state, replace(unit, intent=event.cause))
+    return replace(state, ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
+
+
+@singledispatch
+def _step_event(event: StepEvent, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    raise TypeError(event)
+
+
+@_step_event.register
+def _(event: Hello, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    hosts = list(unit.hosts)
+    if event.task < len(hosts):
+        hosts[event.task] = event.node
+    unit = replace(unit, hosts=tuple(hosts), slurm_step=event.slurm_step or unit.slurm_step)
+    unit = silence.beat(unit, event.task, Pulse(now, moved=now))
+    if None not in hosts and unit.marks.hello is None:
+        unit = replace(unit, marks=replace(unit.marks, hello=now))
+    return swap(state, unit), []
+
+
+@_step_event.register
+def _(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return takeover.said(event, state, unit, now, config)
+
+
+@_step_event.register
+def _(event: Alive, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    pulse = Pulse(event.time, event.state, event.step, event.stage, event.time - event.since_s)
+    state = state if event.pilot is None else queue.pilot_seen(state, unit, event.task, event.pilot, now)
+    return swap(state, silence.beat(unit, event.task, pulse)), []
+
+
+@_step_event.register
+def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    unit = replace(unit, ready=unit.ready | {event.task})
+    actions: list[Action] = []
+    if len(unit.ready) == tasks_of(unit, config):
+        fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
+        fields |= {"seconds": since(unit.marks.launched, now), "slurm_step": unit.slurm_step}
+        warm = unit.is_standby and unit.phase is Phase.STARTING  # not if it is being brought down
+        unit = replace(unit, marks=replace(unit.marks, ready=now), phase=Phase.RUNNING if warm else unit.phase)
+        table = ranks.table([str(h) for h in unit.hosts])
+        if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
+            fields["ranks"] = [rank_fields(r) for r in table]  # Slurm dealt the tasks out in another order
+        actions.append(Record("step_ready", fields))
+    return swap(state, unit), actions
+
+
+@_step_event.register
+def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, store=(event.addr, event.port))), []
+
+
+@_step_event.register
+def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    if unit.phase is not Phase.STARTING:
+        return state, []  # it is being brought down already
+    fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
+    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url, "slurm_step": unit.slurm_step}
+    up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
+    state = replace(swap(state, up), lighthouse_url=event.url)
+    return state, [] if unit.reason == "adopted" else [Record("step_ready", fields)]
+
+
+@_step_event.register
+def _(event: QuorumRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return state, [Record("quorum_refused", {"reason": event.reason})]
+
+
+@_step_event.register
+def _(event: QuorumBroken, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return state, [Broken(u.id, event.quorum_id) for u in state.groups if u.phase is Phase.RUNNING]
+
+
+@_step_event.register
+def _(event: QuorumSeen, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    for group, step in event.members:
+        if 0 <= group < len(state.groups) and state.groups[group].phase is Phase.RUNNING:
+            state = swap(state, replace(state.groups[group], seen=(event.quorum_id, step)))
+    return state, []
+
+
+@_step_event.register
+def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
+    fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
+    actions: list[Action] = []
+    joins = unit.step is None and event.committed > 0 and unit.adoption is None  # else adopt.said tells of it
+    if joins and not independent(config) and continuity.is_new_history(event, unit, state):
+        error = (
+            f"ended by ftslurm: it had begun a new history (step {event.step}, the run had reached "
+            f"{max(unit.floor, state.step)})"
+        )
+        state = swap(state, replace(unit, intent=Cause.UNKNOWN))
+        return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
+    if joins:
+        unit = replace(unit, marks=replace(unit.marks, joined=now))
+        actions.append(takeover.joined(unit, fields, now))
+    counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
+    unit, line = progress_lines.reported(replace(unit, aborted=event.aborted), fields | counts, now, len(state.groups))
+    actions += line
+    if event.committed > 0:
+        unit = replace(unit, step=event.step)
+        state = replace(state, step=event.step if state.resuming else max(state.step, event.step), resuming=False)
+        state = state if state.stepping_since is not None else replace(state, stepping_since=now)
+    state, drills = fault_drills.planned(swap(state, unit), unit, now, config)
+    text = continuity.unsaved(state, event, config)
+    state, warning = (state, []) if text is None else _warn(state, unit, text)
+    return state, actions + drills + warning
+
+
+@_step_event.register
+def _(event: Checkpointed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
+    fields["seconds"] = event.seconds
+    state = rollover.checkpointed(replace(state, saved=True), event)
+    if event.error is not None:
+        return state, [Record("checkpoint_failed", fields | {"error": event.error})]
+    if not state.resuming:  # progress is told once a second, and may be further behind
+        state = replace(state, step=max(state.step, event.step))
+    return state, [Record("checkpoint_saved", fields)]
+
+
+@_step_event.register
+def _(event: Restored, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
+    return swap(state, continuity.restored(unit, event, state)), [Record("checkpoint_restored", fields)]
+
+
+@_step_event.register
+def _(event: FirstQuorum, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    if unit.marks.quorum is not None:
+        return state, []
+    return swap(state, replace(unit, marks=replace(unit.marks, quorum=now))), []
+
+
+@_step_event.register(Serving)
+@_step_event.register(Served)
+@_step_event.register(SessionOpened)
+def _(event: Serving | Served | SessionOpened, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return parameter_servers.observe(event, state, unit, now, config)
+
+
+@_step_event.register
+def _(event: Traced, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, traceback=(unit.traceback + event.text)[-LONGEST_TRACEBACK:])), []
+
+
+@_step_event.register
+def _(event: Warned, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return _warn(state, unit, event.text)
+
+
+def _warn(state: RunState, unit: Unit, text: str) -> Outcome:
+    if text in state.warnings or len(state.warnings) >= MOST_WARNINGS:
+        return state, []  # every group says the same, and every attempt again
+    state = replace(state, warnings=state.warnings | {text})
+    return state, [Record("warning", {"group": unit.group, "text": text})]
+
+
+@_step_event.register
+def _(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    unit = replace(unit, dumped=unit.dumped | {event.task})
+    if unit.phase is Phase.STOPPING and len(unit.dumped) == tasks_of(unit, config):
+        unit = replace(unit, due=min(unit.due, now))  # nothing more to wait for
+    return swap(state, unit), []
+
+
+@_step_event.register
+def _(event: InjectRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    fields: dict[str, object] = {"kind": event.fault, "group": unit.group, "rank": event.task, "reason": event.error}
+    return swap(state, replace(unit, drilled=None)), [Record("fault_refused", fields)]
+
+
+@_step_event.register
+def _(event: TaskDone, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, done=unit.done | {event.task})), []
+
+
+@_step_event.register
+def _(event: ScriptDone, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    return swap(state, replace(unit, over=unit.over | {event.task})), []
+
+
+@_step_event.register
+def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    evidence = event.evidence
+    if evidence.task in unit.over and evidence.signal in CRASHES:
+        # Its work was done. Libraries' threads may bring the process down while the interpreter is taken apart (seen
+        # with torch: "terminate called without an active exception"); what it had to say is in its log.
+        return swap(state, replace(unit, done=unit.done | {evidence.task})), []
+    if evidence.node is None and evidence.task is not None and evidence.task < len(unit.hosts):
+        evidence = replace(evidence, node=unit.hosts[evidence.task])
+    unit = replace(unit, evidence=(*unit.evidence, evidence))
+    actions: list[Action] = []
+    if evidence.node_lost and evidence.node is not None:
+        state, actions = silence.exclude(state, evidence.node, evidence.error or "lost", now, config)
+    if unit.phase is not Phase.STOPPING:  # decide.py kills what is STOPPING and due
+        failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now)
+        if queue.is_told(unit, evidence) and state.ending is None and unit.place is not None:
+            state = queue.doubt(state, unit.place.allocation, now)  # why? vacate.py brings it down, politely
+            return swap(state, replace(unit, told=unit.told or now)), actions
+        unit = lost_connections.failed(replace(unit, phase=Phase.STOPPING, failing=failing), now, config)
+    return swap(state, unit), actions
+
+
+@_step_event.register
+def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    again = takeover.not_reached(event, state, unit, now, config)
+    return ended(event, state, takeover.never_reached(unit), now, config) if again is None else (again, [])
+
+
+def _not_waited_for(unit: Unit, state: RunState) -> bool:
+    """Whether the others may begin: it has its store, it has failed since all were started, or it has no node."""
+    failed = bool(unit.exits) and (state.restarted is None or unit.exits[-1].time > state.restarted)
+    there = unit.phase in LIVE and unit.store is not None
+    return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
+
+
+def assignments(state: RunState, now: float, config: Config) -> Outcome:
+    """Tell steps who they are once all their tasks are ready, and let them begin once their store is up.
+
+    At the first start and at a full restart the groups begin together: whoever begins alone commits steps alone, and
+    the others have to heal from it. Every group waits for every other's store, or for its first failure.
+    """
+    actions: list[Action] = []
+    for unit in state.groups:
+        if unit.phase is not Phase.STARTING or state.lighthouse_url is None or unit.group is None:
+            continue
+        if not unit.assigned and len(unit.ready) == tasks_of(unit, config) and None not in unit.hosts:
+            table = ranks.table([str(h) for h in unit.hosts])
+            slot = unit.place.slot if unit.place is not None else 0
+            url, over = state.lighthouse_url, fence(unit) if unit.ran_as is not None else ()
+            there = parameter_servers.urls(state, config)
+            actions.append(Assign(unit.id, unit.group, table, url, unit.attempt, slot, over, there))
+            due = now + config.health.start_timeout_s  # for its store
+            state = swap(state, replace(unit, assigned=True, lighthouse=url, servers=there, due=due))
+    alone = independent(config)
+    released = alone or state.released or all(_not_waited_for(u, state) for u in state.groups)
+    state = replace(state, released=released)
+    for unit in state.groups:
+        if released and unit.phase is Phase.STARTING and unit.store is not None and now >= unit.begin_after:
+            heals, floor = (False, 0) if alone else (continuity.heals(state, config), continuity.floor(state, config))
+            actions.append(Begin(unit.id, *unit.store, heals, floor))
+            begun = replace(unit.marks, begun=now)
+            state = swap(state, replace(unit, phase=Phase.RUNNING, marks=begun, floor=floor))
+            if alone and state.stepping_since is None:
+                state = replace(state, stepping_since=now)  # drills have no better beginning
+    return state, actions

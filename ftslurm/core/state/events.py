@@ -1,0 +1,395 @@
+"""What can happen to a run, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftslurm.core.state.adoption import Word
+from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Saved, StepId
+from ftslurm.core.state.past import Past
+
+
+@dataclass(frozen=True)
+class Granted:
+    """Slurm gave nodes, and this is what there is already: a checkpoint, and what an earlier controller had done."""
+
+    allocation: Allocation
+    checkpoint: Saved | None = None
+    past: Past | None = None
+    refused: str | None = None  # why the run must not go on
+    homes: frozenset[str] = frozenset()  # where we are: a life of our Slurm job, our node (Live.home)
+
+
+@dataclass(frozen=True)
+class NodesLeft:
+    """Slurm says which nodes the allocation still has."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class JobsSeen:
+    """The jobs of this run that give groups their nodes, as squeue shows them."""
+
+    jobs: tuple[Job, ...]
+    asked: float  # when the question was put
+    took_s: float = 0.0  # how long the answer took
+    whole: bool = True  # False: these are known, which does not mean that others are gone
+
+
+@dataclass(frozen=True)
+class JobsUnknown:
+    """squeue has not answered, or not to the question."""
+
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """sbatch has taken jobs for a pool, or has refused."""
+
+    pool: int
+    names: tuple[str, ...]
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class JobLeaving:
+    """A pilot says that it has been told to end."""
+
+    name: str
+    cause: Cause
+    why: str
+
+
+@dataclass(frozen=True)
+class RequeueRefused:
+    """scontrol requeue has failed."""
+
+    name: str
+    error: str
+
+
+@dataclass(frozen=True)
+class ScaleAsked:
+    """Somebody wants the run to have so many groups."""
+
+    groups: int
+    by: str | int
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A task is there, on this node; its interpreter has not imported torch yet."""
+
+    id: StepId
+    task: int
+    node: str
+    slurm_step: str | None = None  # JOB.STEP
+
+
+@dataclass(frozen=True)
+class Adopted:
+    """The guard of a task that an earlier controller has launched answers this one."""
+
+    id: StepId
+    word: Word
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A task has imported everything and waits for its assignment."""
+
+    id: StepId
+    task: int
+
+
+@dataclass(frozen=True)
+class Alive:
+    """A task's guard says that it is there, and how far its worker is; see Pulse."""
+
+    id: StepId
+    task: int
+    time: float  # when it was heard; events of this kind may be handed in late
+    state: str = "?"
+    step: int | None = None
+    stage: int = 0
+    since_s: float = 0.0  # for how long the worker has been at this stage
+    pilot: bool | None = None  # whether the pilot of its job is there; None: not known, or there is none
+
+
+@dataclass(frozen=True)
+class StoreUp:
+    """Rank 0 hosts the group's TCPStore."""
+
+    id: StepId
+    addr: str
+    port: int
+
+
+@dataclass(frozen=True)
+class LighthouseUp:
+    id: StepId
+    url: str
+
+
+@dataclass(frozen=True)
+class QuorumRefused:
+    """Our Lighthouse keeps groups waiting that would start a new history."""
+
+    id: StepId
+    reason: str
+
+
+@dataclass(frozen=True)
+class QuorumBroken:
+    """A member of the quorum that our Lighthouse has issued last is gone."""
+
+    id: StepId
+    quorum_id: int
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """Rank 0 saw torchft commit (or abort); sampled."""
+
+    id: StepId
+    step: int
+    quorum_id: int
+    participants: int
+    committed: int
+    aborted: int
+    gap_s: float | None = None  # the longest time between two commits since the last report
+
+
+@dataclass(frozen=True)
+class QuorumSeen:
+    """Our Lighthouse has issued a quorum (sampled). Many members come as several of these, some each."""
+
+    id: StepId
+    quorum_id: int
+    members: tuple[tuple[int, int], ...]  # group and the step that it asks to take: those it has committed
+
+
+@dataclass(frozen=True)
+class FirstQuorum:
+    """This attempt of a group is in a quorum for the first time."""
+
+    id: StepId
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A script has made a torchft ParameterServer."""
+
+    id: StepId
+    url: str
+
+
+@dataclass(frozen=True)
+class Served:
+    """How many sessions it has open, and its `step`, if it has such an attribute; sampled."""
+
+    id: StepId
+    sessions: int
+    step: int | None
+
+
+@dataclass(frozen=True)
+class SessionOpened:
+    """A script has a session with a ParameterServer; sampled."""
+
+    id: StepId
+    sessions: int  # how many it has had
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A piece of the traceback of a script that is about to fail."""
+
+    id: StepId
+    text: str
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A worker has seen something that its user should know."""
+
+    id: StepId
+    text: str
+
+
+@dataclass(frozen=True)
+class Dumped:
+    """The stacks of a task are in its log."""
+
+    id: StepId
+    task: int
+
+
+@dataclass(frozen=True)
+class InjectRefused:
+    """A drill could not be done."""
+
+    id: StepId
+    task: int
+    fault: str
+    error: str
+
+
+@dataclass(frozen=True)
+class ScriptDone:
+    """The script of a task has ended well; its process is about to."""
+
+    id: StepId
+    task: int
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """A task ended with 0."""
+
+    id: StepId
+    task: int
+
+
+LAST_LINE = "last line printed: "  # evidence that is no more than that
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """A sign that a task failed; the step is to be brought down at once."""
+
+    id: StepId
+    evidence: Evidence
+
+
+@dataclass(frozen=True)
+class Checkpointed:
+    """A group has saved a checkpoint, or could not."""
+
+    id: StepId
+    step: int
+    path: str
+    seconds: float
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A group has loaded a checkpoint, before its first step."""
+
+    id: StepId
+    step: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All processes of a step are gone.
+
+    code and signal are the launcher's: srun's own, or the first failing local process's. `checkpoint` is the newest
+    at this moment, `launcher_failed` says that the step never started, `error` is the launcher's text.
+    """
+
+    id: StepId
+    code: int | None
+    signal: int | None = None
+    error: str | None = None
+    launcher_failed: bool = False
+    checkpoint: Saved | None = None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A probe has come back from a node, or has not."""
+
+    node: str
+    reachable: bool
+    steps: tuple[tuple[str, str], ...] | None = None  # see Look
+    refused: bool = False  # Slurm has not let it begin (a slurmctld that has just restarted): that says nothing
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """What Slurm says of a node, in its own words: state (mixed, drained, down*) and the administrator's reason."""
+
+    node: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class NodeFate:
+    """Whether a node is down or does not respond, and when it, or its slurmd, was last started (unix time)."""
+
+    node: str
+    down: bool
+    since: float | None = None
+
+
+@dataclass(frozen=True)
+class InjectAsked:
+    """Somebody wants a drill now. group None: any that runs; without a meaning for the Lighthouse."""
+
+    fault: str
+    group: int | None
+    rank: int
+    by: str | int
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """End the run: a command, a signal from Slurm, or the time limit."""
+
+    reason: str
+    by: str | int  # the user's id, or what sent the signal
+    cause: Cause = Cause.CANCELLED
+    outcome: str = "stopped"  # or requeued: Slurm starts the job again; or GOES_ON: the controller is to see to that
+    wait_s: float = 0.0  # for so long the end may wait for Slurm's word on why
+
+
+@dataclass(frozen=True)
+class JobEnds:
+    """Slurm's job will end soon, and the run is to go on in another one."""
+
+    reason: str
+    by: str | int
+    cause: Cause
+    left_s: float  # how long a checkpoint may be waited for
+
+
+@dataclass(frozen=True)
+class Explained:
+    """Slurm has said all that it says about why the run ends."""
+
+
+StepEvent = (
+    Hello
+    | Adopted
+    | Ready
+    | StoreUp
+    | LighthouseUp
+    | QuorumRefused
+    | QuorumBroken
+    | QuorumSeen
+    | FirstQuorum
+    | Progressed
+    | Serving
+    | Served
+    | SessionOpened
+    | Alive
+    | Traced
+    | Warned
+    | Dumped
+    | InjectRefused
+    | Checkpointed
+    | Restored
+    | ScriptDone
+    | TaskDone
+    | TaskFailed
+    | Ended
+)
+JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
+RunEvent = ScaleAsked | InjectAsked | StopAsked | JobEnds | Explained
+Event = JobEvent | RunEvent | Granted | NodesLeft | Looked | NodeState | NodeFate | StepEvent

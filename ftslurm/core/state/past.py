@@ -1,0 +1,65 @@
+"""What an earlier controller of the same run has left behind, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ftslurm.core.state.model import Exit, Job, Place, StepId
+
+
+@dataclass(frozen=True)
+class Live:
+    """A step that ran when an earlier controller wrote its last line."""
+
+    unit: str
+    id: StepId
+    attempt: int
+    place: Place
+    hosts: tuple[str, ...]  # of each task
+    launched: float
+    slurm_step: str | None = None
+    noticed: float | None = None  # when the failure was, or the move, that it answers
+    joined: float | None = None  # when it is in the journal that it has committed its first step
+    home: str | None = None  # where alone it can still run (Past.home); None: in a Slurm job of its own
+    away: float | None = None  # as in Marks
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A restart that was due, and not launched yet."""
+
+    unit: str
+    due: float
+    reason: str
+    noticed: float | None  # the failure that it answers
+    away: float | None = None  # as in Marks
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A node on which nothing was placed any more."""
+
+    node: str
+    since: float
+    group: int | None = None  # which kept failing there; None: it was lost
+
+
+@dataclass(frozen=True)
+class Past:
+    """What an earlier controller of this run had come to, before its job was requeued, or lost."""
+
+    attempts: tuple[tuple[str, int], ...]  # unit -> its last attempt
+    step: int  # the highest that any group had committed
+    live: tuple[Live, ...] = ()
+    over: tuple[tuple[str, str], ...] = ()  # units that have finished, or were given up -> their last phase
+    resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
+    saved: bool = False  # a group had told of a checkpoint
+    drilled: int = 0  # how many of the planned drills were done
+    groups: int | None = None  # how many `ftslurm scale` had made of them
+    planned: int = 0  # how many of the groups' attempts were launches in another job, or after `scale`, and no restarts
+    exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # group or standby -> how its attempts ended, oldest first
+    left_out: tuple[LeftOut, ...] = ()
+    scheduled: tuple[Scheduled, ...] = ()
+    leaving: tuple[Job, ...] = ()  # those that were about to end, and why; `since`: when that was known
+    home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
+    host: str = ""  # and the node

@@ -1,0 +1,146 @@
+"""A new controller's way to the guard of one task: `python -m ftslurm.guard.attach --step group-0003/2`.
+
+Started by an srun with the step's own layout, so that each task finds its guard by SLURM_PROCID. It passes stdin on to
+the guard and the guard's lines on to stdout, and ends when the guard does. If the task has ended while nobody led, it
+says what its guard has left behind (wire.py). srun's death is not told to its tasks, so it ends by itself when it hears
+nothing for health.orphan_after_s; so does the guard, if nobody else attaches meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    sys.path.pop(0)  # see ftslurm/worker/__main__.py
+
+import argparse
+import os
+import select
+import signal
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from ftslurm.guard.connection import address, last_words, peer_uid
+from ftslurm.guard.guard import ORPHANED
+from ftslurm.protocol import messages
+from ftslurm.security import owned_files
+
+NO_GUARD = 76  # EX_PROTOCOL: there is nobody to attach to. slurm.py knows this one and the next two
+SAID = 77  # how the task has ended, or failed, has been told: that counts, and not how we end
+TAKEN = 79  # another controller has attached, or the guard was killed
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.attach", description=__doc__)
+    parser.add_argument("--step", required=True, help="as what the step was launched, UNIT/ATTEMPT")
+    parser.add_argument("--log-dir", required=True, help="that of the step")
+    parser.add_argument("--orphan-after-s", type=float, required=True)
+    parser.add_argument(
+        "--patience-s", type=float, default=10.0, help="a step that has just been launched is waited for"
+    )
+    options = parser.parse_args()
+    task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
+    node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    who, left_behind = f"task {task} of step {options.step} on {node}", last_words(options.log_dir, task)
+    name = address(os.environ["FTSLURM_RUN_DIR"], options.step, task)
+    guard = _connect(name, options.patience_s, left_behind)
+    if isinstance(guard, str):
+        end = _say_for(left_behind)
+        if end is None:
+            _fail(f"{who} cannot be adopted: {guard}")
+        os._exit(end)
+    if peer_uid(guard) != os.getuid():
+        _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # as the guard does: what Slurm signals is for the scripts
+    code = _pump(guard, options.orphan_after_s)
+    told = _say_for(left_behind) if code == TAKEN else code  # it was ending when we came
+    if told is None:
+        _say(f"{who} has left: another controller has attached, or it was killed")
+    os._exit(TAKEN if told is None else told)
+
+
+def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:
+    """The guard, or why there is none; its last words are enough of a reason."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        near = socket.socket(socket.AF_UNIX)
+        try:
+            near.connect(name)
+            return near
+        except OSError as error:
+            near.close()
+            if time.monotonic() >= deadline or os.path.exists(left_behind):
+                return f"its guard does not answer ({error.strerror}): it has ended, or never began"
+            time.sleep(0.1)
+
+
+def _say_for(left_behind: str) -> int | None:
+    """Say what a guard that has ended would have said; how to end then. None: it has left nothing behind."""
+    try:
+        with owned_files.open_own(Path(left_behind)) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    return _pass_on(lines)
+
+
+def _pass_on(lines: list[bytes]) -> int | None:
+    """Lines to the controller; the code to end with after them, if one of them tells of the end."""
+    end = None
+    for line in lines:
+        try:
+            os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
+        except OSError:
+            return ORPHANED  # slurmstepd is gone
+        message = messages.decode(line)
+        if message is not None and message["type"] in ("failed", "exited"):
+            end = 0 if message.get("code") == 0 else SAID
+    return end
+
+
+def _pump(guard: socket.socket, orphan_after_s: float) -> int:
+    """Pass both ways on until the end; returns the code to end with."""
+    lines, end = messages.Lines(), TAKEN
+    poll, heard = select.poll(), time.monotonic()
+    poll.register(0, select.POLLIN)
+    poll.register(guard, select.POLLIN)
+    while True:
+        left = heard + orphan_after_s - time.monotonic()
+        if left <= 0:
+            return ORPHANED
+        for fd, _ in poll.poll(1000 * left):
+            try:
+                if fd == 0:
+                    data = os.read(0, 65536)
+                    if not data:
+                        return ORPHANED
+                    heard = time.monotonic()
+                    with suppress(OSError):  # it has ended: what it has said before is read below
+                        guard.sendall(data)
+                    continue
+                data = guard.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                return end
+            told = _pass_on(lines.feed(data))
+            if told == ORPHANED:
+                return ORPHANED
+            end = end if told is None else told
+
+
+def _fail(words: str) -> NoReturn:
+    _say(words)
+    os._exit(NO_GUARD)
+
+
+def _say(words: str) -> None:
+    os.write(2, f"ftslurm: {words}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

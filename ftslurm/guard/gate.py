@@ -1,0 +1,316 @@
+"""The one port of a guard that others can reach, and whom it lets in.
+
+Behind it are the servers that the guard's worker has: the Lighthouse, a group's store, a manager, a parameter server.
+They listen on loopback, where nobody but the guard can connect (inner.py), or on a Unix socket without a name. Whoever
+connects here is given a challenge, and one second; if it can answer it (handshake.py), it is connected to what it has
+asked for. At most MOST_STRANGERS may be at it at a time; for one more, the eldest of the address with the most of them
+has to go: who floods us stands in his own way, not in ours.
+
+It lives in the guard's own loop: no thread, nothing that blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from ftslurm.guard import accept
+from ftslurm.guard.refusals import Refusals
+from ftslurm.guard.relay import Splice, listen
+from ftslurm.security import handshake
+
+MOST_STRANGERS = 64  # connections that have not proved themselves
+MOST_GUESTS = 4096  # connections in all
+PROVE_WITHIN_S = 1.0
+OFFERED_WITHIN_S = 10.0  # an address may be known before its server is up
+BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Target(Protocol):
+    """Where those who ask for a service are connected to."""
+
+    def dial(self) -> socket.socket:
+        """A non-blocking socket that is being connected.
+
+        Raises:
+            OSError: that cannot even be begun.
+        """
+
+    def settled(self, far: socket.socket) -> None:
+        """The socket is connected, or has failed."""
+
+    def close(self) -> None: ...
+
+
+class UnixTarget:
+    """A server on a Unix socket, known by a descriptor of its inode: it needs no name, and nobody else finds it."""
+
+    def __init__(self, inode: int) -> None:
+        self.inode = inode
+
+    def dial(self) -> socket.socket:
+        far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        code = far.connect_ex(f"/proc/self/fd/{self.inode}")
+        if code not in (0, errno.EINPROGRESS):
+            far.close()
+            raise OSError(code, "the server does not take connections")
+        return far
+
+    def settled(self, far: socket.socket) -> None: ...
+
+    def close(self) -> None:
+        os.close(self.inode)
+
+
+class Gate:
+    """Whoever owns the selector calls `key.data(events)` for what is ready, and `tend`."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        name: str,
+        key: Callable[[], bytes],
+        refusals: Refusals,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing listens before `open`.
+
+        Args:
+            name: this machine's, as others know it; "127.0.0.1": only this machine is to reach us.
+            key: tells the run's key, b"" as long as it is not known.
+        """
+        self.selector = selector
+        self.name = name.lower()  # as addresses.read has it: capital letters mean nothing in it
+        self.key = key
+        self.refusals = refusals
+        self.clock = clock
+        self.listener: socket.socket | None = None
+        self.host_port = ""
+        self.guests: dict[_Guest, None] = {}  # oldest first
+        self.targets: dict[str, Target] = {}
+        self.next_accept = 0.0
+        self.accepting = False
+
+    def open(self, port: int = 0) -> str:
+        """Listen, if that is not so yet; returns HOST:PORT, as all of the run are to be told it.
+
+        Raises:
+            OSError: that port cannot be had.
+        """
+        if self.listener is None:
+            self.listener = bind(self.name, port)
+            self.listener.setblocking(False)
+            self.host_port = f"{self.name}:{self.listener.getsockname()[1]}"
+            self._accept_or_not()
+        return self.host_port
+
+    def offer(self, service: str, target: Target) -> None:
+        """From now on this is what a service is; whoever is waiting for it is connected."""
+        if (old := self.targets.get(service)) is not None:
+            old.close()
+        self.targets[service] = target
+        for guest in [guest for guest in self.guests if guest.wants == service]:
+            guest.go(target)
+
+    def withdraw(self, service: str) -> None:
+        """It is no more; who is connected to it stays so."""
+        if (old := self.targets.pop(service, None)) is not None:
+            old.close()
+
+    def tend(self) -> float:
+        """Do what is due; returns after how many seconds something else is."""
+        now, waits = self.clock(), [3600.0]
+        for guest in [guest for guest in self.guests if guest.until is not None]:
+            assert guest.until is not None
+            if now >= guest.until:
+                guest.late()
+            else:
+                waits.append(guest.until - now)
+        self._accept_or_not()
+        if self.listener is not None and not self.accepting:
+            waits.append(max(0.01, self.next_accept - now))
+        return max(0.0, min(waits))
+
+    def close(self) -> None:
+        """End it all."""
+        for guest in list(self.guests):
+            guest.close()
+        for target in self.targets.values():
+            target.close()
+        if self.listener is not None:
+            if self.accepting:
+                self.selector.unregister(self.listener)
+            self.listener.close()
+            self.listener, self.accepting = None, False
+
+    def _accept_or_not(self) -> None:
+        if self.listener is None:
+            return
+        room = len(self.guests) < MOST_GUESTS and self.clock() >= self.next_accept
+        if room and not self.accepting:
+            self.selector.register(self.listener, _READ, self._accept)
+        elif self.accepting and not room:
+            self.selector.unregister(self.listener)
+        self.accepting = room
+
+    def _accept(self, _events: int) -> None:
+        assert self.listener is not None
+        come, rest_s = accept.take(self.listener, accept.AT_ONCE)
+        self.next_accept = self.clock() + rest_s
+        for near, peer in come:
+            self._make_room()
+            guest = _Guest(self, near, str(peer[0]))
+            self.guests[guest] = None
+            guest.begin()
+        self._accept_or_not()
+
+    def _make_room(self) -> None:
+        strangers = [guest for guest in self.guests if guest.is_stranger]
+        if len(strangers) < MOST_STRANGERS:
+            return
+        ((most, count),) = Counter(guest.peer for guest in strangers).most_common(1)
+        self.refusals.tell("flood", f"{count} connections from {most} at a time that do not prove themselves")
+        next(guest for guest in strangers if guest.peer == most).close()
+
+
+class _Guest:
+    """A connection: a stranger's until it has proved itself; then it waits for its server, and is spliced to it."""
+
+    def __init__(self, gate: Gate, near: socket.socket, peer: str) -> None:
+        self.gate = gate
+        self.near = near
+        self.peer = peer
+        self.far: socket.socket | None = None
+        self.target: Target | None = None
+        self.splice: Splice | None = None
+        self.said, self.heard = handshake.challenge(), b""
+        self.is_stranger = True
+        self.wants: str | None = None  # the service it waits for
+        self.until: float | None = gate.clock() + PROVE_WITHIN_S
+        self.closed = False
+        self.masks: dict[socket.socket, int] = {}
+
+    def begin(self) -> None:
+        """Say the challenge."""
+        try:
+            self.near.setblocking(False)
+            self.near.send(self.said)  # the first hundred bytes of a connection always fit
+        except OSError:
+            self.close()
+            return
+        listen(self.gate.selector, self.masks, self.near, _READ, self._prove)
+
+    def _prove(self, _events: int) -> None:
+        """Read the answer, and not a byte more."""
+        if self.closed:
+            return
+        try:
+            data = self.near.recv(handshake.ANSWER - len(self.heard))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            if self.heard:
+                self._refuse("hung up before it had proved that it is of this run")
+            self.close()
+            return
+        self.heard += data
+        if len(self.heard) < handshake.ANSWER:
+            return
+        key = self.gate.key()
+        admitted = handshake.admit(key, self.said, self.heard, self.gate.host_port) if key else None
+        if admitted is None:
+            self._refuse("could not prove that it is of this run")
+            self.close()
+            return
+        try:
+            self.near.send(admitted.proof)
+        except OSError:
+            self.close()
+            return
+        listen(self.gate.selector, self.masks, self.near, 0, self._prove)
+        self.is_stranger, self.wants = False, admitted.service
+        self.until = self.gate.clock() + OFFERED_WITHIN_S
+        if (target := self.gate.targets.get(admitted.service)) is not None:
+            self.go(target)
+
+    def go(self, target: Target) -> None:
+        """Connect it to its server."""
+        self.wants = None
+        try:
+            self.far = target.dial()
+        except OSError:
+            self.close()  # it will dial again
+            return
+        self.target = target
+        self.until = self.gate.clock() + OFFERED_WITHIN_S
+        listen(self.gate.selector, self.masks, self.far, _WRITE, self._connected)
+
+    def _connected(self, _events: int) -> None:
+        if self.closed or self.far is None:
+            return
+        self._settle()
+        if self.far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.close()
+            return
+        self.until = None
+        for end in (self.near, self.far):
+            listen(self.gate.selector, self.masks, end, 0, self._connected)
+        self.masks.clear()
+        self.splice = Splice(self.gate.selector, self.near, self.far, self.close)
+
+    def _settle(self) -> None:
+        target, self.target = self.target, None
+        if target is not None and self.far is not None:
+            target.settled(self.far)
+
+    def late(self) -> None:
+        """Its time is over."""
+        if self.is_stranger:
+            self._refuse(f"did not prove within {PROVE_WITHIN_S:g} s that it is of this run")
+        self.close()
+
+    def _refuse(self, why: str) -> None:
+        words = f"a connection from {self.peer} to port {self.gate.host_port.rpartition(':')[2]}, which {why}"
+        self.gate.refusals.tell("stranger", words)
+
+    def close(self) -> None:
+        """End it."""
+        if self.closed:
+            return
+        self.closed = True
+        self.gate.guests.pop(self, None)
+        if self.splice is not None:
+            self.splice.close()
+            return
+        self._settle()
+        for end in (self.near, self.far):
+            if end is not None:
+                if self.masks.pop(end, 0):
+                    self.gate.selector.unregister(end)
+                end.close()
+
+
+def bind(name: str, port: int) -> socket.socket:
+    """A listening socket: on a local run only this machine can reach it, on a cluster the other nodes must.
+
+    Raises:
+        OSError: the port cannot be had.
+    """
+    if name == "127.0.0.1":
+        return socket.create_server((name, port), backlog=1024)
+    with contextlib.suppress(OSError):
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True, reuse_port=False
+            )
+    return socket.create_server(("", port), backlog=1024)  # IPv6 is off

@@ -1,0 +1,390 @@
+"""The guard of one worker: a small parent process that never imports torch.
+
+It holds the control channel, so a worker that is stuck in C code or holds the GIL still answers; it sees how the
+worker ends, exactly, where srun would say 137; it is the reaper of everything the worker spawns, so the tree dies
+whole whatever sessions and daemons the script made; and it ends everything when the controller falls silent, which
+on Slurm no end-of-file tells (measured: tasks of an srun that was killed get none). And all connections between the
+worker and the run's servers lead through it: it knows where they are, and lets nobody in but the run (network.py).
+
+                      srun / the local launcher
+                        | stdin          ^ stdout
+    guard  <------------+                |   hello, alive, dumped, injected, exited
+      | pipe: assign, store, broken      |
+      | socket pair: gateway.py          |
+    worker (session.py) -----------------+   ready, store, quorum, progress, trace, failed, done
+      | a page of memory: position
+      +---------------------------> guard
+
+A step that may outlive its controller (--adoptable) reports through its guard, and the guard to whoever has attached
+last (wire.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import resource
+import select
+import selectors
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from ftslurm.guard import faults, pilot_presence, processes, stacks
+from ftslurm.guard.connection import Wire, address, boottime, last_words, slurm_step
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.network import Network
+from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from ftslurm.guard.rank_log import RankLog, last_printed_line
+from ftslurm.protocol import messages
+from ftslurm.protocol.position import Position
+
+KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
+DYING_S = 0.5  # to give its memory back a process that ends needs some milliseconds, a large one on a busy machine more
+ORPHANED = 75  # EX_TEMPFAIL: nothing wrong with the script, the controller is gone
+
+
+@dataclass(frozen=True)
+class Task:
+    """Who this process is before it knows its group: its index in the step, and the step's settings."""
+
+    index: int
+    local_index: int
+    node: str
+    options: argparse.Namespace
+    gateway: Gateway  # the worker's end of what it asks its guard
+    position: Position = field(default_factory=Position)  # shared by the worker and its guard
+
+
+def options(argv: list[str]) -> argparse.Namespace:
+    """The command line that the launchers write; users never do."""
+    parser = argparse.ArgumentParser(prog="python -m ftslurm.worker", description="One task of a step of ftslurm.")
+    parser.add_argument("--log-dir", required=True, help="where rank-N.log goes")
+    parser.add_argument("--log-max-mb", type=int, default=0, help="no log grows beyond this (0: no cap)")
+    parser.add_argument("--heartbeat-s", type=float, required=True)
+    parser.add_argument("--orphan-after-s", type=float, required=True)
+    parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
+    parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
+    parser.add_argument("--pilot", action="store_true", help="the step is in a job that a pilot holds: is it there?")
+    parser.add_argument("--keeper", type=int, default=None, help="the process without which we are to end, too")
+    parser.add_argument("--ends-job", action="store_true", help="without its controller the Slurm job is to end")
+    parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
+    parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
+    parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
+    parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
+    parser.add_argument("--cuda", action="store_true", help="a standby creates its CUDA context, too")
+    return parser.parse_args(argv)
+
+
+def main(worker: str) -> NoReturn:
+    """Fork the worker and guard it until it ends.
+
+    Args:
+        worker: the module whose `main(task, orders, reports)` the forked child runs; `orders` is the file descriptor
+            the guard passes messages on to, `reports` the one that leads to the controller.
+    """
+    env = os.environ
+    requests, questions = pair()
+    task = Task(
+        index=int(env.get("FTSLURM_TASK") or env.get("SLURM_PROCID") or 0),
+        local_index=int(env.get("FTSLURM_LOCAL_TASK") or env.get("SLURM_LOCALID") or 0),
+        node=env.get("FTSLURM_NODE") or env.get("SLURMD_NODENAME") or os.uname().nodename,
+        options=options(sys.argv[1:]),
+        gateway=Gateway(questions),
+    )
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    processes.fence(env)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker has its own say
+    orders_out, orders_in = os.pipe()
+    reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
+    guard_pid = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(orders_in)
+        requests.close()
+        task.gateway.keep()
+        _become_worker(guard_pid)
+        importlib.import_module(worker).main(task, orders_out, _take_stdio(reports_in))
+        os._exit(0)
+    os.close(orders_out)
+    questions.close()
+    if reports_in is not None:
+        os.close(reports_in)
+    Guard(task, pid, requests, orders_in, reports_out).watch()
+
+
+def _become_worker(guard_pid: int) -> None:
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != guard_pid:
+        os._exit(KILLED_BY_ORDER)  # the guard died before the line above took effect
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _take_stdio(reports: int | None) -> int:
+    """Free stdin and stdout for the script; the descriptor returned leads to the controller. Not inherited by exec."""
+    if reports is None:
+        reports = os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)  # until the rank log is open, what is printed belongs into step.log
+    ours = [reports]
+
+    def let_go() -> None:  # in the script's forked children; once, for theirs may have reused the number
+        while ours:
+            os.close(ours.pop())
+
+    os.register_at_fork(after_in_child=let_go)
+    return reports
+
+
+class Guard:
+    """Watches one worker; see the module's docstring."""
+
+    def __init__(
+        self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int | None = None
+    ) -> None:
+        self.task = task
+        self.worker = worker
+        self.orders: int | None = orders
+        self.reports = reports  # what the worker says, if that goes through us
+        self.lines = messages.Lines()
+        self.log: RankLog | None = None
+        self.over = False  # the worker has ended, and all that is left is to tell it
+        self.rank: int | None = None
+        self.oom_kills = processes.oom_kills()  # earlier ones, of whoever was in this cgroup before
+        self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
+        local = os.environ.get("FTSLURM_CLUSTER") == "local"
+        # A laptop that slept has its controller asleep as well; on a cluster others have led the run meanwhile.
+        self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
+        self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
+
+    def watch(self) -> NoReturn:
+        """Serve the channel until the worker has ended; then end as it did, with nothing of it left behind."""
+        wake_out, wake_in = os.pipe()
+        for fd in (wake_out, wake_in):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wake_in)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self.selector.register(wake_out, selectors.EVENT_READ, lambda _: _drain(wake_out))
+        self.wire.say(self.hello())
+        options = self.task.options
+        if self.reports is not None:
+            name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
+            end = last_words(options.log_dir, self.task.index)
+            self.wire.be_adoptable(self.reports, name, self.adopted, self.story, end)
+        if options.keeper is not None:
+            pilot_presence.end_with(self.selector, options.keeper, self.orphaned)
+        next_alive = next_mark = 0.0
+        while True:
+            status = self.reap()
+            if status is not None:
+                self.end_like(status)
+            now = time.monotonic()
+            if self.wire.is_silent(options.orphan_after_s):
+                self.orphaned(f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)")
+            if options.keeper is None and self.wire.is_cut():
+                self.orphaned("slurmstepd is gone")  # srun will never learn of it
+            if now >= next_alive and self.task.local_index == 0:
+                next_alive = now + options.heartbeat_s
+                self.say_alive()
+            if now >= next_mark:
+                next_mark = now + 1.0
+                if self.log is not None:
+                    self.log.tend()
+            for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
+                key.data(events)
+
+    def receive(self, data: bytes) -> None:
+        if not data:
+            if self.task.options.eof_ends:
+                self.orphaned("the controller is gone")
+            return
+        for line in self.lines.feed(data):
+            message = messages.decode(line)
+            if message is None or self.over:
+                continue
+            match message["type"]:
+                case "ping":
+                    self.task.position.reached = int(message.get("reached") or 0)
+                case "save":  # never lower: the ranks would not agree (agreement.py)
+                    self.task.position.wanted = max(self.task.position.wanted, int(message["step"]))
+                case "stop":
+                    self.signal_worker(signal.SIGTERM)
+                case "kill":
+                    self.obey_kill()
+                case "where":
+                    self.say_alive()
+                case "dump":
+                    who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
+                    by = str(message.get("by", "the controller"))
+                    stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
+                    self.say("dumped")
+                case "inject" if message.get("task") == self.task.index:
+                    self.inject(str(message.get("fault")))
+                case "inject":
+                    pass  # another task's
+                case "key":
+                    self.network.learn(str(message["key"]))
+                case "lighthouse":
+                    self.network.moved(str(message["url"]))
+                case "servers":
+                    self.network.serving([str(url) for url in message["urls"]])
+                case _:
+                    self.pass_on(line, message)
+
+    def pass_on(self, line: bytes, message: messages.Message) -> None:
+        """What only the worker understands; the assignment also tells where its log is."""
+        if message["type"] == "assign" and self.wire.told.assign is not None:
+            return  # a new controller does not know how far the old one had come
+        self.wire.told.ordered(message)
+        if message["type"] == "assign":
+            self.task.position.reached = 0  # a standby may have been told of an earlier history
+            self.task.position.wanted = 0
+            self.rank = message["ranks"][self.task.index]["rank"]
+            log = os.path.join(message.get("log_dir") or self.task.options.log_dir, f"rank-{self.rank}.log")
+            self.log = RankLog(log, self.task.options.log_max_mb)
+            line = json.dumps(message | self.network.assigned(message)).encode()
+        elif message["type"] == "store":
+            line = json.dumps(message | self.network.begun(message)).encode()
+        if self.orders is not None:
+            if message["type"] == "broken" and not select.select([], [self.orders], [], 0)[1]:
+                return  # a script without torchft does not read these, and must not make us wait
+            with contextlib.suppress(BrokenPipeError):  # the worker has ended, or takes no more orders
+                os.write(self.orders, line + b"\n")
+        if message["type"] == "assign" and message.get("step"):  # a standby is this group from now on
+            became = {"FTSLURM_STEP": str(message["step"]), "FTSLURM_FENCE": ",".join(message.get("fence") or [])}
+            processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
+
+    def inject(self, fault: str) -> None:
+        """A drill. What ends us too is answered before it is done."""
+        if fault == "node":
+            self.say("injected", fault=fault, error=None)
+            time.sleep(0.2)  # slurmstepd has to pass that on before it is killed
+            faults.lose_node(dict(os.environ))
+        self.say("injected", fault=fault, error=faults.inflict(fault, self.worker, self.task.position))
+
+    def signal_worker(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.worker, number)
+
+    def reap(self) -> int | None:
+        """Collect every dead child, adopted ones too; the worker's wait status once it is among them."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid == 0:
+                return None
+            if pid == self.worker:
+                return status
+
+    def end_like(self, status: int) -> NoReturn:
+        """The worker has ended: say how, leave nothing of it running, and end the same way."""
+        code = os.waitstatus_to_exitcode(status)
+        self.over = True
+        self.wire.pass_reports()
+        if self.log is not None:
+            self.log.tend()
+        killed = code < 0
+        words = last_printed_line(self.log.path) if code > 0 and self.log else ""
+        oom = killed and processes.oom_kills() > self.oom_kills
+        self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
+        self.network.gate.close()  # who dials the dead must not wait for us
+        self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
+        self.wire.finish(self.task.options.orphan_after_s)
+        if not killed:
+            os._exit(code)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        os._exit(128 - code)  # the signal does not end processes by default
+
+    def orphaned(self, why: str) -> NoReturn:
+        with contextlib.suppress(OSError):
+            os.write(2, f"ftslurm: {self.task.node} task {self.task.index}: {why}; ending the worker\n".encode())
+        self.kill_descendants()
+        options = self.task.options
+        if options.ends_job and self.task.index == 0:
+            from ftslurm.guard import orphan
+
+            orphan.end_job(os.environ, max(options.orphan_after_s / 2, 1.5 * options.heartbeat_s))
+        os._exit(ORPHANED)
+
+    def obey_kill(self) -> NoReturn:
+        """End everything. A worker that was ending before the order came still has its end told: its siblings lose the
+        connection to it sooner than it is dead, and the error that one of them raises may have brought the order."""
+        status, deadline = self.reap(), time.monotonic() + DYING_S
+        while status is None and processes.is_ending(self.worker) and time.monotonic() < deadline:
+            time.sleep(0.002)
+            status = self.reap()
+        if status is not None:
+            self.end_like(status)
+        self.end_tree(KILLED_BY_ORDER)
+
+    def end_tree(self, code: int) -> NoReturn:
+        self.kill_descendants()
+        os._exit(code)
+
+    def kill_descendants(self, grace_s: float = 0.0) -> None:
+        """SIGKILL to everything below us until nothing is: orphans become our children, so no one escapes."""
+        start = time.monotonic()
+        while time.monotonic() < start + grace_s + 5.0:  # one in uninterruptible sleep dies when the kernel lets it
+            below = processes.descendants(os.getpid())
+            if not below:
+                return
+            if time.monotonic() >= start + grace_s:
+                for pid in below:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
+            self.reap()
+            time.sleep(0.005)
+
+    def say_alive(self) -> None:
+        """That we are here, and how far the worker is."""
+        place = self.task.position.read()
+        self.say(
+            "alive",
+            state=processes.state(self.worker),
+            step=place and place.step,
+            stage=place and place.stage,
+            since_s=place and round(place.since_s, 3),
+            **({"pilot": pilot_presence.is_held(self.network.key)} if self.task.options.pilot else {}),
+        )
+
+    def hello(self) -> bytes:
+        return self.message("hello", host=self.task.node, pid=self.worker, slurm_step=slurm_step())
+
+    def say(self, kind: str, **fields: object) -> None:
+        self.wire.say(self.message(kind, **fields))
+
+    def message(self, kind: str, **fields: object) -> bytes:
+        return messages.encode_short(kind, task=self.task.index, **fields)
+
+    def story(self) -> list[bytes]:
+        """All that a new controller has to hear of this task."""
+        place, told = self.task.position.read(), self.wire.told
+        known = self.message("adopted", host=self.task.node, rank=self.rank, **told.adopted(place and place.step))
+        return [self.hello(), known, *told.kept.values()]
+
+    def adopted(self) -> None:
+        """Another controller has attached."""
+        self.lines = messages.Lines()
+        for line in self.story():
+            self.wire.say(line)
+
+
+def _drain(pipe: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.read(pipe, 512)

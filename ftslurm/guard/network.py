@@ -1,0 +1,187 @@
+"""All that a guard has to do with the network: its worker's ways out (forward.py), and the one way in (gate.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import selectors
+import socket
+from typing import Any
+
+from ftslurm.guard.gate import Gate, UnixTarget
+from ftslurm.guard.gateway import LONGEST
+from ftslurm.guard.loopback_filter import Inner
+from ftslurm.guard.proxy import Forwarder
+from ftslurm.guard.refusals import Refusals
+from ftslurm.protocol import addresses, messages
+
+SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
+MOST_DOORS = 64  # to stores and managers; the one that was asked for longest ago goes first
+
+
+class Network:
+    """One guard's.
+
+    Args:
+        selector: whoever owns it calls `key.data(events)` for what is ready, and `tend`.
+        requests: where the worker's questions come from (gateway.py).
+        name: this machine's, as others of the run know it; "127.0.0.1" on a local run.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, requests: socket.socket, name: str) -> None:
+        self.selector = selector
+        self.requests = requests
+        self.key = b""
+        self.refusals = Refusals()
+        self.gate = Gate(selector, name, self.the_key, self.refusals)
+        self.lighthouse: Forwarder | None = None  # the worker's way to the Lighthouse
+        self.servers: list[Forwarder | None] = []  # and to the parameter server of each serving group
+        self.doors: dict[str, Forwarder] = {}  # and to stores and managers, by their address
+        self.store = ""  # the address of the group's own
+        _raise_limit()
+        requests.setblocking(False)  # a worker that does not read its answers must not make us wait
+        selector.register(requests, selectors.EVENT_READ, self._asked)
+
+    def learn(self, key: str) -> None:
+        """The run's key, in hexadecimal; the first one counts."""
+        self.key = self.key or bytes.fromhex(key)
+
+    def the_key(self) -> bytes:
+        """The run's key; b"": it is not known yet."""
+        return self.key
+
+    def tend(self) -> float:
+        """Do what is due; returns after how many seconds something else is."""
+        doors = [door for door in (self.lighthouse, *self.servers, *self.doors.values()) if door is not None]
+        return min([self.gate.tend(), *(door.tend() for door in doors)])
+
+    # --- what the controller says -----------------------------------------------------------------------------------
+
+    def assigned(self, assign: messages.Message) -> messages.Message:
+        """The addresses in an assignment for the worker: ours, that stay the same wherever those behind them go."""
+        url, servers = str(assign["lighthouse"]), [str(server) for server in assign.get("servers") or []]
+        self.lighthouse = self._door(url) if url else None
+        self.servers = [self._door(server) for server in servers]
+        both = zip(self.servers, servers, strict=True)
+        return {
+            "lighthouse": self.lighthouse.url if self.lighthouse else url,
+            "servers": [door.url + SESSIONS if door else server for door, server in both],
+        }
+
+    def begun(self, begin: messages.Message) -> messages.Message:
+        """The group's store for the worker: a door of ours, and `public`, as other groups are told it."""
+        self.store = public = store_address(str(begin["addr"]), int(begin["port"]))
+        try:
+            host, _, port = self.door(public).rpartition(":")
+        except OSError as error:
+            self.refusals.tell("port", f"the group's store cannot be reached: {error}")
+            return {}
+        return {"addr": host, "port": int(port), "public": public}
+
+    def moved(self, url: str) -> None:
+        """The Lighthouse is there now."""
+        if self.lighthouse is not None:
+            self.lighthouse.go_to(url)
+
+    def serving(self, urls: list[str]) -> None:
+        """The parameter servers are there now."""
+        for door, url in zip(self.servers, urls, strict=False):
+            if door is not None:
+                door.go_to(url)
+
+    # --- what the worker asks ---------------------------------------------------------------------------------------
+
+    def door(self, address: str) -> str:
+        """127.0.0.1:PORT, which leads to that server of the run; the address of another one as it is.
+
+        Raises:
+            OSError: no port is to be had.
+        """
+        where = addresses.read(address)
+        if where is None or where.service is None:
+            return address
+        found = self.doors.pop(where.dialled, None)
+        if found is None:
+            self._make_room()
+            found = Forwarder(self.selector, where.dialled, key=self.the_key, refusals=self.refusals, moves=False)
+        self.doors[where.dialled] = found
+        return found.url.removeprefix("http://")
+
+    def _make_room(self) -> None:
+        """Close the door that was asked for longest ago, if nobody uses it."""
+        idle = (address for address, door in self.doors.items() if not door.links and address != self.store)
+        if len(self.doors) >= MOST_DOORS and (eldest := next(idle, None)) is not None:
+            self.doors.pop(eldest).close()
+
+    def _door(self, url: str) -> Forwarder | None:
+        """A way to an address that may move; None: no port is to be had, it has to stay where it is."""
+        try:
+            return Forwarder(self.selector, url, key=self.the_key, refusals=self.refusals)
+        except OSError:
+            return None
+
+    def _asked(self, _events: int) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.requests, LONGEST, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self.selector.unregister(self.requests)
+            self.requests.close()
+            return
+        number = None
+        try:
+            asked = json.loads(data)
+            number = asked["number"]
+            answer: dict[str, object] = {"value": self._answer(asked, descriptors)}
+        except Exception as error:  # whatever a worker gone wrong may say, its guard goes on
+            answer = {"error": str(error) or repr(error)}
+        for left in descriptors:  # that no server has been made of
+            os.close(left)
+        answer["number"] = number
+        with contextlib.suppress(OSError):
+            self.requests.send(json.dumps(answer).encode())
+
+    def _answer(self, asked: dict[str, Any], descriptors: list[int]) -> object:
+        match asked["question"]:
+            case "reserve":
+                return self.gate.open(int(asked["port"]))
+            case "publish" if asked["unix"]:
+                self.gate.offer(str(asked["service"]), UnixTarget(descriptors.pop()))
+            case "publish":
+                listener = socket.socket(fileno=descriptors[0])
+                descriptors.clear()
+                self._publish(str(asked["service"]), Inner(listener))
+            case "withdraw":
+                self.gate.withdraw(asked["service"])
+            case "door":
+                return self.door(asked["address"])
+            case "key":
+                return self.key.hex()
+            case "refused":
+                self.refusals.tell(asked["kind"], asked["words"])
+            case other:
+                raise ValueError(f"no such question: {other!r}")
+        return ""
+
+    def _publish(self, service: str, inner: Inner) -> None:
+        if not inner.filtered:
+            words = f"nothing: this kernel cannot keep others on this machine from the {service} of this worker"
+            self.refusals.tell("filter", words)
+        self.gate.offer(service, inner)
+
+
+def store_address(host: str, port: int) -> str:
+    """What a group's store is called in quorums."""
+    return f"{host}:{port}/{addresses.STORE}"
+
+
+def _raise_limit() -> None:
+    """As many file descriptors as we may have; the worker, which has been forked already, keeps its own limit."""
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))

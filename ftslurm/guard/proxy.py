@@ -1,0 +1,355 @@
+"""A door to the Lighthouse, or to a parameter server, that stays where it is while that moves.
+
+A manager learns the Lighthouse's address once, and has no way to be told another. So the guard of every worker listens
+on this machine's loopback, hands that address out in the Lighthouse's stead, and passes bytes on to wherever the
+Lighthouse is. While it is nowhere, connections are held and the Lighthouse is dialled every few milliseconds: managers
+do not notice that it is away, whereas one that dials in vain waits ever longer, up to 10 s (T: src/retry.rs). In the
+same way a parameter server's clients find it where it always was, when it is brought back elsewhere.
+
+Only this user's processes are served: whose the other end of a connection is says /proc/net/tcp. To a server of this
+run the door proves that it belongs to it, and has the server prove the same (handshake.py), before it passes a byte.
+
+It lives in the guard's own loop: no thread, nothing that blocks.
+"""
+
+from __future__ import annotations
+
+import errno
+import hmac
+import os
+import selectors
+import socket
+import time
+from collections.abc import Callable
+
+from ftslurm.guard import accept
+from ftslurm.guard.refusals import Refusals
+from ftslurm.guard.relay import CHUNK, Splice, listen
+from ftslurm.guard.resolve import Address, Resolver
+from ftslurm.protocol import addresses
+from ftslurm.security import handshake, socket_owners
+
+MOST = 512  # connections at a time; who comes later waits in the kernel's queue. A manager has two
+SILENT_FOR_S = 10.0  # whoever connects and says nothing for so long is hung up on
+DIAL_FOR_S = 2.0  # an address that neither takes nor refuses a connection for this long is dialled anew
+DIAL_ONCE_FOR_S = 10.0  # or given up, if what is there does not move
+RESOLVE_AGAIN_S = 0.5
+_READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class Forwarder:
+    """Listens on loopback. Whoever owns the selector calls `key.data(events)` for what is ready, and `tend`."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        url: str,
+        clock: Callable[[], float] = time.monotonic,
+        key: Callable[[], bytes] = lambda: b"",
+        refusals: Refusals | None = None,
+        moves: bool = True,
+    ) -> None:
+        """Listen, and go to a first address.
+
+        Args:
+            url: an address of a server of this run (addresses.py), or of another, to which bytes are passed as they
+                are.
+            key: tells the run's key.
+            moves: whether the server may come back, here or elsewhere, so that connections are held while it is away;
+                else they are hung up.
+
+        Raises:
+            OSError: no port can be had.
+        """
+        self.selector = selector
+        self.clock = clock
+        self.key = key
+        self.refusals = refusals or Refusals()
+        self.moves = moves
+        self.links: dict[_Link, None] = {}  # oldest first
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=MOST)
+        self.listener.setblocking(False)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.target = ""
+        self.where: addresses.Address | None = None  # the target
+        self.addresses: list[Address] = []
+        self.turn = 0  # which of the addresses is dialled
+        self.away_since: float | None = None  # since when nobody has taken a connection there
+        self.next_dial = self.next_resolve = self.next_accept = 0.0
+        self.resolver = Resolver(selector, self._resolved)
+        self.accepting = False
+        self.go_to(url)
+        self._accept_if_there_is_room()
+
+    def go_to(self, url: str) -> None:
+        """From now on it is there; "": nowhere. Connections to where it was are closed; managers dial again."""
+        if url == self.target:
+            self.next_dial = 0.0
+            return
+        self.target, self.where = url, addresses.read(url)
+        for link in [link for link in self.links if link.far is not None]:
+            if link.through:
+                link.close()
+            else:
+                link.hang_up()
+        self.addresses, self.turn, self.away_since = [], 0, None
+        self.next_dial = self.next_resolve = 0.0
+        self.resolver.forget()
+        self.tend()
+
+    def tend(self) -> float:
+        """Do what is due; returns after how many seconds something else is."""
+        now = self.clock()
+        waits = [3600.0]
+        self._accept_if_there_is_room()
+        if not self.accepting and len(self.links) < MOST:
+            waits.append(self.next_accept - now)
+        if self.target and not self.addresses:
+            if self.where is not None and now >= self.next_resolve:
+                self.next_resolve = now + RESOLVE_AGAIN_S
+                self.addresses = self.resolver.look_up(self.where.host, self.where.port)
+            waits.append(self.next_resolve - now)
+        for link in [link for link in self.links if not link.has_spoken]:
+            if now >= link.since + SILENT_FOR_S:
+                link.close()
+            else:
+                waits.append(link.since + SILENT_FOR_S - now)
+        for link in [link for link in self.links if link.dialled is not None]:
+            assert link.dialled is not None
+            until = link.dialled + (DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
+            if now >= until:
+                self.failed(link, link.address)
+            else:
+                waits.append(until - now)
+        if self.addresses:
+            waits.append(self._dial_for_those_who_wait(now))
+        return max(0.0, min(waits))
+
+    def _dial_for_those_who_wait(self, now: float) -> float:
+        """While the Lighthouse is away, one dial at a time is for all; returns in how many seconds the next is due."""
+        for link in [link for link in self.links if link.far is None]:
+            if self.moves and self.away_since is not None and any(other.dialled is not None for other in self.links):
+                break
+            if self.moves and self.away_since is not None and now < self.next_dial:
+                return self.next_dial - now
+            link.dial(self.addresses[self.turn % len(self.addresses)], now)
+        return 3600.0
+
+    def failed(self, link: _Link, address: Address) -> None:
+        """Nobody takes this connection; another address, if there is one, is tried soon."""
+        now = self.clock()
+        link.hang_up()
+        if not self.moves and link.tries >= len(self.addresses):
+            link.close()
+            return
+        if address == self.addresses[self.turn % len(self.addresses)]:
+            self.turn += 1
+        if self.away_since is None:
+            self.away_since = now
+        self.next_dial = now + min(max(0.025, (now - self.away_since) / 40), 0.25)  # 2.5 % of the pause at the most
+
+    def _resolved(self, found: list[Address]) -> None:
+        self.addresses = found
+        self.tend()
+
+    def reached(self) -> None:
+        """The Lighthouse has taken a connection."""
+        if self.away_since is not None:
+            self.away_since = None
+            self.tend()
+
+    def close(self) -> None:
+        """End it all."""
+        for link in list(self.links):
+            link.close()
+        self.resolver.forget()
+        if self.accepting:
+            self.selector.unregister(self.listener)
+        self.listener.close()
+
+    # --- who comes -------------------------------------------------------------------------------------------------
+
+    def _accept_if_there_is_room(self) -> None:
+        if len(self.links) >= MOST:  # one that has hung up, and whose other end has not noticed, makes room
+            next((link.close for link in self.links if link.has_hung_up), lambda: None)()
+        room = len(self.links) < MOST and self.clock() >= self.next_accept
+        if room and not self.accepting:
+            self.selector.register(self.listener, _READ, self._accept)
+        elif self.accepting and not room:
+            self.selector.unregister(self.listener)
+        self.accepting = room
+
+    def _accept(self, _events: int) -> None:
+        """Take some of those who have come, if they are ours."""
+        come, rest_s = accept.take(self.listener, MOST - len(self.links))
+        self.next_accept = self.clock() + rest_s
+        found = socket_owners.uids_of_clients([peer for _, peer in come], self.listener.getsockname())
+        for (near, _), owner in zip(come, found, strict=True):
+            if owner == os.getuid():
+                self.links[_Link(self, near)] = None
+                continue
+            near.close()
+            if owner is not None:  # else it has hung up
+                words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"
+                self.refusals.tell("door", words)
+        self.tend()
+
+
+class _Link:
+    """A manager's connection (near) and, once somebody takes it, the one to the Lighthouse (far).
+
+    It is held until far is connected and has proved itself; from then on it is a splice of both.
+    """
+
+    def __init__(self, door: Forwarder, near: socket.socket) -> None:
+        self.door = door
+        self.near = near
+        self.since = door.clock()
+        self.held = b""  # what near has said, while there is nobody to hear it
+        self.far: socket.socket | None = None
+        self.splice: Splice | None = None
+        self.tries = 0
+        self.address: Address = (0, ("", 0))  # that far was last connected to
+        self.dialled: float | None = None  # when, if it has not taken us yet
+        self.heard, self.expected = b"", b""  # of the handshake: what far has said, and the proof it is to give
+        self.closed = False
+        self.masks: dict[socket.socket, int] = {}
+        near.setblocking(False)
+        self._listen()
+
+    @property
+    def through(self) -> bool:
+        """Whether both ends are connected."""
+        return self.splice is not None
+
+    @property
+    def has_spoken(self) -> bool:
+        """Whether near has ever said anything."""
+        return bool(self.held) or (self.splice is not None and self.splice.has_carried)
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether near has said all it has to say."""
+        return self.splice is not None and self.splice.there.ended
+
+    def dial(self, address: Address, now: float) -> None:
+        """Begin to connect to the Lighthouse."""
+        self.address, self.dialled, self.heard, self.expected = address, now, b"", b""
+        self.tries += 1
+        try:
+            self.far = socket.socket(address[0], socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self.far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            code = self.far.connect_ex(address[1])
+            mine = self.far.getsockname()[:2]
+        except OSError as error:
+            code = error.errno or errno.EIO
+        # On one machine a port that nobody listens on can be connected to itself, and nobody could then have it.
+        if code not in (0, errno.EINPROGRESS) or mine == address[1]:
+            self.door.failed(self, address)
+        else:
+            self._wait_for_far(_WRITE, self._connected)
+
+    def hang_up(self) -> None:
+        """The far end is no good; the near one is held."""
+        if self.far is not None:
+            self._forget(self.far)
+        self.far = self.dialled = None
+
+    def close(self) -> None:
+        """End both; what has been written to either still arrives."""
+        if self.closed:
+            return
+        self.closed = True
+        del self.door.links[self]
+        if self.splice is not None:
+            self.splice.close()
+        else:
+            self._forget(self.near)
+            self.hang_up()
+
+    def _forget(self, end: socket.socket) -> None:
+        if self.masks.pop(end, 0):
+            self.door.selector.unregister(end)
+        end.close()
+
+    # --- near, while it is held ------------------------------------------------------------------------------------
+
+    def _near_ready(self, _events: int) -> None:
+        """Nobody there yet. Whoever hangs up meanwhile has given up: HTTP/2 knows no half-closed connections."""
+        if self.closed or self.splice is not None:
+            return
+        try:
+            data = self.near.recv(CHUNK - len(self.held))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return
+        self.held += data
+        self._listen()
+
+    def _listen(self) -> None:
+        mask = _READ if len(self.held) < CHUNK else 0
+        listen(self.door.selector, self.masks, self.near, mask, self._near_ready)
+
+    # --- far, until it has proved itself ---------------------------------------------------------------------------
+
+    def _wait_for_far(self, mask: int, call: Callable[[int], None]) -> None:
+        assert self.far is not None
+        listen(self.door.selector, self.masks, self.far, 0, call)
+        listen(self.door.selector, self.masks, self.far, mask, call)
+
+    def _connected(self, _events: int) -> None:
+        if self.closed or self.far is None:
+            return
+        if self.far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._fail()
+        elif self.door.where is not None and self.door.where.service is not None:
+            self._wait_for_far(_READ, self._prove)
+        else:
+            self._join()
+
+    def _prove(self, _events: int) -> None:
+        """Answer the challenge, then hear whether the other end can answer as well; see handshake.py."""
+        if self.closed or self.far is None or self.door.where is None:
+            return
+        wanted = handshake.PROOF if self.expected else handshake.CHALLENGE
+        try:
+            data = self.far.recv(wanted - len(self.heard))
+            if not data:
+                raise ConnectionResetError
+            self.heard += data
+            if len(self.heard) < wanted:
+                return
+            said, self.heard = self.heard, b""
+            if not self.expected:
+                sent, self.expected = handshake.answer(self.door.key(), said, self.door.where.dialled)
+                self.far.send(sent)  # the first hundred bytes of a connection always fit
+                return
+            if not hmac.compare_digest(said, self.expected):
+                raise handshake.Refused(f"{self.door.where.dialled} is held by something that is not of this run")
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if isinstance(error, handshake.Refused):
+                self.door.refusals.tell("server", str(error))
+            self._fail()
+            return
+        self._join()
+
+    def _fail(self) -> None:
+        self.door.failed(self, self.address)
+        self.door.tend()
+
+    def _join(self) -> None:
+        """Both ends are there: from now on one is the other."""
+        assert self.far is not None
+        self.dialled = None
+        for end in (self.near, self.far):
+            listen(self.door.selector, self.masks, end, 0, self._near_ready)
+        self.masks.clear()
+        self.splice = Splice(self.door.selector, self.near, self.far, self.close, self.held)
+        self.held = b""
+        self.door.reached()

@@ -1,0 +1,56 @@
+"""What the guard does for the log of its rank: marks of time, for `ftslurm logs`, and the cap on its size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from ftslurm.run import log_cap
+
+
+class RankLog:
+    """One rank's log, which the script and its children write, and the file of its time marks beside it."""
+
+    def __init__(self, path: str, max_mb: int) -> None:
+        """Begin to look after it. max_mb: logs.max_mb, 0: no cap."""
+        self.path, self.max_mb = path, max_mb
+        self.marks = path.removesuffix(".log") + ".times"
+        self.size = 0
+
+    def tend(self) -> None:
+        """Cut the log if it is too large, and note which size it has now; to be called about once a second."""
+        cut = log_cap.cut(self.path, self.max_mb)
+        if cut is not None:
+            with contextlib.suppress(OSError):
+                self._move_marks(*cut)
+        with contextlib.suppress(OSError):
+            size = os.stat(self.path).st_size
+            if size != self.size:
+                self.size = size
+                with open(self.marks, "a") as marks:
+                    marks.write(f"{time.time():.3f} {size}\n")
+
+    def _move_marks(self, before: log_cap.Gap, after: log_cap.Gap) -> None:
+        """Let the marks say where the lines are now; those of lines that were dropped go."""
+        kept: dict[int, str] = {}  # of those for one place the first: what stands before it was written then
+        with open(self.marks) as marks:
+            for mark in marks:
+                with contextlib.suppress(ValueError):
+                    when, size = mark.split()
+                    kept.setdefault(after.offset(before.stream(int(size))), when)
+        part = f"{self.marks}.part"
+        with open(part, "w") as marks:
+            marks.writelines(f"{when} {size}\n" for size, when in kept.items())
+        os.replace(part, self.marks)
+
+
+def last_printed_line(log: str) -> str:
+    """The last line the script printed: an argument it does not know, the message of a sys.exit."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,380 @@
+"""The controller's own processes: started, listened to, written to, signalled and reaped, never waited for.
+
+What happened is found by looking, not from the signal that woke us: a lost wake-up costs one tick, nothing more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from ftslurm.core.state.model import StepId
+from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
+from ftslurm.launchers.background import Answered, Asides
+from ftslurm.protocol import messages
+from ftslurm.run import log_cap
+from ftslurm.security import owned_files
+from ftslurm.slurm.commands import SRUN_FAILED
+
+HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
+ORDER_S = 1.0  # and a process that has been told to end in less
+LONGEST_LINE = 4096  # bytes of a line of the launcher's that are looked at
+STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is gone
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process of a step."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+    by_order: bool = False  # no srun, whose death would end nothing: it is told to end, or lives on
+
+
+@dataclass(frozen=True)
+class Said:
+    """A message of a worker or its guard."""
+
+    id: StepId
+    message: messages.Message
+
+
+@dataclass(frozen=True)
+class Complained:
+    """A line of the launcher's stderr."""
+
+    id: StepId
+    line: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Every process of a step has ended. codes are the processes' exit codes, negative for signals."""
+
+    id: StepId
+    codes: tuple[int, ...]
+    killed: bool  # by us
+
+
+News = Said | Complained | Gone | Answered
+
+
+@dataclass(eq=False)
+class _Child:
+    id: StepId
+    process: subprocess.Popen[bytes]
+    by_order: bool
+    out: messages.Lines = field(default_factory=lambda: messages.Lines(messages.MOST))
+    err: messages.Lines = field(default_factory=lambda: messages.Lines(messages.MOST))
+    unsent: bytearray = field(default_factory=bytearray)
+    code: int | None = None
+
+
+@dataclass(eq=False)
+class _Step:
+    children: list[_Child]
+    log: IO[bytes]
+    log_path: Path
+    log_max_mb: int  # logs.max_mb
+    kills: int = 0
+    slurm_id: str | None = None  # JOB.STEP, once a task has said it
+    heard: bool = False
+    over: bool = False  # every process we started for it has ended
+    cancelling: bool = False  # scancel was asked to make sure
+    stuck: bool = False  # its srun waits for a node that is gone
+    over_since: float | None = None
+
+
+class Children:
+    """Every step that runs."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        local: bool,
+        make_sure: Callable[[], None] = lambda: None,
+        greeting: bytes = b"",
+        log_max_mb: int = 0,
+    ) -> None:
+        """None runs yet.
+
+        Args:
+            make_sure: raises if the steps are another controller's by now.
+            greeting: the first line to every process.
+            log_max_mb: the cap of each step.log in MiB; 0: none.
+        """
+        self.local, self.make_sure, self.greeting, self.log_max_mb = local, make_sure, greeting, log_max_mb
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
+        self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
+        self.selector = selectors.DefaultSelector()
+        self.steps: dict[StepId, _Step] = {}
+        self.by_pid: dict[int, _Child] = {}
+        self.adopted: set[StepId] = set()  # another controller's srun has started these, ours only speak with them
+        self.asides = Asides()
+
+    def identify(self, step: StepId, slurm_id: str) -> None:
+        """Remember what Slurm calls a step."""
+        if step in self.steps:
+            self.steps[step].slurm_id = slurm_id
+
+    def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
+        """Start a step's processes, each in a session of its own. Returns what went wrong, or None."""
+        try:
+            sink = os.fdopen(owned_files.open_fd(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
+        except OSError:  # a full disk, a log folder that somebody deleted: no reason not to train
+            sink = open(os.devnull, "ab", buffering=0)  # noqa: SIM115, PTH123
+        self.steps[step] = entry = _Step([], sink, log, self.log_max_mb)
+        for command in commands:
+            try:
+                process = subprocess.Popen(
+                    command.argv,
+                    env=dict(command.env),
+                    cwd=cwd,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                _log(entry, f"cannot start {command.argv[0]}: {error}\n".encode())
+                self.kill(step, None)
+                if not entry.children:  # nobody whose end could be waited for
+                    entry.log.close()
+                    del self.steps[step]
+                return f"cannot start {command.argv[0]}: {error}"
+            child = _Child(step, process, command.by_order)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                assert pipe is not None
+                os.set_blocking(pipe.fileno(), False)
+            assert process.stdout is not None
+            assert process.stderr is not None
+            self.selector.register(process.stdout, selectors.EVENT_READ, (child, "out"))
+            self.selector.register(process.stderr, selectors.EVENT_READ, (child, "err"))
+            entry.children.append(child)
+            self.by_pid[process.pid] = child
+            child.unsent += self.greeting
+            self._write(child)
+        return None
+
+    def adopt(self, step: StepId, command: Command, cwd: str, log: Path, slurm_id: str | None) -> str | None:
+        """Start the way to a step that runs. If that ends badly, so must the step: slurm_id, if that is known."""
+        self.adopted.add(step)
+        problem = self.launch(step, [command], cwd, log)
+        if step in self.steps:
+            self.steps[step].slurm_id = slurm_id
+        return problem
+
+    def leave(self) -> None:
+        """Let go of all steps, so that they live on in their jobs and a new controller may adopt them.
+
+        However an srun ends, its step ends too, unless all its processes are killed at once (measured on 22.05, 24.11).
+        A Lighthouse beside us ends, for it writes in the run directory; not if another controller has adopted it: then
+        it does not hear us.
+        """
+        for pid, child in self.by_pid.items():
+            if child.by_order:
+                self.send(child.id, messages.encode("kill"))
+                continue
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        for child in self.by_pid.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(ORDER_S if child.by_order else HELPER_S)
+        self.by_pid.clear()
+        self.steps.clear()
+
+    def send(self, step: StepId, line: bytes) -> None:
+        """Queue a line for every process of a step."""
+        entry = self.steps.get(step)
+        for child in entry.children if entry else ():
+            if child.code is None:
+                child.unsent += line
+                self._write(child)
+
+    def kill(self, step: StepId, first: int | None, stuck: bool = False) -> None:
+        """Bring a step down at once: by order and by `first`; asked again, by SIGKILL.
+
+        SIGKILL goes to the launcher's main process alone: when srun's dies, its helper process kills the tasks.
+
+        Args:
+            stuck: a node of the step is gone: what is left of it here is not waited for.
+        """
+        entry = self.steps.get(step)
+        if entry is None:
+            return
+        entry.stuck = entry.stuck or stuck
+        self.send(step, messages.encode("kill"))
+        entry.kills += 1
+        number = first if entry.kills == 1 else signal.SIGKILL
+        if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
+            entry.cancelling = True  # our srun is not the one with which it ends
+            self.asides.ask(entry.slurm_id, ["scancel", entry.slurm_id])
+        for child in entry.children:
+            if child.code is None and number is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child.process.pid, number)
+
+    def killed(self, step: StepId) -> bool:
+        """Whether we are bringing this step down."""
+        return step in self.steps and self.steps[step].kills > 0
+
+    def listen(self, timeout: float) -> Iterator[News]:
+        """Wait for something to happen, at most `timeout` seconds, and tell what has."""
+        for key, events in self.selector.select(timeout):
+            if key.data is None:
+                continue  # a wake-up: its owner drains it
+            child, stream = key.data
+            if events & selectors.EVENT_READ:
+                yield from self._read(child, stream)
+            if events & selectors.EVENT_WRITE:
+                self._write(child)
+        yield from self._reap()
+        yield from self._settle()
+        self.asides.kill_overdue()
+
+    def _read(self, child: _Child, stream: str) -> Iterator[News]:
+        pipe = child.process.stdout if stream == "out" else child.process.stderr
+        if pipe is None or pipe.closed:
+            return
+        while True:
+            try:
+                data = os.read(pipe.fileno(), 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                self.selector.unregister(pipe)
+                pipe.close()
+                return
+            step = self.steps[child.id]
+            if stream == "err":
+                _log(step, data)
+                for line in child.err.feed(data):
+                    yield Complained(child.id, line[:LONGEST_LINE].decode(errors="replace"))
+            else:
+                for line in child.out.feed(data):
+                    message = messages.decode(line)
+                    if message is None:
+                        _log(step, line + b"\n")  # not ours, but somebody will want to read it
+                    else:
+                        step.heard = True
+                        yield Said(child.id, message)
+
+    def _write(self, child: _Child) -> None:
+        pipe = child.process.stdin
+        if pipe is None or pipe.closed:
+            return
+        try:
+            while child.unsent:
+                del child.unsent[: os.write(pipe.fileno(), child.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            child.unsent.clear()  # it has ended; that will be found when it is reaped
+        registered = pipe.fileno() in self.selector.get_map()
+        if child.unsent and not registered:
+            self.selector.register(pipe, selectors.EVENT_WRITE, (child, "in"))
+        elif not child.unsent and registered:
+            self.selector.unregister(pipe)
+
+    def _reap(self) -> Iterator[News]:
+        """Collect the dead. What they still had to say comes first, then, once all of a step are gone, its end."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if (answer := self.asides.reaped(pid, os.waitstatus_to_exitcode(status))) is not None:
+                yield answer
+                continue
+            child = self.by_pid.pop(pid, None)
+            if child is None:
+                continue  # an orphan that we adopted
+            child.code = child.process.returncode = os.waitstatus_to_exitcode(status)
+            for stream in ("out", "err"):
+                yield from self._read(child, stream)
+            for pipe in (child.process.stdin, child.process.stdout, child.process.stderr):
+                assert pipe is not None
+                if not pipe.closed:
+                    with contextlib.suppress(KeyError, ValueError):
+                        self.selector.unregister(pipe)
+                    pipe.close()
+            if self.local:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(pid, signal.SIGKILL)  # its session's stragglers
+                self._sweep()
+            step = self.steps[child.id]
+            step.over = all(c.code is not None for c in step.children)
+
+    def _settle(self) -> Iterator[News]:
+        """Tell of the steps that are over, once nothing of them can be left anywhere.
+
+        When srun itself is killed, its helper process kills the tasks (0.1 s), so that is waited for; when the helper
+        is killed too, nobody does, and the tasks would run on beside the next attempt: scancel ends them.
+        """
+        for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
+            if not self.local:
+                step.over_since = step.over_since or time.monotonic()
+                waited = time.monotonic() - step.over_since > (STUCK_S if step.stuck else HELPER_S)
+                if any(_group_lives(child.process.pid) for child in step.children):
+                    if not waited:
+                        continue
+                    for child in step.children:  # srun's helper, which tries to reach the node
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(child.process.pid, signal.SIGKILL)
+                there = step.heard or step.kills  # else srun alone has failed, and is tried again
+                bad = [c.code for c in step.children if c.code and (there or c.code != SRUN_FAILED)]
+                if id_ in self.adopted and bad:
+                    self.make_sure()  # it ends so, too, when another controller has attached
+                abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
+                if abnormal and step.slurm_id is not None and not step.cancelling:
+                    step.cancelling = True
+                    self.asides.ask(step.slurm_id, ["scancel", step.slurm_id])
+                if not step.stuck and self.asides.asking(step.slurm_id):
+                    continue
+            step.log.close()
+            del self.steps[id_]
+            yield Gone(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
+
+    def _sweep(self) -> None:
+        """Kill orphans: processes of this run whose parent we have become without starting them."""
+        for pid in descendants(os.getpid(), depth=1):
+            if pid not in self.by_pid and self._is_of_this_run(pid):
+                for stray in [pid, *descendants(pid)]:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(stray, signal.SIGKILL)
+
+    def _is_of_this_run(self, pid: int) -> bool:
+        try:
+            return self.mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            return False
+
+
+def _group_lives(leader: int) -> bool:
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _log(step: _Step, data: bytes) -> None:
+    with contextlib.suppress(OSError):  # a full disk is no reason to stop training
+        step.log.write(data)
+    log_cap.cut(step.log_path, step.log_max_mb)

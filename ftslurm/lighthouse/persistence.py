@@ -1,0 +1,201 @@
+"""What the Lighthouse keeps in the run directory, so that its successor goes on and never back.
+
+`lighthouse.json` is replaced as a whole and synced: quorum ids in blocks, the highest step, whose attempts live and
+whose are over. It is written now and then, by a thread, for the file system may take its time.
+
+`lighthouse.quorum` holds the last quorum, written in place before any member gets it. It is not synced: what a
+process has written survives the process, and it is trusted only on a machine that has not been booted since, and if
+lighthouse.json knows of no later one: a successor on another machine may have gone on meanwhile.
+
+A disk that is full, or a file that cannot be made, does not stop the training: it goes on without, and tries again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import struct
+import threading
+import zlib
+
+from ftslurm.lighthouse.protobuf import Malformed, read_quorum
+from ftslurm.lighthouse.quorum import Quorum
+from ftslurm.lighthouse.registry import MOST_STEPS, Memory
+from ftslurm.security.json_text import MOST, brief, is_whole, read_object
+
+_CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
+_LARGEST = 1 << 26  # bytes that are read of a file; none of ours is larger
+BLOCK = 1000  # quorum ids that are reserved at a time
+_HEAD = struct.Struct("!16sII")  # of lighthouse.quorum: the boot, the length and the checksum of what follows
+
+
+class Keep:
+    """The two files of one run."""
+
+    def __init__(self, folder: str) -> None:
+        self._state = os.path.join(folder, "lighthouse.json")
+        self._boot = _boot_id()
+        self._writing = threading.Lock()
+        self.reserved = 0  # quorum ids below this one may be issued
+        self._quorum_path = os.path.join(folder, "lighthouse.quorum")
+        self._quorum: int | None = None
+        with contextlib.suppress(OSError):  # tried again, and told, by write_state
+            self._open_quorum()
+
+    def _open_quorum(self) -> None:
+        if self._quorum is None:
+            self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
+
+    def load(self) -> Memory:
+        """What a predecessor has left; a new memory if there was none.
+
+        Quorum ids go on after the last one if that is known for certain, else after the block it was taken from.
+
+        Raises:
+            ValueError: lighthouse.json is damaged, or says what cannot be; a person has to decide what to do.
+        """
+        try:
+            with open(os.open(self._state, os.O_RDONLY | _CAREFULLY), "rb") as file:
+                text = file.read(_LARGEST)
+            memory, issued = _read(text)
+        except FileNotFoundError:
+            return Memory()
+        except OSError as error:
+            raise ValueError(
+                f"{self._state} cannot be read ({error.strerror}): the run's quorum ids are not known"
+            ) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"{self._state} is damaged ({error!r}): the run's quorum ids are not known") from error
+        if not 0 <= memory.highest < MOST_STEPS:
+            raise ValueError(
+                f'{self._state} says "highest": {memory.highest!s:.40}, and no training takes so many steps: one '
+                "request has spoilt it, which older versions of ftslurm believed. No group would be let in any more. "
+                "Write there the step that the run has reached instead (`ftslurm status` shows it), and start the run "
+                "again"
+            )
+        self.reserved = memory.next_id
+        last = self._load_quorum()
+        memory.last = last if last is not None and last.id + 1 >= issued else None
+        if memory.last is not None:
+            memory.next_id = memory.last.id + 1
+            memory.highest = max(memory.highest, *(m.step for m in memory.last.members))
+        return memory
+
+    def _load_quorum(self) -> Quorum | None:
+        if self._quorum is None:
+            return None
+        head, data = b"", b""
+        with contextlib.suppress(OSError):
+            head = os.pread(self._quorum, _HEAD.size, 0)
+            data = os.pread(self._quorum, _LARGEST, _HEAD.size)
+        if len(head) < _HEAD.size:
+            return None
+        boot, length, checksum = _HEAD.unpack(head)
+        data = data[:length]
+        if not self._boot or boot != self._boot or len(data) != length or zlib.crc32(data) != checksum:
+            return None
+        with contextlib.suppress(Malformed):
+            quorum = read_quorum(data)
+            sound = 0 <= quorum.id < MOST and quorum.members and all(m.step < MOST_STEPS for m in quorum.members)
+            return quorum if sound else None
+        return None
+
+    def write_quorum(self, data: bytes) -> None:
+        """Remember the last quorum, as messages.write_quorum wrote it.
+
+        This is the one write in the event loop, for no member may get an answer that a successor would not know of.
+        Without a sync it is a copy into the page cache; should even that not return, the pulse stops, and the
+        controller starts a successor. A full disk does not stop the training: ids are safe by their block.
+        """
+        if self._quorum is None:
+            return
+        try:
+            os.pwrite(self._quorum, _HEAD.pack(self._boot, len(data), zlib.crc32(data)) + data, 0)
+        except OSError:
+            self.forget_quorum()  # the one before must not be taken for the last
+
+    def forget_quorum(self) -> None:
+        """The last quorum belongs to a history that is over, or is not known."""
+        if self._quorum is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._quorum, 0)
+
+    def snapshot(self, memory: Memory) -> str:
+        """What lighthouse.json is to say, with the next block of quorum ids."""
+        return json.dumps(
+            {
+                "reserved": max(self.reserved, memory.next_id + BLOCK),
+                "issued": memory.next_id,
+                "highest": memory.highest,
+                "checked": memory.checked,
+                "stores": [[store, *owner] for store, owner in memory.stores.items()],
+                "over": [[group, attempt] for group, attempt in memory.over.items()],
+                "fenced": list(memory.fenced),
+                "former": list(memory.former),
+            }
+        )
+
+    def write_state(self, text: str) -> None:
+        """Replace lighthouse.json by a snapshot, for good: readers see the old or the new one, also after a crash.
+
+        Raises:
+            OSError: it could not be written, and the old one is still there; or lighthouse.quorum cannot be made.
+        """
+        with self._writing:
+            self._replace(text)
+            self.reserved = max(self.reserved, int(json.loads(text)["reserved"]))
+            self._open_quorum()
+
+    def _replace(self, text: str) -> None:
+        part = self._state + ".part"
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _CAREFULLY, 0o600)
+        try:
+            data = text.encode()
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(part, self._state)
+        folder = os.open(os.path.dirname(self._state), os.O_RDONLY)
+        with contextlib.suppress(OSError):  # not every file system can
+            os.fsync(folder)
+        os.close(folder)
+
+
+def _read(text: bytes) -> tuple[Memory, int]:
+    """What lighthouse.json says, and the id of the quorum after the last that was issued when it was written.
+
+    Raises:
+        ValueError, TypeError, KeyError: it says what cannot be, or lacks something.
+    """
+    kept = read_object(text)
+    if kept is None:
+        raise ValueError("it holds no JSON of ours")
+    if isinstance(kept["highest"], bool) or not isinstance(kept["highest"], int):
+        raise TypeError(f"not a step: {brief(kept['highest'])}")
+    memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load tells of one that cannot be
+    kept.setdefault("former", [])  # an older version's file has none
+    if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced", "former")):
+        raise TypeError("stores, over, fenced and former are lists")
+    memory.checked = bool(kept["checked"])
+    memory.stores = {str(store): (_count(group), _count(attempt)) for store, group, attempt in kept["stores"]}
+    memory.over = {_count(group): _count(attempt, -1) for group, attempt in kept["over"]}
+    memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
+    memory.former = dict.fromkeys(str(name) for name in kept["former"])
+    return memory, _count(kept.get("issued", 0))
+
+
+def _count(value: object, least: int = 0) -> int:
+    if not is_whole(value) or value < least:
+        raise ValueError(f"not a number of ours: {brief(value)}")
+    return value
+
+
+def _boot_id() -> bytes:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return bytes.fromhex(file.read().strip().replace("-", ""))
+    except (OSError, ValueError):
+        return b""

@@ -1,0 +1,223 @@
+"""A Lighthouse without a controller (sbatch/lighthouse.sbatch): for groups that are started by other means.
+
+`python -m ftslurm.lighthouse [min_replicas=2] [port=29510] [name=lighthouse] ...`: its address is in NAME.url while it
+serves; what it has to remember is in the folder NAME, and one that is started again with the same name goes on there.
+
+Any manager is let in that has the token, which is part of the address; with open=true any at all, as by torchft's own.
+What remains is the memory: quorum ids never go back, and as long as anybody is heard who may have the training's state,
+no group begins it anew (lineage=off: any may, as with torchft's own).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ftslurm.config.schema import LighthouseConfig
+from ftslurm.errors import ConfigError, FtslurmError
+from ftslurm.guard.gate import bind
+from ftslurm.lighthouse.endpoint import BIND_FOR_S
+from ftslurm.lighthouse.output import flush, log
+from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
+from ftslurm.lighthouse.token_gate import Door
+from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
+from ftslurm.security.owned_files import check_own
+
+_DEFAULT = LighthouseConfig()
+SETTINGS: dict[str, int] = {
+    "min_replicas": 1,  # fewest groups that may step
+    "port": 0,  # 0: any free one
+    "join_timeout_ms": _DEFAULT.join_timeout_ms,
+    "heartbeat_timeout_ms": _DEFAULT.heartbeat_timeout_ms,
+    "quorum_tick_ms": _DEFAULT.quorum_tick_ms,
+    # When nobody who has the state was heard for so long, nobody is left: who comes then may begin anew, from an older
+    # checkpoint, say. (In a run of ftslurm the controller knows that.) Managers beat every 100 ms, and groups that
+    # crash are silent at once: this is the length of a network outage that must not cost the steps since the last
+    # checkpoint. It must be well below the 60 s after which torchft's managers give a quorum up.
+    "forget_after_ms": 15_000,
+}
+NOT_PROTECTED = (
+    "the token keeps others out of the quorum, but travels in clear text: who can listen on the network can read it",
+    "the managers, stores and checkpoint servers of the groups stay as open as torchft makes them",
+    "torchft's managers print the address, with the token, into their own log: keep it private, or set RUST_LOG=warn",
+)
+OPEN = "open=true: any manager that reaches the port is let in, also another user's, and can be taken for the training"
+HELP = f"""\
+python -m ftslurm.lighthouse [KEY=VALUE ...]: a torchft Lighthouse without a run of ftslurm
+
+  name=NAME       its address is in NAME.url while it serves, what it remembers in the folder NAME (default: lighthouse)
+  open=true       no token: any manager that reaches the port is let in, also another user's
+  lineage=off     steps are not compared: any group may begin anew at any time, as with torchft's own Lighthouse
+{{settings}}
+
+The address has a token: http://TOKEN@host:port, in NAME.url, which only you may read. Give it to torchft's managers as
+it is: export TORCHFT_LIGHTHOUSE=$(cat NAME.url). The token is that in the variable {VARIABLE}, else that
+in the file NAME/token, else a random one, written there: it stays the same when the Lighthouse is started again.
+
+What it does not protect:
+  {NOT_PROTECTED[0]}
+  {NOT_PROTECTED[1]}
+  {NOT_PROTECTED[2]}
+
+While anybody is heard who was in a quorum of the training, groups with an older state get no quorum: they heal, or
+wait. When all of those have been silent for forget_after_ms, who comes may begin anew, from an older checkpoint. Who
+was only suspended, or cut off, is refused once somebody has: its group has to be started again, and heals. With
+lineage=off nobody waits, and a group at a lower step may carry the training on by itself.
+"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the command line says."""
+
+    name: str = "lighthouse"
+    open: bool = False  # without a token
+    lineage: bool = True
+    settings: Mapping[str, int] = field(default_factory=lambda: dict(SETTINGS))
+
+
+def read(words: Sequence[str]) -> Told:
+    """The name and the settings from a command line of KEY=VALUE.
+
+    Raises:
+        ConfigError: it names the word and what there is.
+    """
+    name, is_open, lineage, settings = "lighthouse", False, True, dict(SETTINGS)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if key == "name" and value:
+            name = value
+        elif key == "open" and value in ("true", "false"):
+            is_open = value == "true"
+        elif key == "lineage" and value in ("on", "off"):
+            lineage = value == "on"
+        elif key == "token":
+            raise ConfigError(
+                f"a token in a command line can be read by all users: put it into the variable {VARIABLE}"
+            )
+        elif not equals or key not in settings:
+            known = ", ".join(f"{k}=N" for k in settings)
+            raise ConfigError(f"{word!r}: there are name=NAME, open=true, lineage=off and {known}; --help says more")
+        elif not (value.isascii() and value.isdigit()):
+            raise ConfigError(f"{word!r}: must be a whole number")
+        else:
+            settings[key] = int(value)
+    if settings["min_replicas"] < 1 or settings["quorum_tick_ms"] < 1 or settings["port"] > 65535:
+        raise ConfigError("min_replicas and quorum_tick_ms must be at least 1, port at most 65535")
+    return Told(name, is_open, lineage, settings)
+
+
+def main(words: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code is 0 then, and 2 if it cannot serve as it was told."""
+    if "--help" in words or "-h" in words:
+        print(HELP.format(settings="\n".join(f"  {key + '=N':<26}(default: {n})" for key, n in SETTINGS.items())))
+        return 0
+    try:
+        told = read(words)
+        folder = Path(told.name)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_own([folder, folder / "lighthouse.json", folder / "lighthouse.quorum"], "choose another with name=NAME")
+        asyncio.run(_serve(told))
+    except (FtslurmError, OSError, ValueError, RuntimeError) as error:
+        flush()
+        print(f"lighthouse: {error}", file=sys.stderr)
+        return 2
+    except asyncio.CancelledError:
+        log("told to end")
+    flush()
+    return 0
+
+
+async def _serve(told: Told) -> NoReturn:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    server, url = await (_open(told) if told.open else _with_token(told))
+    url_file = Path(f"{told.name}.url")
+    write_private(str(url_file), f"{url}\n")
+    forgetting = asyncio.create_task(_forget(server, told.settings["forget_after_ms"] / 1000)) if told.lineage else None
+    try:
+        await server.tick()
+    finally:
+        if forgetting is not None:
+            forgetting.cancel()
+        with suppress(OSError):
+            url_file.unlink()
+        server.keep.write_state(server.keep.snapshot(server.book.memory))
+        await server.server.stop(None)
+
+
+def _options(told: Told) -> dict[str, Any]:
+    places = {"local": False, "may_move": False, "folder": os.path.abspath(told.name)}
+    return {**told.settings, **places, "lineage": told.lineage}
+
+
+async def _open(told: Told) -> tuple[Server, str]:
+    """A server on a port; and its address."""
+    addresses: list[str] = []
+    log(OPEN)
+    server = await open_server(_options(told), lambda kind, **fields: _note(addresses, kind, fields))
+    return server, addresses[0]
+
+
+def _note(addresses: list[str], kind: str, fields: Mapping[str, object]) -> None:
+    if kind == "address":
+        addresses.append(str(fields["url"]))
+
+
+async def _with_token(told: Told) -> tuple[Server, str]:
+    """A server behind a door on a port; and its address, with the token."""
+    secret = token(os.path.join(told.name, "token"), os.environ)
+    server = prepare(_options(told), lambda *_, **__: None)
+    inside = await start_hidden(server)
+    listener = await _bind(told.settings["port"])
+    port = listener.getsockname()[1]
+    await Door(secret, f"/proc/self/fd/{inside}").open(listener)
+    host = f"{socket.gethostname()}:{port}"
+    log(f"serving at http://TOKEN@{host}: the whole address is in {told.name}.url, which only you may read")
+    for line in NOT_PROTECTED:
+        log(f"note: {line}")
+    if sys.stdout.isatty():  # else it is a file, and others may read it
+        print(f"http://{secret}@{host}", flush=True)
+    return server, f"http://{secret}@{host}"
+
+
+async def _bind(port: int) -> socket.socket:
+    """A socket that listens on all interfaces, waiting for its port for a while if it is to have a particular one.
+
+    Raises:
+        RuntimeError: the port cannot be had.
+    """
+    deadline = now() + (BIND_FOR_S if port else 0.0)
+    while True:
+        with suppress(OSError):
+            return bind(socket.gethostname(), port)
+        if now() >= deadline:
+            raise RuntimeError(f"port {port} cannot be had: name another (port=N), or none")
+        await asyncio.sleep(0.05)
+
+
+async def _forget(server: Server, after_s: float) -> NoReturn:
+    """Let a new history begin once nobody who may have the old one's state has been heard for so long.
+
+    Time in which this process itself stood still does not count: it could not hear anybody.
+    """
+    while True:
+        before, pause = now(), min(1.0, max(0.05, after_s / 4))
+        await asyncio.sleep(pause)
+        book = server.book
+        book.heard += max(0.0, now() - before - pause)
+        if book.forsaken(now(), after_s):
+            log(f"nobody who has the training's state was heard for {after_s:g} s: who comes now may begin anew")
+            book.give_up()
+            server.keep.forget_quorum()
+            server.save()

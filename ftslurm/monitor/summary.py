@@ -1,0 +1,121 @@
+"""What is left to say when following ends, or when somebody asks: what the run cost, and what failed of what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ftslurm.core.state.model import Phase
+from ftslurm.monitor import sentences
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_groups import PHASES, GroupStatus, Recovery
+from ftslurm.run.directory import RunDir
+
+_OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
+_RESTARTS_SHOWN = 20
+_FAILURES_SHOWN = 4
+_TRACEBACK_LINES = 8
+
+
+def outcome_style(status: RunStatus) -> str:
+    """The colour of how the run stands."""
+    return _OUTCOMES.get(status.outcome, "bold yellow")
+
+
+def summary(status: RunStatus, run: RunDir) -> RenderableType:
+    """What is left to say when following ends: how it ended, what it cost, and where to look."""
+    head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), outcome_style(status)))
+    if status.reason:
+        head.append(f": {status.reason}")
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim")
+    facts.add_column(overflow="fold")
+    end = status.finished or status.updated
+    took = f" in {sentences.seconds(end - status.started)}" if end and status.started else ""
+    facts.add_row("steps", f"{sentences.of_total(status.step, status)}{took}")
+    facts.add_row("restarts", str(status.restarts))
+    undone = [(step, back) for step, back in status.full_restarts if back is None or back < step]  # else: a new job
+    for step, back in undone[-_FAILURES_SHOWN:]:
+        to = "" if back is None else f" of step {back}"
+        facts.add_row("full restart", f"of all groups, at step {step}, from the checkpoint{to}")
+    if status.jobs.asked:
+        lost = f", {status.jobs.lost} taken away" if status.jobs.lost else ""
+        facts.add_row("jobs", f"{status.jobs.asked} asked for{lost}")
+    if status.starts > 1 and status.job_id is not None:
+        facts.add_row("job starts", f"{status.starts}, the last of Slurm job {status.job_id}")
+    if status.checkpoint is not None:
+        facts.add_row("checkpoint", f"step {status.checkpoint}")
+    if status.longest_gap is not None:
+        gap, group = status.longest_gap
+        facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits of a live group (group {group})")
+    if status.excluded_nodes:
+        facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
+    for g in status.groups:
+        if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
+            log = f" - log: {sentences.short_log(g.last_log)}" if g.last_log else ""
+            facts.add_row(sentences.called(g), Text(f"{g.last_error or 'given up'}{log}", "red"))
+    for words in status.cautions:
+        facts.add_row("warning", Text(words, "yellow"))
+    facts.add_row("logs", Text(str(run.logs)))
+    parts: list[RenderableType] = [head, Text(), facts]
+    if status.recoveries:
+        parts += [Text(), _restarts(status)]
+    timed = [r for r in status.recoveries if r.phases and r.seconds is not None]
+    if timed:
+        of = f" (medians of {len(timed)})" if len(timed) > 1 else ""
+        parts.append(Text(f"recovery{of}: {sentences.phases(typical(timed))}"))
+    signs = failures(g for g in status.groups if g.down)
+    return Group(*parts, Text(), signs) if signs is not None else Group(*parts)
+
+
+def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
+    """The signs by which the last failures of these groups were told, and the ends of their tracebacks; None: none.
+
+    Groups that fail of the same thing are told together.
+    """
+    same: dict[tuple[str | None, tuple[str, ...], str | None], list[GroupStatus]] = {}
+    for g in groups:
+        if g.last_evidence or g.last_traceback:
+            same.setdefault((g.last_cause, g.last_evidence, g.last_traceback), []).append(g)
+    parts = []
+    for (_, evidence, traceback), alike in list(same.items())[:_FAILURES_SHOWN]:
+        numbers = sentences.few([str(g.group) for g in alike], 8)
+        text = Text(f"{'group' if len(alike) == 1 else 'groups'} {numbers}: {alike[0].last_error}", "red")
+        lines = [f"- {sign}" for sign in evidence] + (traceback or "").rstrip().splitlines()[-_TRACEBACK_LINES:]
+        text.append("".join(f"\n  {line}" for line in lines), "default")
+        parts.append(text)
+    if len(same) > _FAILURES_SHOWN:
+        parts.append(Text(f"and {len(same) - _FAILURES_SHOWN} failures of other kinds: see the journal", "dim"))
+    return Group(*parts) if parts else None
+
+
+def typical(recoveries: Sequence[Recovery]) -> dict[str, float | None]:
+    """How long each phase of a recovery took: the median of those that got through it, in the order of the phases."""
+    took: dict[str, list[float]] = {}
+    for recovery in recoveries:
+        for name, seconds in (recovery.phases or {}).items():
+            if seconds is not None:
+                took.setdefault(name, []).append(seconds)
+    order = [*(name for name in PHASES if name in took), *(name for name in took if name not in PHASES)]
+    return {name: median(took[name]) for name in order}
+
+
+def _restarts(status: RunStatus) -> Table:
+    recoveries = status.recoveries
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("group", justify="right")
+    table.add_column("attempt", justify="right")
+    table.add_column("back after", justify="right", no_wrap=True)
+    table.add_column("reason", overflow="fold")
+    earlier = len(recoveries) - _RESTARTS_SHOWN
+    if earlier > 0:
+        table.add_row("...", "...", "...", f"{earlier} earlier restarts")
+    for r in recoveries[-_RESTARTS_SHOWN:]:
+        # Where there is no quorum, a group need not say anything when it is back.
+        away = "not back" if r.seconds is None and status.lighthouse is not None else sentences.seconds(r.seconds)
+        table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))
+    return table

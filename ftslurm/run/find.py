@@ -1,0 +1,86 @@
+"""Which run does the person mean?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from ftslurm.errors import RunNotFound
+from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
+
+_SHOWN = 5  # how many existing runs an error names
+
+
+def find(run: str | None, root: Path) -> RunDir:
+    """The run directory for RUN of the command line.
+
+    Args:
+        run: a run directory, a run id, the beginning of just one, the id of the Slurm job that its controller runs in,
+            or None for the newest under `root`.
+
+    Raises:
+        RunNotFound: there is none, or it could be several; the message says where was looked and which runs are there.
+    """
+    if run is None:
+        known = newest(root)
+        if not known:
+            raise RunNotFound(f"there is no run under {root.absolute()}: start one, or name its directory (run.root)")
+        return known[0]
+    places = (Path(run), root / run) if run else (root,)
+    candidates = list(dict.fromkeys(path.absolute() for path in places))
+    for path in candidates:
+        if _there(RunDir(path).config):
+            return RunDir(path)
+    if run and run.isdigit() and (of_job := next((known for known in newest(root) if known.job() == run), None)):
+        return of_job
+    begins = [known for known in newest(root) if run and known.root.name.startswith(run)]
+    if len(begins) == 1:
+        return begins[0]
+    if begins:
+        raise RunNotFound(f"{run!r} could be any of {_few(begins)}: give more of its id")
+    raise RunNotFound(f"there is no run {run!r}: {_searched(candidates)}. {_present(root)}")
+
+
+def newest(root: Path) -> list[RunDir]:
+    """Every run under `root`, the newest first, and our own before those that others have put there."""
+    return [RunDir(path) for *_, path in sorted(_dated(root), reverse=True)]
+
+
+def _dated(root: Path) -> Iterator[tuple[bool, float, Path]]:
+    try:
+        children = list(root.absolute().iterdir())
+    except OSError:
+        return
+    for path in children:
+        try:
+            # The config is written once, when the run is created; the folder's own time moves with every new file.
+            yield owned_files.is_own(path), RunDir(path).config.stat().st_mtime, path
+        except OSError:
+            continue
+
+
+def _there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name too long or with a zero byte, or a folder that is not ours to read
+        return False
+
+
+def _searched(candidates: list[Path]) -> str:
+    for path in candidates:
+        if _there(path):
+            return f"{path} is no run directory, it holds no {RunDir(path).config.name}"
+    return f"looked for {' and '.join(str(path) for path in candidates)}"
+
+
+def _present(root: Path) -> str:
+    known = newest(root)
+    if not known:
+        return f"There is no run at all under {root.absolute()} (run.root)"
+    return f"Under {root.absolute()} (run.root), newest first: {_few(known)}"
+
+
+def _few(runs: list[RunDir]) -> str:
+    more = f" and {len(runs) - _SHOWN} older" if len(runs) > _SHOWN else ""
+    return ", ".join(run.root.name for run in runs[:_SHOWN]) + more

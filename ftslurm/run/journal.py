@@ -1,0 +1,214 @@
+"""What has happened in this run? One JSON object per line, only ever appended to (design contract 7).
+
+The controller writes with `Journal`; everybody else, on whatever node, reads with `JournalReader`. A line counts once
+its newline is there: half a line, left by a controller that was killed while writing, is cut off by the next writer
+and never shown by a reader.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ftslurm.config.schema import MOST_GROUPS
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.security import owned_files
+from ftslurm.security.json_text import is_finite, is_whole, read_object
+
+Event = Mapping[str, Any]
+
+_BLOCK = 1 << 20
+_TAIL = 4096  # bytes; the lines that end a run are shorter
+
+
+class Journal:
+    """The one writer of a run's journal. `append` only collects; `flush` writes everything collected at once."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open the journal, or begin it.
+
+        Raises:
+            OSError: the file cannot be opened or written, or is none.
+        """
+        self._clock = clock
+        self._pending = bytearray()
+        self._fd = owned_files.open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._seq = _seal(self._fd)
+
+    def append(self, event: str, /, **fields: object) -> dict[str, object]:
+        """Add a line to what the next flush writes, and return it as readers will see it."""
+        record = {"seq": self._seq + 1, "time": self._clock(), "event": event} | fields
+        # ASCII only: a script's last words can hold bytes that are no text, and those must not stop the controller.
+        self._pending += json.dumps(record, default=str, separators=(",", ":")).encode("ascii") + b"\n"
+        self._seq += 1
+        return record
+
+    def flush(self, sync: bool = True) -> None:
+        """Write the collected lines; with `sync` they are on disk when this returns.
+
+        Raises:
+            OSError: the disk is full or gone. What could not be written is kept for the next flush.
+        """
+        wrote = bool(self._pending)
+        while self._pending:  # one write; a second only when the disk is almost full
+            written = os.write(self._fd, self._pending)
+            del self._pending[:written]
+        if sync and wrote:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Write what is left and close the file."""
+        try:
+            self.flush()
+        finally:
+            os.close(self._fd)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class JournalReader:
+    """Follows a journal that may not exist yet and is being written while we read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.offset = 0  # just after the last complete line that was read
+
+    def read_new(self) -> list[dict[str, Any]]:
+        """The lines that have been completed since the last call."""
+        return list(self.iter_new())
+
+    def iter_new(self) -> Iterator[dict[str, Any]]:
+        """The same, one at a time: a journal of many days need not fit into memory.
+
+        What is no record is passed over: a crashed file system can leave zeros in the middle.
+
+        Raises:
+            EnvironmentProblem: there is one, and it cannot be read.
+        """
+        for block in self._blocks():
+            for line in block[:-1].split(b"\n"):
+                self.offset += len(line) + 1
+                record = read_object(line)
+                if record is not None:
+                    yield record
+
+    def blocks(self) -> Iterator[bytes]:
+        """The same as bytes, many whole lines at a time."""
+        for block in self._blocks():
+            self.offset += len(block)
+            yield block
+
+    def _blocks(self) -> Iterator[bytes]:
+        """What follows `offset`, which the caller moves on."""
+        # Opened anew each time: on NFS that is what asks the server for the file's present size.
+        try:
+            fd = owned_files.open_fd(self._path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise EnvironmentProblem(f"the journal {self._path} cannot be read: {error.strerror}") from error
+        try:
+            want = _BLOCK
+            while os.fstat(fd).st_size > self.offset:
+                block = os.pread(fd, want, self.offset)
+                end = block.rfind(b"\n") + 1
+                if end == 0:
+                    if len(block) < want:
+                        return  # a torn last line: read again later
+                    want *= 2
+                    continue
+                want = _BLOCK
+                yield block[:end]
+        finally:
+            os.close(fd)
+
+
+def last_event(path: Path) -> str | None:
+    """The name of the last line's event, without reading the rest; None: nothing is there, or half a line."""
+    record = last_line(path)
+    return text(record, "event") if record is not None else None
+
+
+def last_line(path: Path) -> Event | None:
+    """The last line, without reading the rest; None: nothing is there, or half a line."""
+    try:
+        with owned_files.open_file(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            return read_object(file.read().splitlines()[-1])
+    except (OSError, IndexError):
+        return None
+
+
+def _seal(fd: int) -> int:
+    """Cut off a torn last line, and return the seq of the last complete one (0: there is none)."""
+    size = os.fstat(fd).st_size
+    window = 1 << 16
+    while True:
+        start = max(0, size - window)
+        tail = os.pread(fd, window, start)
+        end = tail.rfind(b"\n") + 1
+        for line in reversed(tail[:end].split(b"\n")):
+            record = read_object(line)
+            if record is not None and is_whole(record.get("seq")):
+                os.ftruncate(fd, start + end)
+                return int(record["seq"])
+        if start == 0:
+            os.ftruncate(fd, end)
+            return 0
+        window *= 4
+
+
+# Fields of a line as a reader takes them: another version may have written it, so a wrong type is a missing field.
+# So is a number that nothing of ours has: readers make as many groups as a line says.
+_MOST = {"group": MOST_GROUPS - 1, "groups": MOST_GROUPS}
+
+
+def integer(event: Event, name: str) -> int | None:
+    """A whole number between -2**53 and 2**53; one of groups is not above what a run may have."""
+    value = event.get(name)
+    return value if is_whole(value) and (name not in _MOST or 0 <= value <= _MOST[name]) else None
+
+
+def number(event: Event, name: str) -> float | None:
+    """A number, which is finite."""
+    value = event.get(name)
+    return float(value) if is_finite(value) else None
+
+
+def text(event: Event, name: str) -> str | None:
+    value = event.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def names(event: Event, name: str) -> tuple[str, ...]:
+    value = event.get(name)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+
+def numbers(event: Event, name: str) -> dict[str, float | None]:
+    """Named numbers, each of which may be null: {"detect": 0.03, "wait": null}."""
+    value = event.get(name)
+    return {key: number(value, key) for key in value} if isinstance(value, dict) else {}
+
+
+def versions() -> dict[str, str]:
+    """What this run runs on, for whoever reads the journal in a year."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for package in ("ftslurm", "torch", "torchft", "submitit", "hydra-core"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed here"
+    return found

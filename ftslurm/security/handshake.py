@@ -1,0 +1,144 @@
+"""Both ends of a connection prove that they belong to the run before either says anything else.
+
+Every run has a key: 32 random bytes that only its controller, its guards and its workers know (run_key.py). The
+server says first:
+
+    server -> client   MAGIC (16 bytes)   Ns: 32 random bytes
+    client -> server   Nc: 32 random bytes   SERVICE (32, padded with zeros)   HMAC(key, "client" Ns Nc address)
+    server -> client   HMAC(key, "server" Ns Nc address)
+
+`address` is what the client has dialled, HOST:PORT/SERVICE. It is in both proofs, so a stranger who has got the port
+of somebody who is gone cannot pass a client's proof on to another server of the run. The key itself is never sent, and
+neither side learns anything from one that does not have it. What follows is not encrypted: see docs/security.md.
+
+HMAC-SHA256 as in RFC 2104; the nonces make every proof one of a kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+MAGIC = b"ftslurm gate 1\r\n"
+_NONCE = _SERVICE = _PROOF = 32
+CHALLENGE = len(MAGIC) + _NONCE  # bytes of each of the three messages
+ANSWER = _NONCE + _SERVICE + _PROOF
+PROOF = _PROOF
+PATIENCE_S = 5.0  # a client waits so long for a server that does not answer
+
+
+class Refused(ConnectionError):
+    """The other end is not of this run, or does not take us for one of it."""
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A client that has proved itself."""
+
+    service: str
+    proof: bytes  # to be sent to it
+
+
+def challenge() -> bytes:
+    """What a server says first; a new one for every connection."""
+    return MAGIC + os.urandom(_NONCE)
+
+
+def answer(key: bytes, said: bytes, address: str) -> tuple[bytes, bytes]:
+    """A client's answer to a challenge, and the proof that it then expects.
+
+    Args:
+        key: the run's.
+        said: the CHALLENGE bytes the server has said.
+        address: HOST:PORT/SERVICE, as it was dialled.
+
+    Raises:
+        Refused: whoever has said that is no gate of ftslurm.
+    """
+    if len(said) != CHALLENGE or not said.startswith(MAGIC):
+        raise Refused(f"{address} is held by something that is not of this run")
+    theirs, ours = said[len(MAGIC) :], os.urandom(_NONCE)
+    service = address.rpartition("/")[2].encode()
+    if len(service) > _SERVICE:
+        raise Refused(f"{address}: the name of a service has at most {_SERVICE} bytes")
+    nonces = theirs + ours
+    sent = ours + service.ljust(_SERVICE, b"\0") + _prove(key, b"client", nonces, address)
+    return sent, _prove(key, b"server", nonces, address)
+
+
+def admit(key: bytes, said: bytes, answered: bytes, host_port: str) -> Admitted | None:
+    """Who has answered our challenge; None: a stranger.
+
+    Args:
+        key: the run's.
+        said: the challenge.
+        answered: the ANSWER bytes of the client.
+        host_port: our own address as all of the run are told it.
+    """
+    nonces = said[len(MAGIC) :] + answered[:_NONCE]
+    name, proof = answered[_NONCE : _NONCE + _SERVICE].rstrip(b"\0"), answered[_NONCE + _SERVICE :]
+    try:
+        service = name.decode("ascii")
+    except UnicodeDecodeError:
+        return None
+    address = f"{host_port}/{service}"
+    if not hmac.compare_digest(proof, _prove(key, b"client", nonces, address)):
+        return None
+    return Admitted(service, _prove(key, b"server", nonces, address))
+
+
+def _prove(key: bytes, who: bytes, nonces: bytes, address: str) -> bytes:
+    return hmac.new(key, b"ftslurm 1 " + who + nonces + address.encode(), hashlib.sha256).digest()
+
+
+def introduce(connection: socket.socket, key: bytes, address: str, patience_s: float = PATIENCE_S) -> None:
+    """The client's side on a blocking connection, whose time-out stays as it was.
+
+    Raises:
+        Refused: the server is not of this run.
+        OSError: it has hung up, or is silent for longer than `patience_s`.
+    """
+    before = connection.gettimeout()
+    deadline = time.monotonic() + patience_s
+    sent, expected = answer(key, _exactly(connection, CHALLENGE, deadline), address)
+    connection.sendall(sent)
+    if not hmac.compare_digest(_exactly(connection, PROOF, deadline), expected):
+        raise Refused(f"{address} is held by something that is not of this run")
+    connection.settimeout(before)
+
+
+def demand(connection: socket.socket, key: bytes, host_port: str, service: str, patience_s: float = 1.0) -> None:
+    """The server's side on a blocking connection, whose time-out stays as it was.
+
+    Raises:
+        Refused: the client is not of this run, or wants another service.
+        OSError: the connection is broken, or silent for longer than `patience_s`.
+    """
+    before = connection.gettimeout()
+    said, deadline = challenge(), time.monotonic() + patience_s
+    connection.settimeout(patience_s)
+    connection.sendall(said)
+    admitted = admit(key, said, _exactly(connection, ANSWER, deadline), host_port)
+    if admitted is None or admitted.service != service:
+        raise Refused("a connection of somebody who is not of this run")
+    connection.sendall(admitted.proof)
+    connection.settimeout(before)
+
+
+def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
+    """Exactly so many bytes: what follows them is not ours to read."""
+    data = b""
+    while len(data) < count:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the other end does not prove that it is of this run")
+        connection.settimeout(left)
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise ConnectionResetError("the other end has hung up before it had proved that it is of this run")
+        data += piece
+    return data

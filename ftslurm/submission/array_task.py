@@ -1,0 +1,103 @@
+"""One task of an array that was submitted by hand (sbatch/array.sbatch): every task runs the same command.
+
+All of them share one run. Each holds its nodes as a pilot does, and each may carry the controller.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run import configuration
+from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.run.replay import read_past
+from ftslurm.security import owned_files
+from ftslurm.submission import pilots
+from ftslurm.submission.candidate import Candidate
+
+
+def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
+    """The job array that this process is a task of, if the run's groups are to be in its tasks."""
+    wanted = config.cluster.mode == "array" and config.cluster.controller == "here"
+    task = environ.get("SLURM_ARRAY_TASK_ID")
+    return environ.get("SLURM_ARRAY_JOB_ID") if wanted and task is not None else None
+
+
+def take_part(config: Config) -> int:
+    """Be one of the run's pilots until it is over; the exit code is the run's, or 0 if we are not needed any more.
+
+    Raises:
+        EnvironmentProblem: the array is not what the configuration needs, or the run directory cannot be had.
+    """
+    check(config, os.environ)
+    run = join(config)
+    config = configuration.of_run(run)
+    print(f"run {run.root}, task {pilots.name()}", flush=True)
+    if read_past(run)[1] is None:
+        pilots.stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]))
+    outcome = read_past(run)[1]
+    print(f"the run has {outcome}" if outcome else "this task ends, the run goes on", flush=True)
+    return int(outcome not in (None, "succeeded"))
+
+
+def check(config: Config, environ: Mapping[str, str]) -> None:
+    """Refuse an array with too few tasks, tasks of too few nodes, or settings for groups that are not alike.
+
+    Raises:
+        EnvironmentProblem: it says what to type instead.
+    """
+    groups, standbys = config.groups, config.standby.count
+    need, have = groups.count + standbys, int(environ.get("SLURM_ARRAY_TASK_COUNT", groups.count + standbys))
+    if have < need:
+        also = f" and {standbys} standbys" if standbys else ""
+        raise EnvironmentProblem(
+            f"groups.count={groups.count}{also} need {need} tasks, the array has {have}: ask for more "
+            f"(sbatch --array=0-{need - 1}), or change groups.count"
+        )
+    if config.cluster.ranges:
+        raise EnvironmentProblem("cluster.ranges: the tasks of one array are all alike; leave it out")
+    nodes = int(environ.get("SLURM_JOB_NUM_NODES", groups.nodes))
+    if nodes < groups.nodes:
+        raise EnvironmentProblem(
+            f"groups.nodes={groups.nodes}, each task of the array has {nodes}: ask for more "
+            f"(sbatch --nodes={groups.nodes}), or change groups.nodes"
+        )
+
+
+def join(config: Config) -> RunDir:
+    """The run directory of all tasks; who comes first makes it, and it appears whole.
+
+    Raises:
+        EnvironmentProblem: the place cannot be written, or another run has it.
+        Distrusted: others could put another run directory in its place, or have.
+    """
+    array = config.cluster.pilots
+    root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")
+    run = RunDir(root)
+    owned_files.check_way(root, config.run.trust)
+    try:
+        if not run.config.exists():
+            made = RunDir(root.with_name(f".{root.name}.{secrets.token_hex(4)}.part"))
+            made.create()
+            config.run.dir = str(root)
+            replace_text(made.config, compose.dump(config))
+            try:
+                made.root.rename(root)  # onto a folder that is not empty it fails
+            except OSError:
+                shutil.rmtree(made.root, ignore_errors=True)
+                if not run.config.exists():
+                    raise
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the run directory {root} cannot be made: {error.strerror}; choose a place you may write, and that all "
+            f"nodes see, with run.root=DIR"
+        ) from error
+    if configuration.of_run(run).cluster.pilots != array:
+        raise EnvironmentProblem(f"run.dir={root} exists already: every run needs a directory of its own")
+    return run

@@ -1,0 +1,193 @@
+"""Which cluster is this, and can it hold the run? Asked once, before anything is submitted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from ftslurm.config.schema import Config, most_groups, nodes_needed
+from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.launchers.local import visible_gpus
+from ftslurm.slurm.commands import SINFO, Partition, partition_names, read_sinfo
+
+SLURM_ONLY = (
+    "partition",
+    "account",
+    "qos",
+    "time",
+    "constraint",
+    "exclude",
+    "nodelist",
+    "reservation",
+    "sbatch",
+    "srun",
+)
+ANSWER_S = 20.0  # a busy slurmctld takes its time; one that is down makes sinfo try for about ten seconds
+
+
+def resolve(config: Config, preview: bool = False) -> str:
+    """Decide what the configuration leaves open (cluster.kind, groups.gpus), in place; returns a line that says so.
+
+    Args:
+        preview: nothing will be submitted; cluster=slurm need not find a Slurm.
+
+    Raises:
+        ConfigError: drills that a local run cannot do.
+        EnvironmentProblem: cluster=slurm without Slurm, more than the partition has, or a CUDA context without GPUs.
+    """
+    note, cluster = "", config.cluster
+    partitions, why_not = ([], "") if cluster.kind == "local" else ask_slurm()
+    if cluster.kind == "auto" and cluster.mode == "array":
+        cluster.kind = "slurm"  # an array needs it
+    if cluster.kind == "auto":
+        asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
+        if not partitions and asked:
+            raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
+        cluster.kind = "slurm" if partitions else "local"
+        there = "run would submit to it" if preview else "submitting to it"
+        note = f"Slurm answers: {there}" if partitions else f"{why_not}: running on this machine (cluster=local)"
+    elif cluster.kind == "slurm" and not partitions and not preview:
+        raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
+    if cluster.kind == "slurm" and cluster.controller == "here" and (cluster.mode == "steps" or cluster.pilots):
+        _share_gpus_of_allocation(config, os.environ)
+    elif cluster.kind == "slurm" and partitions:
+        _fit(config, partitions, cluster.partition)
+        for one in cluster.ranges:
+            if one.partition is not None:
+                _fit(config, partitions, one.partition, f"cluster.ranges: groups={one.groups}, partition")
+    elif cluster.kind == "slurm":
+        note = f"{why_not}: nobody was asked whether the cluster has what this needs, nor how many GPUs"
+        config.groups.gpus = config.groups.gpus or 0
+        return note
+    else:
+        _check_drills(config)
+        note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
+    _check_standby(config)
+    return note
+
+
+def _check_drills(config: Config) -> None:
+    """Refuse drills that need a Slurm step, for a run on this machine."""
+    for key, kinds in (
+        ("faults.plan", [fault.kind for fault in config.faults.plan]),
+        ("faults.kinds", config.faults.kinds if config.faults.mean_s else []),
+    ):
+        if "cancel" in kinds:
+            raise ConfigError(f"{key}: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
+
+
+def _check_standby(config: Config) -> None:
+    """Refuse standbys that would warm up what the groups do not use. Asked once it is known how many GPUs they have."""
+    if config.standby.count and config.standby.cuda and not config.groups.gpus:
+        raise EnvironmentProblem(
+            "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
+            "(groups.gpus=0, or none was found): leave it out, or give the groups GPUs"
+        )
+
+
+def ask_slurm() -> tuple[list[Partition], str]:
+    """The cluster's partitions, or none and the reason."""
+    for program in ("sbatch", "srun", "sinfo"):
+        if shutil.which(program) is None:
+            return [], f"{program} is not on PATH"
+    try:
+        answer = subprocess.run(SINFO, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+    except subprocess.TimeoutExpired:
+        return [], f"Slurm's controller has not answered within {ANSWER_S:g} s (sinfo)"
+    except subprocess.CalledProcessError as error:
+        return [], f"no Slurm answers ({last_line(error.stderr).removeprefix('sinfo: ')})"
+    rows = read_sinfo(answer.stdout)
+    return rows, "" if rows else "sinfo shows no partition"
+
+
+def last_line(text: str) -> str:
+    """The last line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no message"
+
+
+def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str = "cluster.partition") -> None:
+    """Settle groups.gpus, and refuse what the partition could never give; `key` is the setting that names it."""
+    mine = [row for row in rows if (row.name in wanted.split(",") if wanted else row.default)]
+    if not mine:
+        which = f"{key}={wanted}: there is no such partition" if wanted else "there is no default partition"
+        raise EnvironmentProblem(f"{which}; there are: {partition_names(rows)}")
+    name = wanted or mine[0].name
+    if not any(row.up for row in mine):
+        raise EnvironmentProblem(f"partition {name} is not up: choose another (cluster.partition) or ask its admin")
+    groups = config.groups
+    if groups.gpus is None:
+        groups.gpus = groups.workers if any(row.gpus >= groups.workers * groups.per_node for row in mine) else 0
+    gpus, cpus = gpus_per_node(config), cpus_per_node(config)
+    if gpus > max(row.gpus for row in mine):
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus} GPUs on a node, the nodes "
+            f"of partition {name} have at most {max(row.gpus for row in mine)}: lower one of them "
+            f"(groups.gpus=0: no GPUs)"
+        )
+    if cpus > max(row.cpus for row in mine):
+        raise EnvironmentProblem(
+            f"groups.workers={groups.workers} x groups.cpus_per_worker={groups.cpus_per_worker} x groups.per_node="
+            f"{groups.per_node} asks for {cpus} CPUs on a node, the nodes of partition {name} have at most "
+            f"{max(row.cpus for row in mine)}: lower one of them"
+        )
+    fitting = sum(row.nodes for row in mine if row.gpus >= gpus and row.cpus >= cpus)
+    if config.cluster.mode == "array":
+        if groups.nodes > fitting:
+            raise EnvironmentProblem(
+                f"groups.nodes={groups.nodes}: a group needs as many with {cpus} CPUs and {gpus} GPUs each; "
+                f"partition {name} has {fitting}: ask for fewer, or choose another partition"
+            )
+        return
+    nodes = nodes_needed(config)
+    if nodes > fitting:
+        raise EnvironmentProblem(
+            f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
+            f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
+            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer, or choose another "
+            f"partition"
+        )
+
+
+def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> None:
+    """Settle groups.gpus in the allocation that this process runs in, which may be of any partition."""
+    groups = config.groups
+    said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
+    have = 0 if said is None else int(said.split(":")[-1])
+    if groups.gpus is None:
+        groups.gpus = groups.workers if have >= groups.workers * groups.per_node else 0
+    if said is not None and gpus_per_node(config) > have:
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
+            f"node, the allocation has {have}: ask for more (sbatch --gpus-per-node), or lower one of them"
+        )
+
+
+def gpus_per_node(config: Config) -> int:
+    """GPUs asked for on each node of the allocation."""
+    return (config.groups.gpus or 0) * config.groups.per_node
+
+
+def cpus_per_node(config: Config) -> int:
+    """CPUs asked for on each node of the allocation; the controller and the Lighthouse are idle nearly always."""
+    groups = config.groups
+    return groups.workers * groups.cpus_per_worker * groups.per_node
+
+
+def _share_local_gpus(config: Config) -> str:
+    """Settle groups.gpus on this machine."""
+    groups = config.groups
+    have = len(visible_gpus(os.environ))
+    pairs = most_groups(config) * groups.nodes
+    if groups.gpus is None:
+        wanted = pairs * groups.workers
+        groups.gpus = groups.workers if have >= wanted else 0
+        return "" if have == 0 or groups.gpus else f"{wanted} workers, {have} GPUs on this machine: training on CPUs"
+    if groups.gpus * pairs > have:
+        raise EnvironmentProblem(
+            f"groups.gpus={groups.gpus} for {pairs} groups x nodes asks for {groups.gpus * pairs} GPUs, this machine "
+            f"shows {have}: lower groups.gpus (0: none) or groups.count"
+        )
+    return ""

@@ -1,0 +1,132 @@
+"""How a run goes on when its job has ended: the job is started again, or another one takes over the run directory.
+
+Requeueing keeps the job's id, needs no right to submit from a compute node, and is what people who look at squeue
+expect. Its price is Slurm's: a requeued job is held for as long as credentials live (AuthInfo=cred_expire, two minutes
+by default), and nobody who survives the job is there to cut that short. A fresh job would start at once on an idle
+cluster; its age in the queue is new in both cases (measured on Slurm 22.05: SubmitTime is reset). So a fresh one is
+only submitted where Slurm does not requeue (JobRequeue=0, no scontrol on the node).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.core.state.model import Cause
+from ftslurm.core.state.past import Live
+from ftslurm.core.state.unit_names import GROUP
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, Journal, JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.replay import read_past
+from ftslurm.security import owned_files
+from ftslurm.slurm import commands
+
+TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
+ANSWER_S = 20.0  # the longest that one command of Slurm's may take
+
+
+def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str | None:
+    """The controller in this process has done its work: the run goes on in another job.
+
+    Args:
+        submit: submits such a job, to start after this one; may raise EnvironmentProblem.
+
+    Returns:
+        Why it does not; None: it does.
+    """
+    why = requeue(os.environ)
+    if why is None:
+        return None
+    folder = config.checkpoint.dir or run.checkpoints
+    further = f"a run with checkpoint.dir={folder} goes on where this one was"
+    if config.cluster.controller == "here":
+        return f"the job could not be requeued: {why}; submit with sbatch --requeue to let it; {further}"
+    job = os.environ["SLURM_JOB_ID"]
+    for name in set(os.environ) - commands.scrubbed(os.environ).keys():
+        del os.environ[name]  # sbatch would take options of this job from them
+    try:
+        submit(job)
+    except EnvironmentProblem as error:
+        return f"the job could not be requeued ({why}), and no other could be submitted ({error}); {further}"
+    return None
+
+
+def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
+    """Close the journal of a run that nobody carries on, so that nobody waits for it; `left`: what still runs."""
+    now = RunStatus()
+    for event in Skim().read(JournalReader(run.events)):
+        now = fold(now, event)
+    with Journal(run.events) as journal:
+        for step in left:
+            group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
+            fields = {"unit": step.unit, "group": group, "attempt": step.attempt, "cause": Cause.CANCELLED.value}
+            journal.append("step_exited", **fields, error="no controller minds it any more")
+        return journal.append("run_finished", outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
+
+
+def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
+    """Have Slurm start the job of this process again; why it does not, None: it does, or has decided to before."""
+    job = environ["SLURM_JOB_ID"]
+    if "SLURM_ARRAY_TASK_ID" in environ:  # the raw id of one task means the whole array
+        job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
+    state, restarts, *reason = [*_ask(commands.job_state(job)).split(), "", ""]
+    if restarts.isdigit() and int(restarts) > int(environ.get("SLURM_RESTART_COUNT") or 0):
+        return None
+    if state in ("CANCELLED", "COMPLETING") and "TimeLimit" not in reason:
+        return f"the job has been cancelled ({state})"
+    for attempt in range(tries):
+        if attempt:
+            time.sleep(WAIT_S)
+        said = _ask(["scontrol", "requeue", job])
+        if not any(words in said for words in commands.BUSY):
+            break
+    return said or None
+
+
+def _ask(command: list[str]) -> str:
+    """What a command of Slurm's says; empty if it has done its work without a word."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"{command[0]}: Socket timed out after {ANSWER_S:g} s"
+    except OSError as error:
+        return f"{command[0]}: {error.strerror}"
+    return (done.stdout + done.stderr).strip() or (
+        f"{command[0]}: exit code {done.returncode}" if done.returncode else ""
+    )
+
+
+def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:
+    """The run that this job had begun before Slurm started it again, and its outcome; None: there is none.
+
+    A batch script may have several runs, one after the other: that of the same settings counts, else the newest that is
+    not over.
+    """
+    if not commands.is_batch(environ) or not int(environ.get("SLURM_RESTART_COUNT") or 0):
+        return None
+    root = Path(config.run.dir).parent if config.run.dir else Path(config.run.root)
+    found = [run for run in map(RunDir, root.glob("*")) if run.job() == environ["SLURM_JOB_ID"]]
+    ours = [run for run in found if owned_files.is_own(run.root) and owned_files.is_own(run.config)]
+    ours.sort(key=lambda run: run.config.stat().st_mtime, reverse=True)
+    same = [run for run in ours if _settings(compose.load(run.config)) == _settings(config)]
+    ends = {run.root: read_past(run)[1] for run in ours}
+    for run in [*same, *(run for run in ours if ends[run.root] is None)]:
+        return run, ends[run.root]
+    return None
+
+
+def _settings(config: Config) -> str:
+    """All that makes a run, but for its folder."""
+    folder, config.run.dir = config.run.dir, None
+    try:
+        return compose.dump(config)
+    finally:
+        config.run.dir = folder

@@ -1,0 +1,144 @@
+"""No group takes a step with weights that are not the training's. Seen from inside torchft, before the step.
+
+torchft believes whoever asks for a quorum: the member with the highest step has the state, and everybody else copies
+it. So a group that has just been launched, with random weights at step 0, trains on alone, or becomes the donor of
+others, whenever nobody with a higher step happens to ask with it. The controller knows how far the run has come, and
+tells it when the script begins (`floor`) and with every ping (`reached`): the second is for who had begun before the
+others had come far, and for who was stopped while they went on. Our own Lighthouse refuses such a quorum; this holds
+with any Lighthouse: the worker ends itself at the answer, before a gradient is averaged or a step is committed.
+
+Four more ways to the same end are closed here (T: src/manager.rs, torchft/manager.py):
+
+* A group's step is that of whichever of its ranks asks last (T: "TODO check step"). If one rank has healed and another
+  could not, the group may count as healed, and the other would train on with its own weights.
+* With an asynchronous quorum the state that was fetched is loaded by should_commit(). A script that starts the next
+  quorum without it (it skips a step, it accumulates gradients) keeps its own weights at its donor's step.
+* With start_quorum(allow_heal=False) nobody heals, but whoever is behind steps all the same, with its own weights.
+* A script that loads a checkpoint by itself, and not this run's, has the highest step, and all others copy it.
+
+docs/state.md has the orders of events, tests/local/test_history_in_torchft.py what torchft does in each.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+from ftslurm.worker import patch_fit
+
+NEEDS = (
+    "_async_quorum(allow_heal)",
+    "start_quorum()",
+    "_apply_pending_state_dict()",
+    *("_client", "_quorum_future", "_healing", "_pending_state_dict", "_step", "_quorum_id"),
+)
+
+
+class History:
+    """Watches every Manager of this process.
+
+    Args:
+        refuse: called with the reason why there must be no step, in the thread of the quorum; must not return.
+        reached: the step below which no quorum may be by now; 0 while that is unknown.
+    """
+
+    def __init__(self, refuse: Callable[[str], object], reached: Callable[[], int] = lambda: 0) -> None:
+        self.refuse = refuse
+        self.reached = reached
+        self.floor = 0  # no quorum may be below this step; the controller says when the script begins
+        self.managers: WeakSet[Any] = WeakSet()
+        self.then: Callable[[Any, Any], None] | None = None  # gets each Manager's answers, unless they are refused
+
+    def install(self, module: Any = None) -> None:
+        """Watch; `module` is torchft.manager unless a test says.
+
+        Raises:
+            shape.Misfit: this torchft has another Manager; it is left alone.
+        """
+        manager_class = (module or importlib.import_module("torchft.manager")).Manager
+        patch_fit.require(manager_class, *NEEDS)
+        find, start = manager_class._async_quorum, manager_class.start_quorum
+
+        @functools.wraps(find)
+        def _async_quorum(manager: Any, allow_heal: bool = True, *args: Any, **kwargs: Any) -> Any:
+            self.managers.add(manager)
+            client = manager._client
+            client = client._client if isinstance(client, _Client) else client
+
+            def answered(quorum: Any) -> None:
+                self._answered(manager, allow_heal, quorum)
+                if self.then is not None:
+                    self.then(manager, quorum)
+
+            manager._client = _Client(client, answered)
+            return find(manager, allow_heal, *args, **kwargs)
+
+        @functools.wraps(start)
+        def start_quorum(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            if manager._quorum_future is not None:
+                manager._quorum_future.result()
+            if manager._healing and manager._pending_state_dict is not None:
+                manager._apply_pending_state_dict()
+            return start(manager, *args, **kwargs)
+
+        manager_class._async_quorum, manager_class.start_quorum = _async_quorum, start_quorum
+
+    def _answered(self, manager: Any, allow_heal: bool, quorum: Any) -> None:
+        """In the quorum's thread, before anything is built upon its answer."""
+        if len(self.managers) > 1:
+            return  # each counts its own steps, and the controller knows the highest of all
+        alone = quorum.max_world_size == 1 < quorum.replica_world_size
+        newcomer = manager._quorum_id < 0  # this is its first quorum
+        why = self.judge(manager._step, quorum.max_step, quorum.heal and allow_heal, ahead=newcomer and alone)
+        if why is not None:
+            self.refuse(why)
+
+    def judge(self, step: int, max_step: int, heal: bool, ahead: bool = False) -> str | None:
+        """Why a quorum must not be stepped in; None: it may.
+
+        Args:
+            step: this rank's own step.
+            max_step: the highest of the quorum's members.
+            heal: whether this rank will fetch the state from a member that has it.
+            ahead: whether this is this rank's first quorum, and all other groups in it are to fetch the state from
+                ours.
+        """
+        heals, reached = os.environ.get("FTSLURM_HEALS") == "1", self.reached()
+        if max_step < max(self.floor, reached):
+            floor = max(self.floor, reached)
+            text = f"the run has reached step {floor} or more, nobody in this quorum is beyond {max_step}"
+            if not heals and reached <= max_step:
+                text = f"the run starts from the checkpoint of step {floor}, the script at step {max_step}"
+            return f"{text}: it would begin a new history"
+        if ahead and heals and step == max_step > 0:
+            return (
+                f"it has begun at step {step}, where all other groups are behind that: a checkpoint that it has loaded "
+                f"is not of this history, and they would copy it. With FTSLURM_HEALS=1 a script should load none"
+            )
+        if not heal and step != max_step:
+            return (
+                f"this rank is at step {step} and its group counts as being at step {max_step}: it could not heal "
+                f"when the group's other ranks did, or the script forbids it (allow_heal=False), and it would train on "
+                f"with weights of its own"
+            )
+        return None
+
+
+class _Client:
+    """torchft's ManagerClient, which shows its answers to somebody."""
+
+    def __init__(self, client: Any, answered: Callable[[Any], None]) -> None:
+        self._client = client
+        self._answered = answered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def _quorum(self, *args: Any, **kwargs: Any) -> Any:
+        quorum = self._client._quorum(*args, **kwargs)
+        self._answered(quorum)
+        return quorum

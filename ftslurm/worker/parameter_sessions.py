@@ -1,0 +1,121 @@
+"""Who serves whom? torchft's parameter server, seen from inside, without a line in the script.
+
+`Observer.install` wraps three methods of `torchft.parameter_server.ParameterServer`; each runs as before and unchanged.
+What is seen of the first rank of a group is told to the controller:
+
+serving   it has made a ParameterServer: the address of its sessions. One of each process: of others nobody is told
+served    how many sessions it has open, and its attribute `step`, if it has one that is a whole number
+session   it has got a session with a server: how many it has had
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from ftslurm.protocol import outbox
+from ftslurm.worker import patch_fit
+
+EVERY_S = 1.0  # `served` and `session` are told at most this often
+
+
+class Observer:
+    """Watches the one server, or the sessions, of this process."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._server: Any = None
+        self._open = 0
+        self._served: tuple[int, int | None] | None = None  # last told
+        self._sessions = 0
+        self._told_at = float("-inf")  # of sessions
+
+    def install(self, module: Any = None) -> None:
+        """Watch every ParameterServer of this process.
+
+        Raises:
+            shape.Misfit: this torchft has none, or another one, which is left alone.
+        """
+        module = module or importlib.import_module("torchft.parameter_server")
+        patch_fit.require(
+            module, "ParameterServer._handle_session()", "ParameterServer.new_session()", "ParameterServer.address()"
+        )
+        kind = module.ParameterServer
+        made, handle, new_session = kind.__init__, kind._handle_session, kind.__dict__["new_session"].__func__
+
+        @functools.wraps(made)
+        def init(server: Any, *args: Any, **kwargs: Any) -> None:
+            made(server, *args, **kwargs)
+            self._guarded(self._has_made, server)
+
+        @functools.wraps(handle)
+        def handle_session(server: Any, *args: Any, **kwargs: Any) -> None:
+            self._count(+1)
+            try:
+                handle(server, *args, **kwargs)
+            finally:
+                self._count(-1)
+
+        @functools.wraps(new_session)
+        def opened(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            group = new_session(cls, *args, **kwargs)
+            self._guarded(self._has_opened)
+            return group
+
+        kind.__init__, kind._handle_session, kind.new_session = init, handle_session, classmethod(opened)
+
+    def flush(self) -> None:
+        """Tell how the server stands, if that is news; from any thread, at any time."""
+        self._guarded(self._tell_served)
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._open += more
+
+    def _has_made(self, server: Any) -> None:
+        with self._lock:
+            if self._server is not None:
+                return
+            self._server = server
+        _say("serving", url=server.address())
+        threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self.flush()
+            time.sleep(EVERY_S)
+
+    def _tell_served(self) -> None:
+        step = getattr(self._server, "step", None)
+        step = step if isinstance(step, int) and not isinstance(step, bool) else None
+        with self._lock:
+            if self._server is None or self._served == (self._open, step):
+                return
+            self._served = (self._open, step)
+        _say("served", sessions=self._served[0], step=step)
+
+    def _has_opened(self) -> None:
+        with self._lock:
+            self._sessions += 1
+            if self._clock() < self._told_at + EVERY_S:
+                return
+            self._told_at = self._clock()
+        _say("session", sessions=self._sessions)
+
+    def _guarded(self, tell_it: Callable[..., None], *args: Any) -> None:
+        try:
+            tell_it(*args)
+        except Exception as error:
+            logging.getLogger(__name__).warning("what the parameter server does is not known: %r", error)
+
+
+def _say(kind: str, **fields: object) -> None:
+    if os.environ.get("RANK", "0") == "0":  # one voice per group
+        outbox.say(kind, **fields)

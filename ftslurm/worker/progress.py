@@ -1,0 +1,242 @@
+"""How far is the training, and with whom? Seen from inside torchft, without a line in the script.
+
+`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs as before and unchanged, and what it left
+on the Manager is read afterwards: nothing here can stop or alter a step. The ManagerClient is left
+alone, because the Manager turns its answer into the number of participants by rules of its own (asynchronous quorum,
+fixed world size), and that result is the one to report.
+
+Every transition is also noted in the worker's Position, where its guard can see it when the worker no longer says
+anything. With an asynchronous quorum the script computes while the quorum is sought: an allreduce called too early
+waits for the quorum, and is a collective from then on.
+"""
+
+import functools
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ftslurm.protocol.position import Position, Stage
+from ftslurm.worker import patch_fit
+
+NEEDS = (
+    *("_async_quorum()", "_apply_pending_state_dict()", "should_commit()", "start_quorum()", "allreduce()"),
+    *(
+        "current_step()",
+        "_step",
+        "_quorum_id",
+        "_quorum_future",
+        "_pending_state_dict",
+        "_participating_replica_world_size",
+    ),
+)
+
+
+@dataclass
+class _Seen:
+    """What we know of one Manager. A process usually has one, but nothing forbids more."""
+
+    step: int = 0
+    quorum_id: int = -1
+    participants: int = 0
+    reported: tuple[int, int] | None = None  # the quorum id and participants last told
+    committed_at: float | None = None
+    state_fetched: bool = False  # a peer's state lies ready to be loaded
+
+
+class Observer:
+    """Calls `report` with a small dict: at the first commit, when the quorum changes, at the first of a
+    row of aborted steps, and otherwise at most once in `every_s` seconds.
+
+    step          the Manager's step now: one more than the step that was committed
+    quorum_id     changes whenever the process groups were built anew
+    participants  groups whose gradients count; one that is healing does not
+    committed, aborted, healed    counts since this process started
+    gap_s         the longest time between two successive commits since the last report; None where there were no two
+
+    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time, as
+    `on_quorum`, which is called once, at the first quorum, with its step, quorum_id and participants.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[dict[str, object]], None],
+        clock: Callable[[], float] = time.monotonic,
+        every_s: float = 1.0,
+        position: Position | None = None,
+    ) -> None:
+        self.report = report
+        self.on_quorum: Callable[[dict[str, object]], None] | None = None
+        self._position = position or Position()
+        self._reducing = False  # an allreduce was called before the quorum was there
+        self._clock = clock
+        self._every_s = every_s
+        # Re-entrant, so that a signal handler may flush while the main thread is in the middle of a commit.
+        self._lock = threading.RLock()
+        self._managers: WeakKeyDictionary[Any, _Seen] = WeakKeyDictionary()
+        self._step: int | None = None
+        self._committed = 0
+        self._aborted = 0
+        self._healed = 0
+        self._aborting = False  # the last step was not committed
+        self._gap_s: float | None = None
+        self._reported_at = float("-inf")
+        self._unreported: _Seen | None = None  # the Manager whose last commit was not told
+        self._complained = False
+
+    @property
+    def step(self) -> int | None:
+        """The step after the latest commit of this process; None before the first."""
+        return self._step
+
+    def install(self, module: Any = None) -> None:
+        """Watch every Manager of this process, existing ones too; `module` is torchft.manager unless a test says.
+
+        Raises:
+            shape.Misfit: this torchft's Manager lacks something; the rest of it is watched all the same.
+        """
+        module = module or importlib.import_module("torchft.manager")
+        for method, look in (
+            ("_async_quorum", self._after_quorum),
+            ("_apply_pending_state_dict", self._after_heal),
+            ("should_commit", self._after_commit),
+        ):
+            if patch_fit.fits(module, f"Manager.{method}()"):
+                setattr(module.Manager, method, self._followed_by(getattr(module.Manager, method), look))
+        for method, note in (
+            ("start_quorum", self._before_quorum),
+            ("allreduce", self._before_allreduce),
+            ("should_commit", self._before_commit),
+        ):
+            if patch_fit.fits(module, f"Manager.{method}()"):
+                setattr(module.Manager, method, self._preceded_by(getattr(module.Manager, method), note))
+        patch_fit.require(module, *(f"Manager.{name}" for name in NEEDS))
+
+    @property
+    def waits_for_quorum(self) -> bool:
+        """Whether a thread of torchft's is asking for a quorum: an ordinary exit would wait for its answer."""
+        with self._lock:
+            futures = [getattr(manager, "_quorum_future", None) for manager in self._managers]
+        return any(future is not None and not future.done() for future in futures)
+
+    def flush(self) -> None:
+        """Report the latest commit if it was not; from any thread, at any time."""
+        try:
+            with self._lock:
+                if self._unreported is not None:
+                    self._tell(self._unreported, self._clock())
+        except Exception as error:
+            self._complain(error)
+
+    def _followed_by(self, original: Callable[..., Any], look: Callable[[Any, Any], None]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._lock:
+                self._managers.setdefault(manager, _Seen())
+            result = original(manager, *args, **kwargs)
+            try:
+                with self._lock:
+                    look(manager, result)
+            except Exception as error:
+                self._complain(error)
+            return result
+
+        return method
+
+    def _preceded_by(self, original: Callable[..., Any], note: Callable[[Any], None]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def method(manager: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                note(manager)
+            except Exception as error:
+                self._complain(error)
+            return original(manager, *args, **kwargs)
+
+        return method
+
+    def _before_quorum(self, manager: Any) -> None:
+        self._reducing = False
+        self._position.mark(manager._step, Stage.ASKED)
+
+    def _before_allreduce(self, manager: Any) -> None:
+        if self._position.stage == Stage.ASKED:
+            self._reducing = True
+        else:
+            self._position.mark(manager._step, Stage.COLLECTIVE)
+
+    def _before_commit(self, manager: Any) -> None:
+        self._position.mark(manager._step, Stage.VOTING)
+
+    def _after_quorum(self, manager: Any, _: None) -> None:
+        """In the quorum's own thread, when the groups have found each other. Never call num_participants() here:
+        it waits for this very thread."""
+        if self._position.stage == Stage.ASKED:
+            self._position.mark(manager._step, Stage.COLLECTIVE if self._reducing else Stage.QUORUM)
+        seen = self._read(manager)
+        if self.on_quorum is not None:
+            tell, self.on_quorum = self.on_quorum, None
+            tell({"step": manager._step, "quorum_id": seen.quorum_id, "participants": seen.participants})
+        seen.state_fetched = manager._pending_state_dict is not None
+        # Not before the first report: a group that has found its peers has not trained with them yet.
+        if seen.reported not in (None, (seen.quorum_id, seen.participants)):
+            self._tell(seen, self._clock())
+
+    def _after_heal(self, manager: Any, _: None) -> None:
+        # Also called, and returning normally, when the state could not be fetched; the step is then aborted.
+        seen = self._read(manager)
+        self._healed += seen.state_fetched
+        seen.state_fetched = False
+
+    def _after_commit(self, manager: Any, committed: bool) -> None:
+        now = self._clock()
+        seen = self._read(manager)
+        seen.step = manager.current_step()
+        self._position.mark(seen.step, Stage.COMPUTING)
+        if not committed:
+            self._aborted += 1
+            if not self._aborting or now - self._reported_at >= self._every_s:
+                self._tell(seen, now)
+            self._aborting = True
+            return
+        self._aborting = False
+        self._step = seen.step
+        self._committed += 1
+        if seen.committed_at is not None:
+            self._gap_s = max(self._gap_s or 0.0, now - seen.committed_at)
+        seen.committed_at = now
+        self._unreported = seen
+        is_news = self._committed == 1 or seen.reported != (seen.quorum_id, seen.participants)
+        if is_news or now - self._reported_at >= self._every_s:
+            self._tell(seen, now)
+
+    def _read(self, manager: Any) -> _Seen:
+        seen = self._managers[manager]
+        seen.quorum_id = manager._quorum_id
+        seen.participants = manager._participating_replica_world_size
+        return seen
+
+    def _tell(self, seen: _Seen, now: float) -> None:
+        gap_s, self._gap_s = self._gap_s, None
+        self._unreported = None
+        self._reported_at = now
+        seen.reported = (seen.quorum_id, seen.participants)
+        self.report(
+            {
+                "step": seen.step,
+                "quorum_id": seen.quorum_id,
+                "participants": seen.participants,
+                "committed": self._committed,
+                "aborted": self._aborted,
+                "healed": self._healed,
+                "gap_s": None if gap_s is None else round(gap_s, 4),
+            }
+        )
+
+    def _complain(self, error: Exception) -> None:
+        if not self._complained:
+            self._complained = True
+            logging.getLogger(__name__).warning("progress reports may be missing or wrong: %r", error, exc_info=error)

@@ -1,0 +1,185 @@
+"""A quorum that has lost a member is of no use any more: who is still waiting for that member need not.
+
+torchft's survivors of a death find out by themselves when the dead group's connections close. In two places nothing
+closes, and they wait for the process group's time-out, which torchft sets to 60 s:
+
+* A group may die after it has asked for a quorum and before it has connected to the others in it, for instance when it
+  is killed a moment after another one, whose death has brought about that quorum. Gloo waits for its address in the
+  store (measured with a time-out of 10 s: survivors stalled for 10.3 s).
+* The node of a group may vanish in the middle of a collective, and its connections with it, without a word.
+
+The controller hears of the death, and our own Lighthouse knows the quorums of which the dead group was a member: both
+together tell every worker the number of the quorum that is broken. (torchft's Lighthouse tells nothing of the kind.)
+Numbers only grow, and a broken quorum is never issued again, so to give one up can never harm another.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from ftslurm.protocol import messages
+from ftslurm.protocol.position import Position, Stage
+from ftslurm.worker import patch_fit
+
+T = TypeVar("T")
+
+COLLECTIVE_S = 0.5  # so long a collective of a broken quorum may still end by itself, well or badly
+
+
+class Broken(RuntimeError):
+    """A process group cannot be had, or goes on no more, for a member of its quorum is gone."""
+
+
+class Quorums:
+    """Which quorums are broken, as this process has been told.
+
+    Args:
+        managers: the Managers of this process.
+        position: what the worker is doing.
+    """
+
+    def __init__(self, managers: Iterable[Any], position: Position) -> None:
+        self.managers = managers
+        self.position = position
+        self.broken = -1  # this one and all before it
+        self.connecting = 0  # threads that set up a process group, and those that have been left to themselves
+        self.orders: int | None = None
+        self.changed = threading.Condition()
+        self.connections: WeakKeyDictionary[Any, set[tuple[int, str]]] = WeakKeyDictionary()  # of each Gloo group
+
+    def install(self, module: Any = None) -> None:
+        """Let go of broken quorums while process groups are set up; `module` is torchft.process_group in real life.
+
+        NCCL connects at its first collective, so all that waits there is the client of the store.
+
+        Raises:
+            shape.Misfit: this torchft sets up its process groups in another way; nothing is changed.
+        """
+        module = module or importlib.import_module("torchft.process_group")
+        patch_fit.require(importlib.import_module("torchft.manager").Manager, "_quorum_id", "_errored", "_pg")
+        patch_fit.require(
+            module, "create_store_client(store_addr)", "ProcessGroupGloo._create_pg()", "ProcessGroupGloo.abort()"
+        )
+        number = "_quorum_id" if patch_fit.fits(module, "ProcessGroupGloo._quorum_id") else "_uuid"  # in the nightly
+        patch_fit.require(module, f"ProcessGroupGloo.{number}")
+        connect, create = module.create_store_client, module.ProcessGroupGloo._create_pg
+
+        @functools.wraps(connect)
+        def create_store_client(store_addr: str, *args: Any, **kwargs: Any) -> Any:
+            return self.unless_broken(quorum_of(store_addr), lambda: connect(store_addr, *args, **kwargs))
+
+        @functools.wraps(create)
+        def _create_pg(group: Any, *args: Any) -> Any:
+            before = sockets()
+            made = self.unless_broken(getattr(group, number), lambda: create(group, *args))
+            self.connections[group] = sockets() - before
+            return made
+
+        module.create_store_client, module.ProcessGroupGloo._create_pg = create_store_client, _create_pg
+
+    def unless_broken(self, quorum: int | None, make: Callable[[], T]) -> T:
+        """What `make` returns, made in a thread of its own, which is left to itself if the quorum breaks meanwhile.
+
+        Raises:
+            Broken: it has. torchft aborts the step and asks for another quorum.
+            Exception: whatever `make` raises.
+        """
+        if quorum is None:
+            return make()
+        self._listen()
+        made: list[T] = []
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                made.append(make())
+            except BaseException as error:
+                failed.append(error)
+            with self.changed:
+                self.connecting -= 1
+                self.changed.notify_all()
+
+        with self.changed:
+            self.connecting += 1
+        threading.Thread(target=run, name="ftslurm_connect", daemon=True).start()
+        with self.changed:
+            self.changed.wait_for(lambda: made or failed or self.broken >= quorum)
+        if failed:
+            raise failed[0]
+        if not made:
+            raise Broken(f"a member of quorum {quorum} is gone before all had connected")
+        return made[0]
+
+    def listen_to(self, orders: int) -> None:
+        """Where the guard's words come from once the script has begun. The thread that reads them is started when the
+        first process group is set up: a script without torchft need not have one."""
+        self.orders = orders
+
+    def _listen(self) -> None:
+        orders, self.orders = self.orders, None
+        if orders is not None:
+            threading.Thread(target=self._read, args=(orders,), name="ftslurm_orders", daemon=True).start()
+
+    def _read(self, orders: int) -> None:
+        lines = messages.Lines()
+        while data := os.read(orders, 65536):
+            for message in map(messages.decode, lines.feed(data)):
+                if message is not None and message["type"] == "broken":
+                    self.tell(int(message["quorum"]))
+
+    def tell(self, quorum: int) -> None:
+        """This quorum has lost a member."""
+        with self.changed:
+            self.broken = max(self.broken, quorum)
+            self.changed.notify_all()
+        threading.Thread(target=self._abort_if_stuck, args=(quorum,), name="ftslurm_abort", daemon=True).start()
+
+    def _abort_if_stuck(self, quorum: int) -> None:
+        """End a collective that has not ended by itself: those who wait in it get an error, and abort the step."""
+        before = self.position.word
+        time.sleep(COLLECTIVE_S)
+        if before != self.position.word or self.position.stage not in (Stage.COLLECTIVE, Stage.VOTING):
+            return
+        for manager in list(self.managers):
+            if manager._quorum_id == quorum and manager._errored is None:
+                print(f"ftslurm: a member of quorum {quorum} is gone: its collective is aborted", flush=True)
+                for connection in self.connections.get(manager._pg, ()):
+                    hang_up(*connection)  # Gloo's abort does not end what somebody is waiting for (torch 2.13)
+                manager._pg.abort()
+
+
+def sockets() -> set[tuple[int, str]]:
+    """The sockets of this process: descriptor and the kernel's name for it, which is never used again."""
+    found = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if (name := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):
+                found.add((int(fd), name))
+    return found
+
+
+def hang_up(fd: int, name: str) -> None:
+    """Close a connection as its other end would, if it is still that one."""
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as ours:
+        if os.readlink(f"/proc/self/fd/{fd}") == name and ours.getpeername():  # raises for one that listens
+            ours.shutdown(socket.SHUT_RDWR)
+
+
+def quorum_of(store_addr: str) -> int | None:
+    """The quorum's id in the address under which its members meet; None: it is another store.
+
+    HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly (closed_servers.py); there may
+    be one more word before torchft (repeats.py).
+    """
+    _, _, after = store_addr.partition("/torchft/")
+    number = after.partition("/")[0]
+    return int(number) if number.isdecimal() else None

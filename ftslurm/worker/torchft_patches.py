@@ -1,0 +1,313 @@
+"""What must be mended in torchft 0.2.0 before a script can survive on it?
+
+Every patch names a defect, the evidence for it, and what makes it step aside: `after_import` looks how the installed
+torchft behaves and leaves alone what behaves well, whatever its version. tests/local/test_torchft_compat.py shows
+each defect without its patch and fails when torchft no longer needs it.
+"""
+
+import abc
+import contextlib
+import functools
+import importlib
+import inspect
+import os
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple
+
+from ftslurm.worker import patch_fit
+
+_applied_during_import: list[str] = []
+
+
+def before_import() -> None:
+    """Prepare the environment and the import system; call it before anything imports torchft.
+
+    torchft's Rust half writes about six lines a step to stderr at its default level, info.
+    """
+    os.environ.setdefault("RUST_LOG", "warn")
+    sys.meta_path.insert(0, _OtelFinder())
+
+
+def after_import(left_out: list[str]) -> list[str]:
+    """Mend what the imported torchft gets wrong, once a process; return the names of the patches.
+
+    Args:
+        left_out: gets a sentence for each patch that this torchft may need and that does not fit it.
+    """
+    import torchft
+
+    applied = list(_applied_during_import)
+    for patch in _PATCHES:
+        with patch_fit.optional(left_out, patch.name, patch.without):
+            patch_fit.require(torchft, *patch.needs)
+            if patch.is_needed(torchft):
+                patch.mend(torchft)
+                applied.append(patch.name)
+    return applied
+
+
+class _OtelFinder(MetaPathFinder):
+    """Defect: with TORCHFT_USE_OTEL=true, `import torchft` raises TypeError under a current OpenTelemetry.
+
+    Evidence: opentelemetry-sdk 1.45.2 declares `LogRecordExporter.force_flush` abstract and torchft's `TeeLogExporter`
+    lacks it. torchft/__init__.py builds one, so the class must be mended between its definition and that.
+    Steps aside: when the class is not abstract.
+    """
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != "torchft.otel":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _OtelLoader(name, spec.loader.path)
+        return spec
+
+
+class _OtelLoader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        tee: Any = getattr(module, "TeeLogExporter", None)
+        if "force_flush" in getattr(tee, "__abstractmethods__", ()):
+            tee.force_flush = _flush_every_exporter
+            abc.update_abstractmethods(tee)
+            _applied_during_import.append("otel-force-flush")
+
+
+def _flush_every_exporter(tee: Any, timeout_millis: int = 30_000) -> bool:
+    flushed = [exporter.force_flush(timeout_millis) for exporter in tee._exporters]
+    return all(flushed)
+
+
+def _comm_hook_trusts_a_failed_allreduce(torchft: Any) -> bool:
+    failed = SimpleNamespace(wait=lambda: False, get_future=lambda: SimpleNamespace(_fut=None))
+    manager = SimpleNamespace(allreduce=lambda _: failed)
+    try:
+        torchft.ddp.DistributedDataParallel._comm_hook(manager, SimpleNamespace(buffer=lambda: None))
+    except (AssertionError, AttributeError):
+        return True
+    return False
+
+
+def _mend_comm_hook(torchft: Any) -> None:
+    """Defect: a group that dies inside the gradients' allreduce takes every other group with it.
+
+    Evidence: `_ManagedWork.wait` swallows the error and returns False without building the inner future; the hook of
+    0.2.0 ignores the False and asserts the future: AssertionError in every survivor's backward(). After a first error
+    `Manager.allreduce` returns a `_DummyWork`, whose future has no `_fut` either.
+    Steps aside: when the original hook survives a failed allreduce (torchft-nightly 2026.10.26 does).
+    """
+    import torch
+
+    @functools.wraps(torchft.ddp.DistributedDataParallel._comm_hook)  # torch's DDP checks the hook's annotations
+    def comm_hook(manager: Any, bucket: Any) -> Any:
+        buffer = bucket.buffer()
+        work = manager.allreduce(buffer)
+        inner = getattr(work.get_future(), "_fut", None) if work.wait() else None
+        if inner is None:  # what the buffer holds no longer matters: should_commit will refuse this step
+            inner = torch.futures.Future()
+            inner.set_result(buffer)
+        return inner
+
+    torchft.ddp.DistributedDataParallel._comm_hook = staticmethod(comm_hook)
+
+
+def _errors_leave_peers_waiting(torchft: Any) -> bool:
+    aborts: list[str] = []
+    manager = SimpleNamespace(_errored=None, _pg=SimpleNamespace(abort=lambda *_, **__: aborts.append("abort")))
+    torchft.manager.Manager.report_error(manager, RuntimeError("detection"))
+    return not aborts
+
+
+def _abort_on_error(torchft: Any) -> None:
+    """Defect: with four groups or more, a death makes the others wait for the process group's time-out.
+
+    Evidence: Gloo's allreduce is a ring. Only the neighbours of the dead group see its connections close; they report
+    the error and ask for the next quorum, but keep their own connections, so a group further round goes on waiting
+    in the collective, and they for it in the quorum. Measured with 4 groups: survivors stalled 10.2 s, which was the
+    process group's time-out, whatever the Lighthouse's timing. So the first error of a step closes our connections.
+    Steps aside: when report_error aborts the process group by itself.
+    """
+    original = torchft.manager.Manager.report_error
+
+    @functools.wraps(original)
+    def report_error(manager: Any, e: Exception) -> None:
+        first = manager._errored is None
+        original(manager, e)
+        if first and isinstance(manager._pg, torchft.ProcessGroupGloo):
+            with contextlib.suppress(Exception):  # it is broken already, and is built anew for the next quorum
+                manager._pg.abort()
+
+    torchft.manager.Manager.report_error = report_error
+
+
+def _pure_ddp_never_waits(torchft: Any) -> bool:
+    # The gradient's hook is called by hand, as soon as it is registered: a real backward() starts autograd's threads,
+    # and then a script that forks cannot use autograd in its children.
+    waits: list[object] = []
+    manager = SimpleNamespace(allreduce=lambda _: SimpleNamespace(wait=lambda *timeout: waits.append(timeout)))
+    parameter = SimpleNamespace(grad=object())
+    parameter.register_post_accumulate_grad_hook = lambda hook: hook(parameter)
+    torchft.ddp.PureDistributedDataParallel(manager, SimpleNamespace(parameters=lambda: [parameter]))
+    return not waits
+
+
+def _refuse_pure_ddp(torchft: Any) -> None:
+    """Defect: the replicas of a `PureDistributedDataParallel` diverge from the first step, and nothing says so.
+
+    Evidence: it drops the work of `Manager.allreduce`. The sum arrives before or after the optimizer's step, as chance
+    has it; the division by the number of groups, done when somebody waits, never happens; an error is not noticed.
+    Steps aside: when its gradient hook waits. Until then it cannot be used safely, so constructing one is refused.
+    """
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError(
+            "torchft.ddp.PureDistributedDataParallel never waits for its allreduce in this version of torchft: the "
+            "replica groups would silently train different models. Use torchft.DistributedDataParallel instead."
+        )
+
+    torchft.ddp.PureDistributedDataParallel.__init__ = refuse
+
+
+def _manager_ignores_the_variable(torchft: Any) -> bool:
+    # Read, not run: a Manager needs a server and, on a GPU, creates a CUDA context. Applied in vain, it does no harm.
+    return "connect_timeout=connect_timeout" in inspect.getsource(torchft.manager.Manager.__init__)
+
+
+def _honour_connect_timeout(torchft: Any) -> None:
+    """Defect: TORCHFT_CONNECT_TIMEOUT_SEC is read, and then not used to connect.
+
+    Evidence: ManagerServer and ManagerClient get the constructor's argument (torchft/manager.py:330, 338), only the
+    client of a heal the variable's value: with 2 in the environment and 12 as argument, giving up took 19 s.
+    Steps aside: when `Manager.__init__` no longer hands the bare argument on. The variable wins, as the others do.
+    """
+
+    def edit(arguments: dict[str, Any]) -> None:
+        if seconds := os.environ.get("TORCHFT_CONNECT_TIMEOUT_SEC"):
+            arguments["connect_timeout"] = timedelta(seconds=int(seconds))
+
+    _edit_arguments(torchft.manager.Manager, edit)
+
+
+def _own_name_does_not_resolve(_: Any) -> bool:
+    if os.environ.get("FTSLURM_CLUSTER") != "local":
+        return False
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except (OSError, UnicodeError):  # UnicodeError: not even a legal name
+        return True
+    return False
+
+
+def _advertise_localhost(torchft: Any) -> None:
+    """Defect: in many containers the machine's own name does not resolve, and torchft advertises nothing else.
+
+    Evidence: `Manager(hostname=socket.gethostname())`, `HTTPTransport.address` and `ParameterServer.address`: not even
+    the process itself can reach its manager, let alone a healing peer the checkpoint, or a worker its server.
+    Steps aside: when the name resolves, and on a real cluster, where "localhost" would be a lie.
+    """
+    _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
+    localhost = {"gethostname": lambda: "localhost"}
+    server: Any = importlib.import_module("torchft.parameter_server")
+    for module in (torchft.checkpointing.http_transport, server):
+        module.socket = SimpleNamespace(**(vars(socket) | localhost))
+
+
+def _sessions_end_with_an_error(_: Any) -> bool:
+    # Read, not run: that would take a server, a client and two ports. Applied in vain, it hides nothing else.
+    server = importlib.import_module("torchft.parameter_server")
+    return "self.finish()" in inspect.getsource(server.ParameterServer.__init__)
+
+
+def _let_sessions_end(_: Any) -> None:
+    """Defect: every session of a ParameterServer ends with a traceback on stderr, as if something had gone wrong.
+
+    Evidence: its request handler closes the connection before it runs the session, and http.server flushes it after
+    that: "ValueError: I/O operation on closed file". What `forward` raises is logged by torchft itself.
+    Steps aside: when the handler no longer calls `finish` by itself.
+    """
+    server: Any = importlib.import_module("torchft.parameter_server")
+
+    class QuietServer(server._IPv6HTTPServer):  # type: ignore[misc]
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], ValueError):
+                super().handle_error(request, client_address)
+
+    server._IPv6HTTPServer = QuietServer
+
+
+def _edit_arguments(manager_class: Any, edit: Callable[[dict[str, Any]], None]) -> None:
+    original = manager_class.__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> None:
+        call = signature.bind(*args, **kwargs)
+        edit(call.arguments)
+        original(*call.args, **call.kwargs)
+
+    manager_class.__init__ = init
+
+
+class _Patch(NamedTuple):
+    name: str
+    is_needed: Callable[[Any], bool]
+    mend: Callable[[Any], None]
+    needs: tuple[str, ...]  # of the package torchft, see shape.require
+    without: str  # what the user has to expect without it
+
+
+_PATCHES = (
+    _Patch(
+        "ddp-comm-hook",
+        _comm_hook_trusts_a_failed_allreduce,
+        _mend_comm_hook,
+        ("ddp.DistributedDataParallel._comm_hook(state, bucket)",),
+        "the death of one group may end the scripts of the others, which use torchft's DistributedDataParallel",
+    ),
+    _Patch(
+        "pure-ddp",
+        _pure_ddp_never_waits,
+        _refuse_pure_ddp,
+        ("ddp.PureDistributedDataParallel(manager, module)",),
+        "with PureDistributedDataParallel groups may train different models: use DistributedDataParallel",
+    ),
+    _Patch(
+        "abort-on-error",
+        _errors_leave_peers_waiting,
+        _abort_on_error,
+        (
+            "manager.Manager.report_error(e)",
+            "manager.Manager._errored",
+            "manager.Manager._pg",
+            "ProcessGroupGloo.abort()",
+        ),
+        "with four groups or more the survivors of a death may wait for the process group's time-out",
+    ),
+    _Patch(
+        "connect-timeout",
+        _manager_ignores_the_variable,
+        _honour_connect_timeout,
+        ("manager.Manager(connect_timeout)",),
+        "TORCHFT_CONNECT_TIMEOUT_SEC may be ignored",
+    ),
+    _Patch(
+        "hostname",
+        _own_name_does_not_resolve,
+        _advertise_localhost,
+        ("manager.Manager(hostname)", "checkpointing.http_transport.socket"),
+        "a machine whose own name does not resolve cannot train with cluster=local",
+    ),
+    _Patch(
+        "session-end",
+        _sessions_end_with_an_error,
+        _let_sessions_end,
+        (),
+        "each session of a ParameterServer may end with a traceback in the log, which means nothing",
+    ),
+)

@@ -1,0 +1,77 @@
+"""What would the first step of a script still have to load? A standby has it all loaded before it says ready.
+
+torch imports much of itself only when it is first used: the first optimizer pulls in torch._dynamo and with it sympy,
+some 800 modules in all. Nothing here may change what the script computes (the random generators are as they were) or
+what it may do: there is no backward pass, because that starts autograd's threads, and then a script that forks cannot
+use autograd in its children.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+
+LATE = (
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.nn.parallel",
+    "torchft.local_sgd",
+    "ftslurm.checkpoint",
+    "ftslurm.checkpoint.snapshot",
+    "torch.utils.serialization.config",  # for a heal
+)
+
+
+def warm(further: Iterable[str]) -> None:
+    """Import what the first step will need, and `further` (standby.imports), and take one tiny step.
+
+    Raises:
+        RuntimeError: a module of standby.imports cannot be imported.
+    """
+    for name in LATE:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # another torch, or an optional part of it: the standby is only less warm
+            _note(f"could not import {name} early: {error!r}")
+    try:
+        _take_a_step()
+    except Exception as error:
+        _note(f"could not take a step to warm up: {error!r}")
+    for name in further:
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            raise RuntimeError(
+                f"standby.imports: {name!r} cannot be imported by {sys.executable}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _note(text: str) -> None:
+    print(f"ftslurm: standby: {text}", file=sys.stderr, flush=True)  # into step.log
+
+
+def _take_a_step() -> None:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        for optimizer in (torch.optim.SGD, torch.optim.AdamW):
+            model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+            stepper = optimizer(model.parameters(), lr=0.1)
+            stepper.zero_grad()
+            model(torch.zeros(1, 2)).square().mean().item()
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            stepper.step()
+
+
+def create_context(device: int) -> None:
+    """Create the CUDA context of one GPU; the current device stays what it is."""
+    import torch
+
+    if not torch.cuda.is_available() or device >= torch.cuda.device_count():
+        _note(f"standby.cuda=true, and there is no GPU number {device} to be seen here")
+        return
+    with torch.cuda.device(device):
+        torch.zeros(1, device="cuda")
+        torch.cuda.synchronize()

@@ -17,8 +17,8 @@ import torch
 from torch.distributed import ReduceOp, TCPStore
 from torch.distributed.distributed_c10d import AllreduceOptions
 from torchft import ProcessGroupGloo
-from ftslurm.worker import broken
-from ftslurm.worker.position import Position, Stage
+from ftslurm.worker import quorum_abort as broken
+from ftslurm.protocol.position import Position, Stage
 pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
 quorums = broken.Quorums([manager], Position())
@@ -69,7 +69,7 @@ os.kill(child, signal.SIGKILL)
 os._exit(0)
 """
 REPEATED = """
-from ftslurm.worker.repeats import Repeats
+from ftslurm.worker.quorum_ids import Repeats
 kept = []
 class Manager:
     _quorum_id = -1

@@ -316,8 +316,8 @@ def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "from ftslurm.cli import main; main.main(['plan', 'cluster=local', 'job.script=train.py'])",
-        "from ftslurm.cli import main; main.main(['status', 'gone'])",
+        "from ftslurm.cli.main import main; main(['plan', 'cluster=local', 'job.script=train.py'])",
+        "from ftslurm.cli.main import main; main(['status', 'gone'])",
         "import ftslurm.controller.loop, ftslurm.submission.entry",
     ],
 )

@@ -9,8 +9,8 @@ from harness import SCRIPTS, Backend
 POISON = """
 import json, os, runpy, sys
 
-from ftslurm import channel
-from ftslurm.worker import tell
+from ftslurm.protocol import messages as channel
+from ftslurm.protocol import outbox as tell
 
 encode_short = channel.encode_short
 channel.encode_short = lambda kind, raw=None, **fields: raw or encode_short(kind, **fields)
@@ -60,7 +60,7 @@ class Planter(importlib.abc.MetaPathFinder):
 
 
 def plant(controller):
-    from ftslurm.core import decide
+    from ftslurm.core import rules as decide
 
     translate, observe = controller.translate, decide.observe
 

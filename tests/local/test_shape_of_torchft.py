@@ -25,7 +25,7 @@ for name in sys.argv[1:]:
     if hasattr(owner, path.split(".")[-1]):
         delattr(owner, path.split(".")[-1])
 from ftslurm.worker import session
-from ftslurm.worker.position import Position
+from ftslurm.protocol.position import Position
 task = SimpleNamespace(gateway=SimpleNamespace(), position=Position())
 *_, left_out = session.import_everything(lambda *_, **__: None, lambda _: None, task)
 for words in left_out:

@@ -225,7 +225,7 @@ def test_without_the_patch_torchft_cannot_be_imported_with_opentelemetry():
 def test_with_the_patch_torchft_logs_through_opentelemetry():
     python = run_python(
         """
-from ftslurm.worker import compat
+from ftslurm.worker import torchft_patches as compat
 compat.before_import()
 import logging, os, torchft.otel
 print(compat.after_import([]))

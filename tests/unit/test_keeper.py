@@ -79,9 +79,9 @@ sys.exit(1)
 KEEPER = """
 import sys
 from pathlib import Path
-from ftslurm import keeper
-from ftslurm.config import Config
-from ftslurm.rundir import RunDir
+from ftslurm.submission import keeper as keeper
+from ftslurm.config.schema import Config
+from ftslurm.run.directory import RunDir
 keeper.COMMAND = [sys.executable, "-c", Path(sys.argv[2]).read_text()]
 config = Config()
 config.cluster.kind = "slurm"

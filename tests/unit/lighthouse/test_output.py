@@ -74,8 +74,8 @@ def test_a_log_that_cannot_be_opened_leaves_the_output_where_it_is() -> None:
 CAPPED = """
 import argparse, os, sys, time
 from ftslurm.lighthouse import output
-from ftslurm.worker.gateway import Gateway, pair
-from ftslurm.worker.guard import Task
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.guard import Task
 output.redirect(Task(0, 0, "node", argparse.Namespace(log_dir=sys.argv[1], log_max_mb=1), Gateway(pair()[1])))
 output.log("serving")
 output.flush()

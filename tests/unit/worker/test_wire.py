@@ -28,7 +28,7 @@ WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
 # Says what a worker says of its commits, through the pipe that its reports go through.
 COMMITS = """
 import sys, time
-from ftslurm.worker import tell
+from ftslurm.protocol import outbox as tell
 print("now", flush=True)
 while True:
     tell.say("progress", step=7, committed=6, sent=time.time())

@@ -166,7 +166,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
 FORKS = """
 import json, os, signal, sys, tempfile
 import hydra.main, hydra._internal.hydra, omegaconf, ftslurm.config.compose, ftslurm.submission.submit
-from ftslurm import cli
+from ftslurm.cli import main as cli
 for line in sys.stdin:
     words, folder, env = json.loads(line)
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:

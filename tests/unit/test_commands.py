@@ -13,7 +13,7 @@ from typing import Any
 import example_journal as ex
 import pytest
 
-from ftslurm.cli import run_commands
+from ftslurm.cli import answers
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
@@ -100,7 +100,7 @@ def test_a_run_that_ends_meanwhile_was_not_harmed(
 def test_silence_is_told_with_the_log_to_look_into(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_commands, "ANSWER_S", 0.1)
+    monkeypatch.setattr(answers, "ANSWER_S", 0.1)
     assert main(["inject", str(run.root), "kill"]) == 1
     assert str(run.controller_log) in capsys.readouterr().err
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.cli import main
-from ftslurm.cli.plan import plan
+from ftslurm.cli.plan_verb import plan
 from ftslurm.config import compose
 from ftslurm.config.compose import _compose
 from ftslurm.config.schema import Config, Fault, Range, absolute, nodes_needed

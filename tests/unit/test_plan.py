@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.cli.plan import plan
+from ftslurm.cli.plan_verb import plan
 from ftslurm.config.schema import Config, Range
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
-from ftslurm.cli import run_commands
+from ftslurm.cli import answers
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
@@ -174,7 +174,7 @@ def test_stop_cancels_the_job_of_a_controller_that_is_not_heard(
 def test_stop_says_when_nobody_answers(
     run: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_commands, "ANSWER_S", 0.1)
+    monkeypatch.setattr(answers, "ANSWER_S", 0.1)
     silent_for(run, 1)
     assert main(["stop", str(run.root)]) == 1
     assert "has not answered within 0.1 s" in (said := capsys.readouterr().err)
@@ -185,7 +185,7 @@ def test_stop_says_when_nobody_answers(
 def test_stop_of_a_job_that_ends_meanwhile_says_so(
     run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_commands, "ANSWER_S", 1.0)
+    monkeypatch.setattr(answers, "ANSWER_S", 1.0)
     monkeypatch.setenv("STATE", "COMPLETING")
     first = 'test -s "$CALLS" && STATE=FAILED\n'
     (slurm.parent / "bin/squeue").write_text(FAKE.replace("#!/bin/sh\n", "#!/bin/sh\n" + first))
@@ -222,7 +222,7 @@ def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None
 def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
     run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_commands, "ANSWER_S", 0.1)
+    monkeypatch.setattr(answers, "ANSWER_S", 0.1)
     living = heard_for(run, -100.0, seconds=5.0)
     assert main(["status", "--json", str(run.root)]) == 0
     assert json.loads(capsys.readouterr().out)["note"] is None

@@ -8,7 +8,7 @@ from functools import reduce
 import example_journal as ex
 import pytest
 
-from ftslurm.cli.run_commands import HARM
+from ftslurm.cli.inject_verb import HARM
 from ftslurm.config.validate import FAULTS
 from ftslurm.monitor.sentences import checkpoint, clock, describe, few, phases, seconds
 from ftslurm.monitor.status import RunStatus, fold

@@ -1,4 +1,7 @@
-"""What would happen, without anything happening: `ftslurm plan`."""
+"""`ftslurm plan`: show what `run` would do, and do nothing.
+
+The decisions shown are the controller's own: the same functions make them, for nodes with made-up names.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
+from ftslurm.config import compose
 from ftslurm.config.schema import Config, describe_job, nodes_needed, role_of
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.causes import describe
@@ -22,23 +27,38 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.units import independent, pool_of
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
 from ftslurm.submission import pilots
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
 
-LINES = 40  # of the rank table
+TABLE_LINES = 40
 
 
 class Standby(NamedTuple):
-    """Where a warm standby would sit, and which groups it could become; None: any."""
+    """A warm standby: its nodes, and the groups that it can become (None: any group)."""
 
     name: str
     nodes: tuple[str, ...]
     serves: tuple[int, ...] | None
 
 
+def main(words: list[str]) -> int:
+    """Print the plan, with -m one plan for each combination."""
+    warn_of_exposed_secrets(words)
+    return compose.run_hydra(words, _print_plan)
+
+
+def _print_plan(config: Config) -> int:
+    settle(config, preview=True)
+    owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
+    for line in plan(config):
+        print(line)
+    return 0
+
+
 def plan(config: Config) -> Iterator[str]:
-    """The plan, line by line. The decisions shown are the controller's own: the same function makes them."""
+    """Describe the run, line by line."""
     run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
     here = config.cluster.kind == "local"
     jobs = pretend_jobs(config) if array(config) else ()
@@ -51,36 +71,16 @@ def plan(config: Config) -> Iterator[str]:
 
     yield f"job          {describe_job(config)}"
     yield f"run          {run.root}"
-    if jobs:
-        size = _count(config.groups.nodes, "node")
-        yield "allocation   a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
-        yield f"             {len(jobs)} of {size}, which come and go; say {_few(tuple(job.name for job in jobs))}"
-    else:
-        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes; say they are called"
-        yield f"allocation   {where} {_few(nodes)}"
-    if not here:
-        spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
-        yield f"             {cpus_per_node(config)} CPUs and {gpus_per_node(config)} GPUs on each{spare}"
+    yield from _allocation(config, jobs, nodes)
     yield ""
-    wide = max((len(name) for name in config.groups.roles), default=0)
-    role = f"{'role':<{max(wide, 4)}}  " if wide else ""
-    yield f"group  {role}rank  global  node        node rank  local rank"
-    yield from _rank_table(config, launches, len(role))
+    yield from _rank_table(config, launches)
     yield ""
     standbys = _standbys(state, config)
     if standbys:
-        yield from _where_standbys_sit(config, standbys)
+        yield from _standby_table(config, standbys)
         yield ""
     if not here:
-        yield "sbatch script" + (" of the controller" if jobs else "")
-        yield from ("  " + line for line in sbatch_script(config, run).strip().splitlines())
-        yield ""
-    for pool in dict.fromkeys(job.pool for job in jobs):
-        count = sum(job.pool == pool for job in jobs)
-        whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
-        yield f"sbatch script {whom}, submitted by the controller"
-        yield from ("  " + line for line in pilots.sbatch_script(config, run, pool, count).strip().splitlines())
-        yield ""
+        yield from _sbatch_scripts(config, run, jobs)
     yield "steps" if here else "steps, each with a clean environment"
     for launch in launches[:3]:
         yield f"  {launch.id.unit}: {shlex.join(_command(config, run, launch, here))}"
@@ -96,8 +96,34 @@ def plan(config: Config) -> Iterator[str]:
         yield f"if {node} died   {_if_lost(config, state, node)}"
 
 
+def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[str]:
+    here = config.cluster.kind == "local"
+    if jobs:
+        size = _count(config.groups.nodes, "node")
+        yield "allocation   a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
+        yield f"             {len(jobs)} of {size}, which come and go; say {_few(tuple(job.name for job in jobs))}"
+    else:
+        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes; say they are called"
+        yield f"allocation   {where} {_few(nodes)}"
+    if not here:
+        spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
+        yield f"             {cpus_per_node(config)} CPUs and {gpus_per_node(config)} GPUs on each{spare}"
+
+
+def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[str]:
+    """The sbatch script of the controller, and in array mode one for each pool of pilots."""
+    yield "sbatch script" + (" of the controller" if jobs else "")
+    yield from ("  " + line for line in sbatch_script(config, run).strip().splitlines())
+    yield ""
+    for pool, count in Counter(job.pool for job in jobs).items():
+        whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
+        yield f"sbatch script {whom}, submitted by the controller"
+        yield from ("  " + line for line in pilots.sbatch_script(config, run, pool, count).strip().splitlines())
+        yield ""
+
+
 def pretend_jobs(config: Config) -> tuple[Job, ...]:
-    """The pilots of an array run, all running on nodes of their own."""
+    """Invent the pilots of an array run: each runs on nodes of its own."""
     sizes = Counter(pool_of(group, config) for group in range(config.groups.count))
     sizes[0] += config.standby.count
     jobs: list[Job] = []
@@ -111,23 +137,27 @@ def pretend_jobs(config: Config) -> tuple[Job, ...]:
     return tuple(jobs)
 
 
-def _rank_table(config: Config, launches: list[Launch], wide: int) -> Iterator[str]:
+def _rank_table(config: Config, launches: list[Launch]) -> Iterator[str]:
+    """One line for each rank: its group, role, global rank and node."""
+    roles, world = config.groups.roles, config.groups.nodes * config.groups.workers
+    width = max(4, *(len(name) for name in roles)) if roles else 0
+    role = f"{'role':<{width}}  " if roles else ""
+    yield f"group  {role}rank  global  node        node rank  local rank"
     rows = []
-    world = config.groups.nodes * config.groups.workers
     for launch in launches:
         if launch.group is not None:
-            role = role_of(config.groups.roles, launch.group)
-            called = "" if role is None else f"{role.name:<{wide}}"
+            mine = role_of(roles, launch.group)
+            called = "" if mine is None else f"{mine.name:<{width}}  "
             for r in ranks.expected(launch.place, config.groups.workers):
                 place = f"{launch.group * world + r.rank:>6}  {r.node:<10}  {r.node_rank:>9}  {r.local_rank:>10}"
                 rows.append(f"{launch.group:>5}  {called}{r.rank:>4}  {place}")
-    yield from rows[:LINES]
-    if len(rows) > LINES:
-        yield f"  and {len(rows) - LINES} more"
+    yield from rows[:TABLE_LINES]
+    if len(rows) > TABLE_LINES:
+        yield f"  and {len(rows) - TABLE_LINES} more"
 
 
 def _standbys(state: RunState, config: Config) -> list[Standby]:
-    """Where warm standbys sit. The controller's own choice tells for whom: one beside a group has only its place."""
+    """Find for each warm standby the groups it can become: one that sits beside a group can become only that one."""
     out = []
     for unit in _training(state).standbys:
         if unit.place is None:
@@ -142,8 +172,8 @@ def _standbys(state: RunState, config: Config) -> list[Standby]:
     return out
 
 
-def _where_standbys_sit(config: Config, standbys: list[Standby]) -> Iterator[str]:
-    for standby in standbys[:LINES]:
+def _standby_table(config: Config, standbys: list[Standby]) -> Iterator[str]:
+    for standby in standbys[:TABLE_LINES]:
         if standby.serves is None:
             whom = "kept warm for the group that fails next"
         elif len(standby.serves) == 1:
@@ -151,8 +181,8 @@ def _where_standbys_sit(config: Config, standbys: list[Standby]) -> Iterator[str
         else:
             whom = f"beside groups {', '.join(str(group) for group in standby.serves)}, for these only"
         yield f"{standby.name}  on {_few(standby.nodes)}, {whom}"
-    if len(standbys) > LINES:
-        yield f"  and {len(standbys) - LINES} more"
+    if len(standbys) > TABLE_LINES:
+        yield f"  and {len(standbys) - TABLE_LINES} more"
     beside = sum(standby.serves is not None for standby in standbys)
     if beside:
         enough = config.cluster.spare_nodes + beside * config.groups.nodes
@@ -169,7 +199,7 @@ def _command(config: Config, run: RunDir, launch: Launch, here: bool) -> list[st
 
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:
-    """What the controller would do, ten steps into the training, once it knows that a node is gone."""
+    """Describe what the controller would do if the node were lost after ten steps of training."""
     if config.cluster.kind != "local" and state.allocation is not None and node in state.allocation.nodes[:1]:
         return _without_controller(config)
     state = _training(state)
@@ -221,7 +251,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def _training(state: RunState) -> RunState:
-    """The same, ten steps later: every group steps, every standby is warm."""
+    """Return the state ten steps later: every group trains, every standby is warm."""
     running = tuple(replace(u, phase=Phase.RUNNING, step=10) for u in state.groups)
     warm = tuple(replace(u, phase=Phase.RUNNING, hosts=u.place.nodes if u.place else ()) for u in state.standbys)
     if state.lighthouse.phase is Phase.STARTING:

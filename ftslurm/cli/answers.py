@@ -1,0 +1,82 @@
+"""Wait for the controller's answer to a command.
+
+A command is a file in the run's inbox. The controller answers it with a line in the journal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.monitor import sentences
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.security.terminal import readable
+from ftslurm.submission import submit
+
+ANSWER_S = 10.0  # how long an answer is waited for; the controller reads its inbox four times a second
+POLL_S = 0.05
+
+
+def read_status(reader: JournalReader) -> RunStatus:
+    """Read the journal up to its present end."""
+    status = RunStatus()
+    for event in map(readable, Skim().read(reader)):
+        status = fold(status, event)
+    return status
+
+
+def status_of_running(config: Config, run: RunDir, reader: JournalReader, impossible: str) -> RunStatus:
+    """Read the status of a run that has a controller.
+
+    Args:
+        impossible: what cannot be done if the run is over, for the message.
+
+    Raises:
+        EnvironmentProblem: the run is over, has not started, or has lost its controller.
+    """
+    status = read_status(reader)
+    if status.outcome != "running":
+        raise EnvironmentProblem(f"{run.root.name} is over: {sentences.ended(status.outcome)}; {impossible}")
+    why = submit.abandoned(config, run)
+    if why is not None or status.started is None:
+        raise EnvironmentProblem(f"{run.root.name} does not run: {why or 'it has not started yet'}")
+    return status
+
+
+def is_mine(event: Event) -> bool:
+    """Whether the command that this line answers was given by this user."""
+    return event.get("by") in (None, os.getuid())
+
+
+def print_answer(
+    run: RunDir, reader: JournalReader, status: RunStatus, is_answer: Callable[[Event], bool], good: str
+) -> int:
+    """Wait for the line that answers a command, and print it.
+
+    Returns:
+        The exit code: 0 if the line is the event `good`, else 1.
+    """
+    deadline = time.monotonic() + ANSWER_S
+    while time.monotonic() < deadline:
+        for event in map(readable, reader.iter_new()):
+            status = fold(status, event)
+            if is_answer(event):
+                print(sentences.describe(event, status))
+                return 0 if event["event"] == good else 1
+        if status.outcome != "running":
+            print(f"{run.root.name} {sentences.ended(status.outcome)} before it could do that", file=sys.stderr)
+            return 1
+        time.sleep(POLL_S)
+    print(
+        f"the controller of {run.root.name} has not answered within {ANSWER_S:g} s; what it does is in "
+        f"{run.controller_log}",
+        file=sys.stderr,
+    )
+    return 1

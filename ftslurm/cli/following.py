@@ -1,0 +1,92 @@
+"""Show a run until it ends, and turn its outcome into an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ftslurm.config.schema import Config
+from ftslurm.monitor import summary, table
+from ftslurm.run import inbox, liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.submission import submit
+
+END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
+
+
+def follow_run(config: Config, run: RunDir) -> int:
+    """Show the run until it ends. Ctrl-C stops a local run; a run on Slurm goes on.
+
+    Returns:
+        The exit code: 0 the run succeeded, 1 it failed or lost its controller, 130 interrupted.
+    """
+    console = table.console()
+    there = submit.still_there(config, run)
+    local = config.cluster.kind == "local"
+    note = partial(submit.silence, config, run, liveness.Watch())
+    follow = partial(table.follow, run, console=console, until=lambda: not there(), poll_s=0.2 if local else 0.5)
+    _interrupt_on(signal.SIGTERM, signal.SIGHUP)
+    try:
+        if not local:
+            wait_for_start(run, there)
+        status = follow(note=note)
+    except BrokenPipeError:
+        # The reader of our output has exited. The run goes on, and its exit code is still wanted.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        status = follow(note=note)
+    except KeyboardInterrupt:
+        if not local:
+            console.print(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
+            console.print(f"End it with: ftslurm stop {run.root}")
+            return 130
+        inbox.put(run.inbox, "stop")
+        console.print(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
+        console.print(summary.summary(follow(history=0), run))
+        return 130
+    if status.outcome == "running":
+        print(
+            f"ftslurm: the controller of {run.root.name} is gone and left no verdict; its workers end by themselves. "
+            f"See {run.controller_log} and the files in {run.submitit}",
+            file=sys.stderr,
+        )
+        return 1
+    if local:
+        _wait_for_exit(there)
+    console.print(summary.summary(status, run))
+    return 0 if status.outcome == "succeeded" else 1
+
+
+def wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
+    """Print why the job waits in the queue, until its controller has begun the journal."""
+    printed, asked = None, float("-inf")
+    while not run.events.exists() and there():
+        if time.monotonic() - asked >= submit.QUEUE_S:
+            asked = time.monotonic()
+            line = submit.in_queue(run)
+            if line != printed and not run.events.exists():
+                printed = line
+                print(line, flush=True)
+        time.sleep(0.2)
+
+
+def _interrupt_on(*numbers: int) -> None:
+    """Treat these signals as Ctrl-C, except those that are ignored (nohup)."""
+
+    def interrupt(number: int, _: Any) -> None:
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+
+
+def _wait_for_exit(there: Callable[[], bool]) -> None:
+    """Wait for the controller to exit, so that no process of the run is left behind the prompt."""
+    deadline = time.monotonic() + END_S
+    while there() and time.monotonic() < deadline:
+        time.sleep(0.02)

@@ -1,0 +1,30 @@
+"""The arguments that every verb on an existing run takes: RUN and --root."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ftslurm.run import find
+from ftslurm.run.directory import RunDir
+
+
+def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """Make a parser for a verb on a run; an epilog is printed as it is, line by line."""
+    parser = argparse.ArgumentParser(prog=f"ftslurm {verb}", description=about, epilog=epilog)
+    if epilog is not None:
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "run", nargs="?", metavar="RUN", help="directory, id (or its beginning), Slurm job; default: newest"
+    )
+    parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
+    return parser
+
+
+def find_run(args: argparse.Namespace) -> RunDir:
+    """Find the run that the arguments name.
+
+    Raises:
+        RunNotFound: there is none, or more than one.
+    """
+    return find.find(args.run, Path(args.root))

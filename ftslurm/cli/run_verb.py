@@ -1,0 +1,119 @@
+"""`ftslurm run`, also the default verb: compose the configuration, check it, submit the run and follow it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from ftslurm.config import compose
+from ftslurm.config.schema import Config, nodes_needed
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.launchers import srun
+from ftslurm.run import configuration
+from ftslurm.run.directory import replace_text
+from ftslurm.security import secret_variables
+from ftslurm.slurm import commands
+from ftslurm.submission import array_task, capabilities, keeper, pilots, requeue, submit
+
+
+def main(words: list[str]) -> int:
+    """Start a run, or with -m one run for each combination; returns the highest exit code."""
+    if "--config" in words:
+        return _repeat(words)
+    warn_of_exposed_secrets(words)
+    sweep = any(word in ("-m", "--multirun") for word in words)
+    return compose.run_hydra(words, lambda config: _start(config, sweep))
+
+
+def warn_of_exposed_secrets(words: list[str]) -> None:
+    """Warn of secrets on the command line, which other users can read."""
+    if names := secret_variables.exposed(words):
+        print(f"ftslurm: {secret_variables.warning(names)}", file=sys.stderr)
+
+
+def settle(config: Config, preview: bool = False) -> None:
+    """Settle what depends on the cluster (cluster.kind, groups.gpus), and check the secrets.
+
+    Args:
+        preview: nothing will be submitted.
+
+    Raises:
+        FtslurmError: the cluster cannot hold the run, or a secret is missing.
+    """
+    note = capabilities.resolve(config, preview)
+    if note:
+        print(f"ftslurm: {note}", file=sys.stderr)
+    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
+
+
+def _repeat(words: list[str]) -> int:
+    """Start another run with the config.yaml of an earlier one."""
+    if len(words) != 2 or words[0] != "--config":
+        raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
+    config = compose.load(Path(words[1]))
+    config.run.dir = None
+    return _start(compose.to_config(config), sweep=False)
+
+
+def _start(config: Config, sweep: bool) -> int:
+    """Submit one run and follow it; returns its exit code.
+
+    Raises:
+        FtslurmError: it cannot be started.
+    """
+    config.cluster.pilots = array_task.array_of(config, os.environ) or config.cluster.pilots
+    settle(config)
+    if array_task.array_of(config, os.environ):
+        return array_task.take_part(config)
+    if config.cluster.controller == "here":
+        return _control_here(config)
+    run = submit.create(config)
+    if config.cluster.mode == "array":
+        submit.unless_refused(run, lambda: pilots.try_out(config, run))
+    submit.submit(config, run)
+    local = config.cluster.kind == "local"
+    print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)
+    follow = config.follow
+    if follow is None:
+        follow = local or (sys.stdout.isatty() and not sweep)
+    if not follow:
+        print(f"follow it with: ftslurm status {run.root}")
+        return 0
+    from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need
+
+    return following.follow_run(config, run)
+
+
+def _control_here(config: Config) -> int:
+    """Keep a controller below this process, in its allocation. A batch job that Slurm has requeued goes on."""
+    steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
+    for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
+        setattr(config.cluster, key, getattr(config.cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
+    before = requeue.of_this_job(config, os.environ) if steps else None
+    if before is not None:
+        run, outcome = before
+        if outcome in ("succeeded", "failed"):
+            print(f"run {run.root} has {outcome} before this job was started again")
+            return int(outcome == "failed")
+        config = configuration.of_run(run)
+    if steps:
+        _check_allocation(config)
+    if before is None:
+        run = submit.create(config)
+    if steps and commands.is_batch(os.environ):
+        replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
+    print(f"run {run.root}" + (" goes on" if before is not None else ""), flush=True)
+    return keeper.keep(config, run)
+
+
+def _check_allocation(config: Config) -> None:
+    """Refuse an allocation that has fewer nodes than the groups need."""
+    allocation = srun.allocation(config, os.environ)
+    need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
+    if have < need:
+        groups = config.groups
+        raise EnvironmentProblem(
+            f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "
+            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), or change groups.count"
+        )

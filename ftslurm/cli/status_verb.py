@@ -1,0 +1,70 @@
+"""`ftslurm status`: show the phase, step and attempts of a run's groups."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+
+from ftslurm.cli import following
+from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.controller.resume_state import Story
+from ftslurm.monitor import status_json, summary, table
+from ftslurm.run import liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.submission import submit
+
+HISTORY_LINES = 10  # of the journal, above the live table
+
+
+def main(words: list[str]) -> int:
+    """Show the status once, or on a terminal until the run ends."""
+    parser = parser_for("status", "Show how a run stands. On a terminal the table lives until the run ends or Ctrl-C.")
+    parser.add_argument("--once", action="store_true", help="print the table once")
+    parser.add_argument("--json", action="store_true", help="print it as JSON, once")
+    args = parser.parse_args(words)
+    run = find_run(args)
+    config = compose.load(run.config, own=False)
+    if args.json or args.once or not sys.stdout.isatty():
+        _show_once(config, run, as_json=args.json)
+    else:
+        _show_live(config, run)
+    return 0
+
+
+def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
+    note = submit.in_queue(run) if config.cluster.kind == "slurm" and not run.events.exists() else None
+    story = Story(run)
+    story.read()
+    status = story.status if as_json else story.shown()  # JSON escapes control characters itself
+    status = replace(status, run_id=status.run_id or run.root.name)
+    running = status.outcome == "running"
+    if running and status.started is not None:
+        note = submit.abandoned(config, run) or submit.silence(config, run)
+    moment = liveness.moment(config, run) if running else time.time()
+    if as_json:
+        print(json.dumps(status_json.to_json(status, moment) | {"note": note}, indent=2))
+        return
+    if note and status.started is None:
+        print(f"{run.root.name}: {note}")
+        return
+    console = table.console()
+    console.print(table.render(status, moment, width=min(console.width, 120), height=10_000, note=note))
+    if not running:
+        console.print("", summary.summary(status, run), sep="\n")
+    elif (failures := summary.failures(group for group in status.groups if group.down)) is not None:
+        console.print("", failures, sep="\n")
+
+
+def _show_live(config: Config, run: RunDir) -> None:
+    there = submit.still_there(config, run)
+    if config.cluster.kind == "slurm":
+        following.wait_for_start(run, there)
+    console = table.console()
+    note = partial(submit.silence, config, run, liveness.Watch())
+    status = table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, note=note)
+    console.print(summary.summary(status, run))

@@ -59,9 +59,10 @@ from ftslurm.core.state.model import Announce, Cause, Evict, Evidence, Saved, St
 from ftslurm.core.state.saving import GOES_ON
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
+from ftslurm.protocol.exit_codes import ExitCode
+from ftslurm.protocol.stages import Stage
 from ftslurm.security.json_text import MOST, brief, is_finite, is_whole
 from ftslurm.security.names import is_node, is_step
-from ftslurm.slurm.commands import SRUN_FAILED
 
 _MOST_TEXT = 2 * messages.LONGEST  # characters of a text that are kept: a worker sends none as long
 
@@ -122,7 +123,7 @@ def translate(step: StepId, message: messages.Message, now: float, tasks: int) -
                 now,
                 state=str(message.get("state") or "?")[:1],
                 step=number if _is_count(number) else None,  # a sign of life counts, whatever else is wrong with it
-                stage=stage if _is_count(stage := message.get("stage")) and stage <= 4 else 0,
+                stage=Stage(stage) if _is_count(stage := message.get("stage")) and stage <= 4 else Stage.COMPUTING,
                 since_s=_seconds(message.get("since_s")),
                 pilot=message["pilot"] if isinstance(message.get("pilot"), bool) else None,
             )
@@ -291,7 +292,7 @@ def ended(
         code=worst if worst >= 0 else None,
         signal=-worst if worst < 0 else None,
         error="srun was killed" if by_others else complaint if worst and not (local and worst < 0) else None,
-        launcher_failed=not local and worst == SRUN_FAILED,
+        launcher_failed=not local and worst == ExitCode.SRUN_FAILED,
         checkpoint=saved,
     )
 

@@ -24,13 +24,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.guard.connection import address, last_words, peer_uid
-from ftslurm.guard.guard import ORPHANED
 from ftslurm.protocol import messages
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security import owned_files
-
-NO_GUARD = 76  # EX_PROTOCOL: there is nobody to attach to. slurm.py knows this one and the next two
-SAID = 77  # how the task has ended, or failed, has been told: that counts, and not how we end
-TAKEN = 79  # another controller has attached, or the guard was killed
 
 
 def main() -> NoReturn:
@@ -57,10 +53,10 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # as the guard does: what Slurm signals is for the scripts
     code = _pump(guard, options.orphan_after_s)
-    told = _say_for(left_behind) if code == TAKEN else code  # it was ending when we came
+    told = _say_for(left_behind) if code == ExitCode.DETACHED else code  # it was ending when we came
     if told is None:
         _say(f"{who} has left: another controller has attached, or it was killed")
-    os._exit(TAKEN if told is None else told)
+    os._exit(ExitCode.DETACHED if told is None else told)
 
 
 def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:
@@ -95,29 +91,29 @@ def _pass_on(lines: list[bytes]) -> int | None:
         try:
             os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
         except OSError:
-            return ORPHANED  # slurmstepd is gone
+            return ExitCode.ORPHANED  # slurmstepd is gone
         message = messages.decode(line)
         if message is not None and message["type"] in ("failed", "exited"):
-            end = 0 if message.get("code") == 0 else SAID
+            end = 0 if message.get("code") == 0 else ExitCode.END_REPORTED
     return end
 
 
 def _pump(guard: socket.socket, orphan_after_s: float) -> int:
     """Pass both ways on until the end; returns the code to end with."""
-    lines, end = messages.Lines(), TAKEN
+    lines, end = messages.Lines(), int(ExitCode.DETACHED)
     poll, heard = select.poll(), time.monotonic()
     poll.register(0, select.POLLIN)
     poll.register(guard, select.POLLIN)
     while True:
         left = heard + orphan_after_s - time.monotonic()
         if left <= 0:
-            return ORPHANED
+            return ExitCode.ORPHANED
         for fd, _ in poll.poll(1000 * left):
             try:
                 if fd == 0:
                     data = os.read(0, 65536)
                     if not data:
-                        return ORPHANED
+                        return ExitCode.ORPHANED
                     heard = time.monotonic()
                     with suppress(OSError):  # it has ended: what it has said before is read below
                         guard.sendall(data)
@@ -128,14 +124,14 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> int:
             if not data:
                 return end
             told = _pass_on(lines.feed(data))
-            if told == ORPHANED:
-                return ORPHANED
+            if told == ExitCode.ORPHANED:
+                return ExitCode.ORPHANED
             end = end if told is None else told
 
 
 def _fail(words: str) -> NoReturn:
     _say(words)
-    os._exit(NO_GUARD)
+    os._exit(ExitCode.NO_GUARD)
 
 
 def _say(words: str) -> None:

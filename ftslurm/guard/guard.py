@@ -43,11 +43,10 @@ from ftslurm.guard.network import Network
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from ftslurm.guard.rank_log import RankLog, last_printed_line
 from ftslurm.protocol import messages
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
 
-KILLED_BY_ORDER = 137  # 128 + SIGKILL, as a shell would say it
 DYING_S = 0.5  # to give its memory back a process that ends needs some milliseconds, a large one on a busy machine more
-ORPHANED = 75  # EX_TEMPFAIL: nothing wrong with the script, the controller is gone
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def main(worker: str) -> NoReturn:
 def _become_worker(guard_pid: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard_pid:
-        os._exit(KILLED_BY_ORDER)  # the guard died before the line above took effect
+        os._exit(ExitCode.KILLED_BY_ORDER)  # the guard died before the line above took effect
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -320,7 +319,7 @@ class Guard:
             from ftslurm.guard import orphan
 
             orphan.end_job(os.environ, max(options.orphan_after_s / 2, 1.5 * options.heartbeat_s))
-        os._exit(ORPHANED)
+        os._exit(ExitCode.ORPHANED)
 
     def obey_kill(self) -> NoReturn:
         """End everything. A worker that was ending before the order came still has its end told: its siblings lose the
@@ -331,7 +330,7 @@ class Guard:
             status = self.reap()
         if status is not None:
             self.end_like(status)
-        self.end_tree(KILLED_BY_ORDER)
+        self.end_tree(ExitCode.KILLED_BY_ORDER)
 
     def end_tree(self, code: int) -> NoReturn:
         self.kill_descendants()

@@ -14,7 +14,7 @@ import signal
 import time
 
 from ftslurm.guard import processes
-from ftslurm.protocol.position import WORDS, Position
+from ftslurm.protocol.position import Position
 
 SIGNAL = signal.SIGRTMIN + 7
 PATIENCE_S = 0.8  # how long the stacks may take to arrive; the controller is told within a second
@@ -40,7 +40,7 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> No
         by: who wants to know.
     """
     letter, place = processes.state(pid), position.read()
-    where = f"step {place.step}, {WORDS[place.stage]} for {place.since_s:.1f} s" if place else "before the script runs"
+    where = f"step {place.step}, {place.stage.doing} for {place.since_s:.1f} s" if place else "before the script runs"
     heading = f"ftslurm: stacks of {who}, pid {pid}, state {letter or 'gone'}, {where}; asked for by {by}"
     kernel = "".join(f"ftslurm:   {line}\n" for line in processes.threads(pid))
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK

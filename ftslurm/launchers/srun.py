@@ -18,6 +18,7 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import step_command
 from ftslurm.launchers.step_processes import Command
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
@@ -43,7 +44,7 @@ class SrunLauncher:
         argv = command(self.config, launch, log_dir, self._job(launch.place.allocation), self.url)
         argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
-        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(commands.SRUN_FAILED)})]
+        return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})]
 
     def attach(self, step: StepId, place: Place, known: bool) -> Command:
         """A way to the guards of a step that runs: an srun with the same layout as the step's own.
@@ -69,7 +70,7 @@ class SrunLauncher:
             extra=[],
         )
         argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *way]
-        return Command(argv, {**env, "SLURM_EXIT_ERROR": str(commands.SRUN_FAILED)})
+        return Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})
 
     def _without_secrets(self) -> dict[str, str]:
         return secret_variables.without(self.config.job.secrets, commands.scrubbed(os.environ))

@@ -21,9 +21,9 @@ from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
 from ftslurm.launchers.background import Answered, Asides
 from ftslurm.protocol import messages
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run import log_cap
 from ftslurm.security import owned_files
-from ftslurm.slurm.commands import SRUN_FAILED
 
 HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
 ORDER_S = 1.0  # and a process that has been told to end in less
@@ -336,7 +336,7 @@ class Children:
                         with contextlib.suppress(ProcessLookupError):
                             os.killpg(child.process.pid, signal.SIGKILL)
                 there = step.heard or step.kills  # else srun alone has failed, and is tried again
-                bad = [c.code for c in step.children if c.code and (there or c.code != SRUN_FAILED)]
+                bad = [c.code for c in step.children if c.code and (there or c.code != ExitCode.SRUN_FAILED)]
                 if id_ in self.adopted and bad:
                     self.make_sure()  # it ends so, too, when another controller has attached
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)

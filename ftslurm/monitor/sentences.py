@@ -11,6 +11,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_groups import GroupStatus
 from ftslurm.monitor.status_standbys import is_standby
 from ftslurm.monitor.verdict import ORDERLY, mishap, verdict
+from ftslurm.protocol.stages import Stage
 from ftslurm.run.first_step_report import sentence
 from ftslurm.run.journal import Event, integer, names, number, text
 
@@ -237,14 +238,11 @@ def fault(event: Event) -> str:
     return said.get(kind, kind) + (f" of {whom}" if whom else "")
 
 
-STAGES = ("computing", "asking for a quorum", "with its quorum", "in a collective", "voting on the commit")
-
-
 def _hang(event: Event) -> str:
     """What stands still, where, and for how long."""
     step, stage, silent = integer(event, "step"), integer(event, "stage"), number(event, "silent_s")
     at = f" at step {step}" if step is not None else ""
-    doing = f", {STAGES[stage]}" if stage is not None and 0 <= stage < len(STAGES) else ""
+    doing = f", {Stage(stage).doing}" if stage in tuple(Stage) else ""
     long = f", for {seconds(silent)}" if silent is not None else ""
     return f"group {event.get('group')} hangs{at}{doing}{long}{_because(event)}"
 

@@ -9,38 +9,20 @@ from __future__ import annotations
 import mmap
 import struct
 import time
-from enum import IntEnum
 from typing import NamedTuple
+
+from ftslurm.protocol.stages import Stage
 
 _PLACE = struct.Struct("@QQQ")  # step and stage in one, when, and both mixed: a torn read does not add up
 _SIZE = 4096
 _FAULT, _LOG, _REACHED, _WANTED = 64, 72, 80, 88  # where the other numbers lie
 
 
-class Stage(IntEnum):
-    """What a worker is doing, seen from torchft's Manager."""
-
-    COMPUTING = 0  # since the last commit, or since the start
-    ASKED = 1  # for a quorum; includes fetching or giving the state when a group heals
-    QUORUM = 2  # has it
-    COLLECTIVE = 3  # has called the first allreduce of this step
-    VOTING = 4  # has called should_commit
-
-
-WORDS = (
-    "computing",
-    "asking for a quorum or healing",
-    "computing, with a quorum",
-    "in a collective",
-    "voting on the commit",
-)
-
-
 class Place(NamedTuple):
     """A worker's step, its stage in it, and for how many seconds it has been there."""
 
     step: int
-    stage: int
+    stage: Stage
     since_s: float
 
 
@@ -78,7 +60,11 @@ class Position:
         for _ in range(100):
             word, when, check = _PLACE.unpack_from(self._page)
             if word ^ when == check:  # else it was being written: look again
-                return Place(word >> 3, word & 7, (time.monotonic_ns() - when) / 1e9) if when else None
+                return (
+                    Place(word >> 3, Stage(min(word & 7, Stage.VOTING)), (time.monotonic_ns() - when) / 1e9)
+                    if when
+                    else None
+                )
         return None
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.core.state.unit_names import group_unit
+from ftslurm.protocol.stages import Stage
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, integer, number, text
 from ftslurm.security.terminal import visible
@@ -18,7 +19,6 @@ TAIL = 16_384  # bytes of a log that are looked at
 LONGEST = 120  # characters of a line that are told
 GROUPS_TOLD = 3  # in the line that people read; the journal has more
 _ERROR = re.compile(r"\b[\w.]*(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(]|$)")
-_DOING = ("computes", "asks for a quorum", "has a quorum", "is in a collective", "votes on the commit")
 
 
 def with_last_lines(fields: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
@@ -62,5 +62,5 @@ def sentence(event: Event) -> str:
 
 def _group(one: Event) -> str:
     at, last = integer(one, "stage"), text(one, "last")
-    doing = _DOING[at] if at is not None and 0 <= at < len(_DOING) else "has not asked for a quorum"
+    doing = f"is {Stage(at).doing}" if at in tuple(Stage) else "has not asked for a quorum"
     return f"group {one.get('group')} {doing}" + (f', its last line: "{last}"' if last else "")

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 from ftslurm.core.state.events import Looked, NodeFate
 from ftslurm.core.state.model import Cause, Evidence, Job
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import read_object
 from ftslurm.security.names import NODE, is_node
 
 BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")  # slurmctld, for a moment
-SRUN_FAILED = 78  # what srun itself exits with when it, not a task, fails (SLURM_EXIT_ERROR)
 
 # Left in the environment, these change what a nested srun does: SLURM_MEM_PER_NODE blocks the second step,
 # SLURM_NTASKS doubles the tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11. So srun starts from a clean slate.
@@ -178,18 +178,14 @@ def out_of_time(line: str, job: str) -> bool:
     return over and match is not None and match["step"].partition(".")[0] == job
 
 
-# The codes of a task that finds nobody to adopt, has said how the step's task has failed, or loses it (worker.attach).
-NO_GUARD, SAID, TAKEN = 76, 77, 79
-
-
 def not_adopted(evidence: Evidence) -> Evidence | None:
     """The same sign from an srun that only leads to the step of an earlier controller: what it says of the step."""
-    if evidence.code == NO_GUARD:
+    if evidence.code == ExitCode.NO_GUARD:
         error = "the step has not outlived its controller, or cannot be reached: see its step.log"
         return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error, doubtful=True)
-    if evidence.code == SAID:
+    if evidence.code == ExitCode.END_REPORTED:
         return None
-    if evidence.code == TAKEN:
+    if evidence.code == ExitCode.DETACHED:
         return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
     return evidence
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ftslurm.protocol.position import Position, Stage
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
 from ftslurm.worker import patch_fit
 
 NEEDS = (
@@ -160,10 +161,10 @@ class Observer:
 
     def _before_quorum(self, manager: Any) -> None:
         self._reducing = False
-        self._position.mark(manager._step, Stage.ASKED)
+        self._position.mark(manager._step, Stage.SEEKING_QUORUM)
 
     def _before_allreduce(self, manager: Any) -> None:
-        if self._position.stage == Stage.ASKED:
+        if self._position.stage == Stage.SEEKING_QUORUM:
             self._reducing = True
         else:
             self._position.mark(manager._step, Stage.COLLECTIVE)
@@ -174,8 +175,8 @@ class Observer:
     def _after_quorum(self, manager: Any, _: None) -> None:
         """In the quorum's own thread, when the groups have found each other. Never call num_participants() here:
         it waits for this very thread."""
-        if self._position.stage == Stage.ASKED:
-            self._position.mark(manager._step, Stage.COLLECTIVE if self._reducing else Stage.QUORUM)
+        if self._position.stage == Stage.SEEKING_QUORUM:
+            self._position.mark(manager._step, Stage.COLLECTIVE if self._reducing else Stage.HAS_QUORUM)
         seen = self._read(manager)
         if self.on_quorum is not None:
             tell, self.on_quorum = self.on_quorum, None

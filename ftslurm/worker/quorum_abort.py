@@ -27,7 +27,8 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from ftslurm.protocol import messages
-from ftslurm.protocol.position import Position, Stage
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
 from ftslurm.worker import patch_fit
 
 T = TypeVar("T")

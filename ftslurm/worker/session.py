@@ -20,7 +20,7 @@ from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.publishing import publish
 from ftslurm.protocol import addresses, messages, outbox
-from ftslurm.protocol.position import Stage
+from ftslurm.protocol.stages import Stage
 from ftslurm.security import secret_variables
 from ftslurm.worker import closed_servers, closed_transport, parameter_sessions, script
 from ftslurm.worker.arguments import fill

@@ -18,7 +18,8 @@ from torch.distributed import ReduceOp, TCPStore
 from torch.distributed.distributed_c10d import AllreduceOptions
 from torchft import ProcessGroupGloo
 from ftslurm.worker import quorum_abort as broken
-from ftslurm.protocol.position import Position, Stage
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
 pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
 quorums = broken.Quorums([manager], Position())

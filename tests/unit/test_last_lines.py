@@ -52,8 +52,9 @@ def test_people_read_the_reason_and_some_groups() -> None:
     groups = [{"group": n, "attempt": 0, "stage": n, "last": "x" if n else ""} for n in range(5)]
     groups[2]["stage"] = None
     assert sentence({"event": "no_first_step", "seconds": 120.2, "reason": "because", "groups": groups}) == (
-        "no step has been committed 120 s after all scripts had begun: because; group 0 computes; "
-        'group 1 asks for a quorum, its last line: "x"; group 2 has not asked for a quorum, its last line: "x"; '
+        "no step has been committed 120 s after all scripts had begun: because; group 0 is computing; "
+        'group 1 is asking for a quorum or healing, its last line: "x"; '
+        'group 2 has not asked for a quorum, its last line: "x"; '
         "and 2 more: see the logs"
     )
 

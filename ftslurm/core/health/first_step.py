@@ -13,8 +13,8 @@ from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, Record
 from ftslurm.core.state.model import Phase, RunState, Unit
 from ftslurm.core.state.units import independent
+from ftslurm.protocol.stages import Stage
 
-COMPUTING, ASKING, HAS_QUORUM, IN_COLLECTIVE, VOTING = range(5)  # the stages of a worker (worker/position.py)
 TOLD_OF = 8  # groups that a record describes
 
 
@@ -59,16 +59,16 @@ def stage(unit: Unit) -> int | None:
     torchft seeks a quorum in a thread: the script may go on to its collectives and its vote, and wait there for it.
     """
     pulse = next((one for one in unit.pulses if one is not None), None)
-    if pulse is None or pulse.step is None or (pulse.stage == COMPUTING and unit.aborted == 0):
+    if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and unit.aborted == 0):
         return None
-    return pulse.stage if unit.marks.quorum is not None or unit.aborted > 0 else ASKING
+    return pulse.stage if unit.marks.quorum is not None or unit.aborted > 0 else Stage.SEEKING_QUORUM
 
 
 def reason(running: list[Unit], config: Config) -> str:
     """Why no step may have been committed, and what to look at or to change. The first that fits is the likeliest."""
     stages = {u.name: stage(u) for u in running}
     early = [u for u in running if stages[u.name] is None]
-    asking = [u for u in running if stages[u.name] == ASKING]
+    asking = [u for u in running if stages[u.name] == Stage.SEEKING_QUORUM]
     if aborted := sum(u.aborted for u in running):
         return (
             f"{aborted} steps were tried and none was committed: an error inside the step (see the ranks' lines), or "
@@ -88,7 +88,7 @@ def reason(running: list[Unit], config: Config) -> str:
             "all ask for a quorum and none is given: see lighthouse.log; groups.min, or the version of torchft, which "
             "may be one that ftslurm was not tried with (docs/fault-tolerant.md)"
         )
-    if any(stages[u.name] in (ASKING, IN_COLLECTIVE) for u in running):
+    if any(stages[u.name] in (Stage.SEEKING_QUORUM, Stage.COLLECTIVE) for u in running):
         return (
             "they have a quorum and wait for one another: connections between the nodes may be blocked, or take the "
             "wrong network (job.env.GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a rank has caught an error"

@@ -15,12 +15,12 @@ from ftslurm.core.health.silence import condemn
 from ftslurm.core.state.actions import Action, Dump, Record, Where
 from ftslurm.core.state.model import Cause, Evidence, Overtaken, Phase, Pulse, RunState, Unit
 from ftslurm.core.state.units import swap
+from ftslurm.protocol.stages import Stage
 
 DUMP_S = 1.5  # how long the stacks of a hung group may take before it is killed all the same
 TOGETHER_S = 5.0  # groups that train together move at the same time, but for this long
 FRESH = 3  # heartbeats: a task that was not heard for longer is silent
 HEAL = 3  # times health.hang_after_s: so long may others wait for a group that heals
-STAGES = ("computing", "asking for a quorum", "between quorum and collective", "in a collective", "voting")
 
 
 class Culprit(NamedTuple):
@@ -43,7 +43,7 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
     state = replace(state, overtaken=tuple(overtaken(state, now, config)))
     for unit, task, pulse in hung(state, now, config):
         since = pulse.moved if pulse.stopped is None else min(pulse.moved, pulse.stopped)
-        where = "stopped (SIGSTOP)" if pulse.state == "T" else STAGES[pulse.stage]
+        where = "stopped (SIGSTOP)" if pulse.state == "T" else Stage(pulse.stage).doing
         after = "" if pulse.step is None else f" after step {pulse.step}"
         reason = f"rank {task} has not moved for {now - since:.0f} s, {where}{after}"
         evidence = Evidence(task, unit.hosts[task], error=reason, cause=Cause.HANG)

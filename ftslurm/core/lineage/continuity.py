@@ -16,9 +16,9 @@ from ftslurm.core.state.actions import Action, Record
 from ftslurm.core.state.events import Granted, Progressed, Restored
 from ftslurm.core.state.model import LIVE, Cause, Ending, Marks, Phase, RunState, Saved, Unit
 from ftslurm.core.state.units import independent, swap
+from ftslurm.protocol.stages import Stage
 
 PATIENT = 5  # checkpoints may be missed before it is said
-ASKED = 1  # the stage of a worker that asks for a quorum (worker/position.py)
 
 
 def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -205,7 +205,7 @@ def _asks_below(unit: Unit, step: int) -> bool:
     pulse, begun = unit.pulses[0] if unit.pulses else None, unit.marks.begun
     if unit.phase is not Phase.RUNNING or pulse is None or begun is None or pulse.time <= begun:
         return False
-    return pulse.stage == ASKED and pulse.step is not None and pulse.step < step
+    return pulse.stage == Stage.SEEKING_QUORUM and pulse.step is not None and pulse.step < step
 
 
 def _not_resumed(state: RunState) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ftslurm.core.state.adoption import Word
 from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.protocol.stages import Stage
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Alive:
     time: float  # when it was heard; events of this kind may be handed in late
     state: str = "?"
     step: int | None = None
-    stage: int = 0
+    stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # for how long the worker has been at this stage
     pilot: bool | None = None  # whether the pilot of its job is there; None: not known, or there is none
 

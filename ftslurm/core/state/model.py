@@ -14,6 +14,7 @@ from math import inf
 from ftslurm.core.state.adoption import Adoption, Fate
 from ftslurm.core.state.saving import SaveAsked
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.protocol.stages import Stage
 
 
 class Phase(str, Enum):
@@ -185,7 +186,7 @@ class Pulse:
     time: float
     state: str = "?"  # one letter, as in /proc: R runs, S sleeps, D waits for a device, T is stopped
     step: int | None = None  # None: the script has no Manager yet
-    stage: int = 0  # 0 computes, 1 asks for a quorum, 2 has it, 3 in a collective, 4 votes
+    stage: Stage = Stage.COMPUTING
     moved: float = 0.0  # when step or stage last changed
     stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
 

@@ -14,9 +14,10 @@ from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state.actions import Dump, Kill, Launch, Where
 from ftslurm.core.state.events import Alive, Dumped, Ended, Event, LighthouseUp
 from ftslurm.core.state.model import Phase, Pulse, StepId
+from ftslurm.protocol.stages import Stage
 
 LIMIT = 60.0
-COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = range(5)
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
 NAMES = "ABCD"
 
 

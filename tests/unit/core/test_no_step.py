@@ -30,8 +30,9 @@ from ftslurm.core.health import first_step
 from ftslurm.core.rules import begin
 from ftslurm.core.state.events import Alive, LighthouseUp, Progressed
 from ftslurm.core.state.model import Marks, Phase, Pulse
+from ftslurm.protocol.stages import Stage
 
-COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = range(5)
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
 EARLY: tuple[Moment, ...] = (*STARTED, (4, Alive(A0, 0, 4.0, step=0, stage=0), Alive(B0, 0, 4.0, step=0, stage=ASKS)))
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from ftslurm.protocol import messages
-from ftslurm.protocol.position import Position, Stage
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
 from ftslurm.worker import quorum_abort
 
 LONG_S = 20.0
@@ -81,7 +82,7 @@ def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None
         (Stage.COLLECTIVE, 3, None, True),
         (Stage.VOTING, 3, None, True),  # on GPUs the collective is waited for there
         (Stage.COMPUTING, 3, None, False),
-        (Stage.ASKED, 3, None, False),
+        (Stage.SEEKING_QUORUM, 3, None, False),
         (Stage.COLLECTIVE, 4, None, False),  # it has a later one
         (Stage.COLLECTIVE, 3, RuntimeError(), False),  # it has found out by itself
     ],

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from ftslurm.protocol.position import Position, Stage
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
 from ftslurm.worker import patch_fit
 from ftslurm.worker.progress import Observer
 
@@ -251,10 +252,10 @@ def test_the_position_follows_every_step():
     release = threading.Event()
     manager._executor.submit(release.wait)  # the quorum has to wait
     manager.start_quorum()
-    assert place(run) == (0, Stage.ASKED)
+    assert place(run) == (0, Stage.SEEKING_QUORUM)
     release.set()
     manager._quorum_future.result()
-    assert place(run) == (0, Stage.QUORUM)
+    assert place(run) == (0, Stage.HAS_QUORUM)
     manager.allreduce(1)
     assert place(run) == (0, Stage.COLLECTIVE)
     manager.allreduce(1)
@@ -262,7 +263,7 @@ def test_the_position_follows_every_step():
     assert place(run) == (1, Stage.COMPUTING)
     manager.start_quorum(heal_to=24)
     manager._quorum_future.result()
-    assert place(run) == (24, Stage.QUORUM)
+    assert place(run) == (24, Stage.HAS_QUORUM)
     manager.should_commit(False)
     assert place(run) == (24, Stage.COMPUTING)
 
@@ -276,7 +277,7 @@ def test_an_allreduce_before_the_quorum_waits_for_it_and_then_is_one():
     thread.start()
     while not run.observer._reducing:
         pass
-    assert place(run) == (0, Stage.ASKED)
+    assert place(run) == (0, Stage.SEEKING_QUORUM)
     release.set()
     thread.join()
     assert place(run) == (0, Stage.COLLECTIVE)

@@ -6,7 +6,8 @@ import os
 import time
 import timeit
 
-from ftslurm.protocol.position import Position, Stage
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
 
 
 def test_nothing_is_known_before_the_first_mark() -> None:
@@ -17,7 +18,7 @@ def test_another_process_reads_what_was_written_last() -> None:
     position = Position()
     pid = os.fork()
     if pid == 0:
-        position.mark(41, Stage.ASKED)
+        position.mark(41, Stage.SEEKING_QUORUM)
         position.mark(10**9, Stage.VOTING)
         os._exit(0)
     os.waitpid(pid, 0)
@@ -64,13 +65,13 @@ def test_no_reader_ever_sees_half_of_a_mark() -> None:
 def test_a_mark_costs_next_to_nothing() -> None:
     position = Position()
     numbers = iter(range(10**6))
-    best = min(timeit.repeat(lambda: position.mark(next(numbers), Stage.ASKED), number=1000, repeat=20)) / 1000
+    best = min(timeit.repeat(lambda: position.mark(next(numbers), Stage.SEEKING_QUORUM), number=1000, repeat=20)) / 1000
     assert best < 20e-6  # 0.5 microseconds on an idle machine; this one may be loaded
 
 
 def test_the_numbers_beside_it_do_not_disturb_it() -> None:
     position = Position()
-    position.mark(3, Stage.QUORUM)
+    position.mark(3, Stage.HAS_QUORUM)
     position.fault, position.log = 2, 77
     place = position.read()
     assert place is not None
@@ -90,6 +91,6 @@ def test_what_the_guard_writes_the_worker_reads() -> None:
 
 def test_the_step_from_which_on_a_checkpoint_is_wanted_lies_beside_the_others() -> None:
     position = Position()
-    position.mark(3, Stage.QUORUM)
+    position.mark(3, Stage.HAS_QUORUM)
     position.reached, position.wanted = 7, 9
     assert (position.reached, position.wanted, position.fault, position.log) == (7, 9, 0, 0)

@@ -18,11 +18,11 @@ import pytest
 from guarded import PATIENCE_S, Attached, attached, step
 
 from ftslurm.guard import connection, processes
-from ftslurm.guard.attach import NO_GUARD, SAID, TAKEN
 from ftslurm.guard.connection import boottime
 from ftslurm.guard.gateway import Gateway, pair
-from ftslurm.guard.guard import ORPHANED, Guard, Task, options
+from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
+from ftslurm.protocol.exit_codes import ExitCode
 
 WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
 # Says what a worker says of its commits, through the pipe that its reports go through.
@@ -65,7 +65,7 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
             assert len(task.lines) == heard
             there.send("kill")
             assert task.process.wait(PATIENCE_S) == 137
-            assert there.process.wait(PATIENCE_S) == TAKEN
+            assert there.process.wait(PATIENCE_S) == ExitCode.DETACHED
 
 
 @pytest.mark.parametrize("assigned", [False, True])
@@ -105,7 +105,7 @@ def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(
                 assert adopted(there)["begun"] is True
                 assert there.until("failed")["error"] == "ValueError: nine"
                 assert there.until("exited")["code"] == 1
-                assert there.process.wait(PATIENCE_S) == SAID
+                assert there.process.wait(PATIENCE_S) == ExitCode.END_REPORTED
 
 
 def test_a_worker_that_is_killed_for_its_failure_has_told_it_before(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_that_is_killed_for_its_failure_has_told_it_before(tmp_path: Pa
     with attached(folder) as there:
         assert adopted(there)["begun"] is True
         assert there.until("failed")["error"] == "ValueError: nine"
-        assert there.process.wait(PATIENCE_S) == SAID
+        assert there.process.wait(PATIENCE_S) == ExitCode.END_REPORTED
 
 
 @pytest.mark.parametrize("heard", [False, True])
@@ -134,7 +134,7 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
                     connection.last_words(str(folder), 0), [messages.encode("exited", task=0, code=5, signal=None)]
                 )
             task.process.kill()
-            assert there.process.wait(PATIENCE_S) == (SAID if heard else TAKEN)
+            assert there.process.wait(PATIENCE_S) == (ExitCode.END_REPORTED if heard else ExitCode.DETACHED)
             assert not heard or there.until("exited")["code"] == 5
 
 
@@ -170,7 +170,7 @@ def test_one_that_attaches_ends_when_the_guard_does(tmp_path: Path) -> None:
             adopted(there)
             os.kill(task.pid, signal.SIGKILL)
             assert there.until("exited")["signal"] == signal.SIGKILL
-            assert there.process.wait(PATIENCE_S) == SAID
+            assert there.process.wait(PATIENCE_S) == ExitCode.END_REPORTED
             assert task.process.wait(PATIENCE_S) == -signal.SIGKILL
 
 
@@ -182,7 +182,7 @@ def test_the_latest_of_two_commands_and_when_it_dies_the_step_lives_on_for_a_thi
             adopted(first)
             with attached(folder) as second:
                 adopted(second)
-                assert first.process.wait(PATIENCE_S) == TAKEN
+                assert first.process.wait(PATIENCE_S) == ExitCode.DETACHED
                 assert "another controller has attached" in first.step_log()
         with attached(folder) as third:
             adopted(third)
@@ -198,9 +198,9 @@ def test_without_a_controller_a_step_and_who_had_attached_end_after_a_while_and_
             adopted(there)
             there.send("ping")
             since = time.monotonic()
-            assert there.process.wait(PATIENCE_S) == ORPHANED
+            assert there.process.wait(PATIENCE_S) == ExitCode.ORPHANED
             assert task.process.poll() is None
-            assert task.process.wait(PATIENCE_S) == ORPHANED
+            assert task.process.wait(PATIENCE_S) == ExitCode.ORPHANED
             assert 1.4 < time.monotonic() - since < 6
         assert not [pid for pid in (task.pid,) if processes.state(pid) not in (None, "Z")]
 
@@ -210,7 +210,7 @@ def test_where_there_is_no_guard_it_says_so_and_ends_with_a_code_of_its_own(tmp_
     with step(folder) as task:  # not adoptable
         task.get_ready()
         with attached(folder, "--patience-s=0.3") as there:
-            assert there.process.wait(PATIENCE_S) == NO_GUARD
+            assert there.process.wait(PATIENCE_S) == ExitCode.NO_GUARD
             said = there.step_log()
     assert "task 0 of step group-0000/0 on " in said
     assert "cannot be adopted: its guard does not answer (Connection refused)" in said
@@ -257,7 +257,7 @@ else:
         assert squatter.stdout
         squatter.stdout.readline()
         with attached(folder) as there:
-            assert there.process.wait(PATIENCE_S) == NO_GUARD
+            assert there.process.wait(PATIENCE_S) == ExitCode.NO_GUARD
             assert "user 65534 holds the name of its socket" in there.step_log()
         squatter.kill()
 

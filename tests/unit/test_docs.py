@@ -1,0 +1,60 @@
+"""What README and docs name exists: modules, commands, make targets, links, and the rules in their order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from ftslurm.cli import main
+from ftslurm.core import rules
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(params=PAGES, ids=lambda page: page.name)
+def page(request: pytest.FixtureRequest) -> Path:
+    assert isinstance(request.param, Path)
+    return request.param
+
+
+def commands(page: Path) -> str:
+    """What a page sets as code, one piece on each line: the lines of its blocks, and what stands in backquotes."""
+    text = page.read_text()
+    return "\n".join([*FENCE.findall(text), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
+
+
+def test_every_file_that_a_page_names_exists(page: Path) -> None:
+    named = re.findall(r"\b(?:ftslurm|tests|examples|sbatch|conf|benchmarks|docs)/[\w./*-]*\w/?", page.read_text())
+    assert [name for name in named if not any(ROOT.glob(name.rstrip("/")))] == []
+
+
+def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_anchor_of_a_page_is_a_heading(page: Path) -> None:
+    text = page.read_text()
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_every_command_that_a_page_shows_exists(page: Path) -> None:
+    typed = re.findall(r"^(?:ftslurm|python -m ftslurm) ([a-z]+)(?=\s|$)", commands(page), re.MULTILINE)
+    assert set(typed) <= set(main.VERBS)
+
+
+def test_every_make_target_that_a_page_shows_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"^make ([a-z]+)", commands(page), re.MULTILINE)) <= targets
+
+
+def test_the_architecture_lists_the_rules_in_their_order() -> None:
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## The rules, in order")[2].partition("\n## ")[0]
+    listed = [name.rpartition(".")[2] for name in re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)]
+    assert listed == [rule.__name__ for rule in rules.RULES]

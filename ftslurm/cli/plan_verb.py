@@ -252,11 +252,14 @@ def _count(count: int, noun: str) -> str:
 
 def _training(state: RunState) -> RunState:
     """Return the state ten steps later: every group trains, every standby is warm."""
-    running = tuple(replace(u, phase=Phase.RUNNING, step=10) for u in state.groups)
-    warm = tuple(replace(u, phase=Phase.RUNNING, hosts=u.place.nodes if u.place else ()) for u in state.standbys)
+    running = tuple(replace(u, phase=Phase.RUNNING, current=replace(u.current, step=10)) for u in state.groups)
+    warm = tuple(
+        replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes if u.place else ()))
+        for u in state.standbys
+    )
     if state.lighthouse.phase is Phase.STARTING:
         state = replace(state, lighthouse=replace(state.lighthouse, phase=Phase.RUNNING))
-    return replace(state, groups=running, standbys=warm, step=10, released=True)
+    return replace(state, groups=running, standbys=warm, released=True, lineage=replace(state.lineage, step=10))
 
 
 def _few(nodes: tuple[str, ...]) -> str:

@@ -282,7 +282,7 @@ class Controller:
                 if evidence is not None and (not ours or (evidence.node_lost and evidence.started)):
                     self.events.append(TaskFailed(news.id, evidence))
             case Gone():
-                words, saved = self.last_complaint.pop(news.id, None), self.state.checkpoint
+                words, saved = self.last_complaint.pop(news.id, None), self.state.lineage.checkpoint
                 with self.mishaps.survived("what is in checkpoint.dir", news):  # the end of a step is never dropped
                     saved = newest_checkpoint(self.config, self.run_dir)
                 self.events.append(ended(news.id, news.codes, news.killed, words, saved, self.local))

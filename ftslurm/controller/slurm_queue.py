@@ -202,7 +202,7 @@ class Jobs:
 
 def srun_names(state: RunState) -> dict[str, str]:
     """What srun calls each job: the tasks of an array have an id of their own."""
-    return {job.name: job.id or job.name for job in state.jobs}
+    return {job.name: job.id or job.name for job in state.job_pool.jobs}
 
 
 def _own_task() -> str | None:

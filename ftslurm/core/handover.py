@@ -19,7 +19,7 @@ def vacate(state: RunState, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     if state.ending is not None or not uses_jobs(config):
         return state, actions
-    for one in state.jobs:
+    for one in state.job_pool.jobs:
         cause = one.leaving
         state, must = _must(state, one, now, config)
         if one.usable and (must or _moves(state, one, now, config)):
@@ -27,7 +27,7 @@ def vacate(state: RunState, now: float, config: Config) -> Outcome:
             state = update(state, one.name, leaving=cause)
             actions.append(leaves(one, cause, "its time limit is near"))
         for unit in living(state, one.name):
-            told = unit.told is not None and now >= unit.told + TOLD_S
+            told = unit.current.told is not None and now >= unit.current.told + TOLD_S
             if cause is not None or told:
                 state, more = _bring_down(state, unit, cause, now, config)
                 actions += more
@@ -43,15 +43,15 @@ def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunSta
     if one.ends is None or now < one.ends - config.cluster.signal_s or not one.usable:
         return state, False
     end = one.ends - config.stop.grace_s - SPARE_S
-    if now < end and any(u.adoption is not None for u in living(state, one.name)):
+    if now < end and any(u.current.adoption is not None for u in living(state, one.name)):
         return state, False
-    there = {None, *(o.name for o in state.jobs if o.name != one.name and o.usable)}
+    there = {None, *(o.name for o in state.job_pool.jobs if o.name != one.name and o.usable)}
     others = (u.place.allocation in there for u in state.groups if u.joined and u.place is not None)
     if any(others) or not any(u.joined for u in living(state, one.name)):
         return state, True
     if now < end - SAVES_S:
         return state, False
-    if now < end and (state.saving is None or state.saving.until < now):
+    if now < end and (state.lineage.saving is None or state.lineage.saving.until < now):
         return rollover.ask(state, now, end - now), False
     return state, rollover.answered(state, now)
 
@@ -60,10 +60,15 @@ def _bring_down(state: RunState, unit: Unit, cause: Cause | None, now: float, co
     if unit.phase is not Phase.STOPPING:
         polite = unit.phase is Phase.RUNNING and not unit.is_standby
         until = now + (config.stop.grace_s if polite else 0.0)
-        gone = replace(unit, phase=Phase.STOPPING, intent=cause, due=until, failing=Marks(noticed=now))
+        gone = replace(
+            unit,
+            phase=Phase.STOPPING,
+            due=until,
+            current=replace(unit.current, intent=cause, failing=Marks(noticed=now)),
+        )
         return swap(state, gone), [Stop(unit.id)] if polite else []
-    if unit.intent is None:
-        state = swap(state, replace(unit, intent=cause))
+    if unit.current.intent is None:
+        state = swap(state, replace(unit, current=replace(unit.current, intent=cause)))
     return state, []
 
 
@@ -78,7 +83,7 @@ def _moves(state: RunState, one: Job, now: float, config: Config) -> bool:
     if limit is None or one.ends is None or now < limit:
         return False
     unit = next(living(state, one.name), None)
-    if unit is None or unit.phase is Phase.STOPPING or unit.adoption is not None:
+    if unit is None or unit.phase is Phase.STOPPING or unit.current.adoption is not None:
         return False
     if unit.is_standby:
         return True
@@ -87,7 +92,7 @@ def _moves(state: RunState, one: Job, now: float, config: Config) -> bool:
         return False
     if not may_ask(config):  # it is the job itself that comes back, with a new time limit: mostly at once
         return config.cluster.requeue and (all(u.joined or u.retired for u in others) or now >= (limit + one.ends) / 2)
-    pending = any(o.alive and o.state == "PENDING" and o.pool == one.pool for o in state.jobs)
+    pending = any(o.alive and o.state == "PENDING" and o.pool == one.pool for o in state.job_pool.jobs)
     return _elsewhere(state, unit, one, now, config) or (pending and now >= (limit + one.ends) / 2)
 
 
@@ -97,7 +102,7 @@ def _settled(unit: Unit) -> bool:
 
 
 def _elsewhere(state: RunState, unit: Unit, one: Job, now: float, config: Config) -> bool:
-    lasting = {o.name for o in state.jobs if o.name != one.name and lasts(o, state, now, config)}
+    lasting = {o.name for o in state.job_pool.jobs if o.name != one.name and lasts(o, state, now, config)}
     there = [a for a in state.allocations(pool_of(unit.group, config)) if a.own or a.name in lasting]
     taken = places((*state.groups, *state.standbys), but=unit, phases=LIVE)
-    return placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.avoid) is not None
+    return placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.avoid) is not None

@@ -25,9 +25,9 @@ def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[
         both = zip(wanted, told, strict=True)
         state = replace(state, told=tuple(old if order is None or _same(order, old) else order for order, old in both))
     actions: list[Action] = [*new]  # the dead first: none of them may be in the new history
-    if state.resuming and state.allowed_by != lighthouse.id:
-        actions.append(NewHistory(lighthouse.id, state.resume_step))
-        state = replace(state, allowed_by=lighthouse.id)
+    if state.lineage.resuming and state.lineage.allowed_by != lighthouse.id:
+        actions.append(NewHistory(lighthouse.id, state.lineage.resume_step))
+        state = replace(state, lineage=replace(state.lineage, allowed_by=lighthouse.id))
     return state, actions
 
 
@@ -35,7 +35,10 @@ def redirect(state: RunState, now: float, config: Config) -> tuple[RunState, lis
     """Tell the groups that were assigned to a Lighthouse elsewhere where it is now."""
     url = state.lighthouse_url
     groups = tuple(
-        replace(u, lighthouse=url) if u.phase in LIVE and u.lighthouse not in (None, url) else u for u in state.groups
+        replace(u, current=replace(u.current, lighthouse=url))
+        if u.phase in LIVE and u.current.lighthouse not in (None, url)
+        else u
+        for u in state.groups
     )
     both = zip(groups, state.groups, strict=True)
     actions: list[Action] = [Redirect(u.id, url) for u, old in both if u != old and url is not None]
@@ -49,8 +52,12 @@ def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
     When the whole run is being brought to its end, however, its groups may take their last steps together.
     """
     assert unit.group is not None
-    store = None if unit.store is None else f"{unit.store[0]}:{unit.store[1]}/store"  # worker/addresses.py
-    left = bool(unit.hosts) and len(unit.done) == len(unit.hosts)  # it has finished; Slurm may take a while to say so
+    store = (
+        None if unit.current.store is None else f"{unit.current.store[0]}:{unit.current.store[1]}/store"
+    )  # worker/addresses.py
+    left = bool(unit.current.hosts) and len(unit.current.done) == len(
+        unit.current.hosts
+    )  # it has finished; Slurm may take a while to say so
     over = left or unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
     if not over and store is not None:
         return Announce(state.lighthouse.id, unit.group, unit.attempt, store)

@@ -20,7 +20,7 @@ from ftslurm.core.state.units import independent, serves, swap
 def urls(state: RunState, config: Config) -> tuple[str, ...]:
     """Where the server of each serving group is, in the order of their ids; empty: nowhere at the moment."""
     serving = (unit for unit in state.groups if serves(unit.group, config))
-    return tuple(unit.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
+    return tuple(unit.current.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
 
 
 def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -29,8 +29,8 @@ def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Ac
         return state, []
     there, actions = urls(state, config), list[Action]()
     for unit in state.groups:
-        if unit.phase in LIVE and unit.assigned and unit.servers != there:
-            state = swap(state, replace(unit, servers=there))
+        if unit.phase in LIVE and unit.current.assigned and unit.current.servers != there:
+            state = swap(state, replace(unit, current=replace(unit.current, servers=there)))
             actions.append(Servers(unit.id, there))
     return state, actions
 
@@ -50,7 +50,7 @@ def _serving(event: Serving, state: RunState, unit: Unit, now: float) -> tuple[R
     """A server is up."""
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt, "url": event.url}
     unit, times = _back(unit, now)
-    return swap(state, replace(unit, url=event.url)), [Record("serving", fields | times)]
+    return swap(state, replace(unit, current=replace(unit.current, url=event.url))), [Record("serving", fields | times)]
 
 
 def _opened(event: SessionOpened, state: RunState, unit: Unit, now: float) -> tuple[RunState, list[Action]]:
@@ -65,7 +65,10 @@ def _served(event: Served, state: RunState, unit: Unit, now: float, config: Conf
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
     actions: list[Action] = [Record("progress", fields | {"sessions": event.sessions})]
     if event.step is not None and serves(unit.group, config):
-        state = swap(replace(state, step=event.step), replace(unit, step=event.step))
+        state = swap(
+            replace(state, lineage=replace(state.lineage, step=event.step)),
+            replace(unit, current=replace(unit.current, step=event.step)),
+        )
         for group in state.groups:
             state, drills = fault_drills.planned(state, group, now, config, event.step)
             actions += drills

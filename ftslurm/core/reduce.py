@@ -73,7 +73,11 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, Granted):
         fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
         known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
-        state = replace(state, allocation=event.allocation, had=len(event.allocation.nodes), polled=known)
+        state = replace(
+            state,
+            allocation=event.allocation,
+            job_pool=replace(state.job_pool, had=len(event.allocation.nodes), polled=known),
+        )
         granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
         state, ends = continuity.opened(state, event, now, config)
         return state, granted + ends
@@ -117,8 +121,8 @@ def _explained(state: RunState, event: StopAsked) -> RunState:
     if ending is None or ending.by != "SIGTERM" or event.by != "slurm" or event.cause is Cause.CANCELLED:
         return state
     for unit in state.groups:
-        if unit.phase is Phase.STOPPING and unit.intent is ending.cause:
-            state = swap(state, replace(unit, intent=event.cause))
+        if unit.phase is Phase.STOPPING and unit.current.intent is ending.cause:
+            state = swap(state, replace(unit, current=replace(unit.current, intent=event.cause)))
     return replace(state, ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
 
@@ -129,10 +133,12 @@ def _step_event(event: StepEvent, state: RunState, unit: Unit, now: float, confi
 
 @_step_event.register
 def _(event: Hello, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    hosts = list(unit.hosts)
+    hosts = list(unit.current.hosts)
     if event.task < len(hosts):
         hosts[event.task] = event.node
-    unit = replace(unit, hosts=tuple(hosts), slurm_step=event.slurm_step or unit.slurm_step)
+    unit = replace(
+        unit, current=replace(unit.current, hosts=tuple(hosts), slurm_step=event.slurm_step or unit.current.slurm_step)
+    )
     unit = silence.beat(unit, event.task, Pulse(now, moved=now))
     if None not in hosts and unit.marks.hello is None:
         unit = replace(unit, marks=replace(unit.marks, hello=now))
@@ -153,14 +159,14 @@ def _(event: Alive, state: RunState, unit: Unit, now: float, config: Config) -> 
 
 @_step_event.register
 def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    unit = replace(unit, ready=unit.ready | {event.task})
+    unit = replace(unit, current=replace(unit.current, ready=unit.current.ready | {event.task}))
     actions: list[Action] = []
-    if len(unit.ready) == tasks_of(unit, config):
+    if len(unit.current.ready) == tasks_of(unit, config):
         fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-        fields |= {"seconds": since(unit.marks.launched, now), "slurm_step": unit.slurm_step}
+        fields |= {"seconds": since(unit.marks.launched, now), "slurm_step": unit.current.slurm_step}
         warm = unit.is_standby and unit.phase is Phase.STARTING  # not if it is being brought down
         unit = replace(unit, marks=replace(unit.marks, ready=now), phase=Phase.RUNNING if warm else unit.phase)
-        table = ranks.table([str(h) for h in unit.hosts])
+        table = ranks.table([str(h) for h in unit.current.hosts])
         if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
             fields["ranks"] = [rank_fields(r) for r in table]  # Slurm dealt the tasks out in another order
         actions.append(Record("step_ready", fields))
@@ -169,7 +175,7 @@ def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> 
 
 @_step_event.register
 def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    return swap(state, replace(unit, store=(event.addr, event.port))), []
+    return swap(state, replace(unit, current=replace(unit.current, store=(event.addr, event.port)))), []
 
 
 @_step_event.register
@@ -177,8 +183,8 @@ def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Conf
     if unit.phase is not Phase.STARTING:
         return state, []  # it is being brought down already
     fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
-    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url, "slurm_step": unit.slurm_step}
-    up = replace(unit, phase=Phase.RUNNING, ready=frozenset({0}))
+    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url, "slurm_step": unit.current.slurm_step}
+    up = replace(unit, phase=Phase.RUNNING, current=replace(unit.current, ready=frozenset({0})))
     state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [] if unit.reason == "adopted" else [Record("step_ready", fields)]
 
@@ -197,7 +203,12 @@ def _(event: QuorumBroken, state: RunState, unit: Unit, now: float, config: Conf
 def _(event: QuorumSeen, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     for group, step in event.members:
         if 0 <= group < len(state.groups) and state.groups[group].phase is Phase.RUNNING:
-            state = swap(state, replace(state.groups[group], seen=(event.quorum_id, step)))
+            state = swap(
+                state,
+                replace(
+                    state.groups[group], current=replace(state.groups[group].current, seen=(event.quorum_id, step))
+                ),
+            )
     return state, []
 
 
@@ -206,24 +217,39 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
     fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
     actions: list[Action] = []
-    joins = unit.step is None and event.committed > 0 and unit.adoption is None  # else adopt.said tells of it
+    joins = (
+        unit.current.step is None and event.committed > 0 and unit.current.adoption is None
+    )  # else adopt.said tells of it
     if joins and not independent(config) and continuity.is_new_history(event, unit, state):
         error = (
             f"ended by ftslurm: it had begun a new history (step {event.step}, the run had reached "
-            f"{max(unit.floor, state.step)})"
+            f"{max(unit.current.floor, state.lineage.step)})"
         )
-        state = swap(state, replace(unit, intent=Cause.UNKNOWN))
+        state = swap(state, replace(unit, current=replace(unit.current, intent=Cause.UNKNOWN)))
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
         unit = replace(unit, marks=replace(unit.marks, joined=now))
         actions.append(takeover.joined(unit, fields, now))
     counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
-    unit, line = progress_lines.reported(replace(unit, aborted=event.aborted), fields | counts, now, len(state.groups))
+    unit, line = progress_lines.reported(
+        replace(unit, current=replace(unit.current, aborted=event.aborted)), fields | counts, now, len(state.groups)
+    )
     actions += line
     if event.committed > 0:
-        unit = replace(unit, step=event.step)
-        state = replace(state, step=event.step if state.resuming else max(state.step, event.step), resuming=False)
-        state = state if state.stepping_since is not None else replace(state, stepping_since=now)
+        unit = replace(unit, current=replace(unit.current, step=event.step))
+        state = replace(
+            state,
+            lineage=replace(
+                state.lineage,
+                step=event.step if state.lineage.resuming else max(state.lineage.step, event.step),
+                resuming=False,
+            ),
+        )
+        state = (
+            state
+            if state.drills.stepping_since is not None
+            else replace(state, drills=replace(state.drills, stepping_since=now))
+        )
     state, drills = fault_drills.planned(swap(state, unit), unit, now, config)
     text = continuity.unsaved(state, event, config)
     state, warning = (state, []) if text is None else _warn(state, unit, text)
@@ -234,11 +260,11 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
 def _(event: Checkpointed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
     fields["seconds"] = event.seconds
-    state = rollover.checkpointed(replace(state, saved=True), event)
+    state = rollover.checkpointed(replace(state, lineage=replace(state.lineage, saved=True)), event)
     if event.error is not None:
         return state, [Record("checkpoint_failed", fields | {"error": event.error})]
-    if not state.resuming:  # progress is told once a second, and may be further behind
-        state = replace(state, step=max(state.step, event.step))
+    if not state.lineage.resuming:  # progress is told once a second, and may be further behind
+        state = replace(state, lineage=replace(state.lineage, step=max(state.lineage.step, event.step)))
     return state, [Record("checkpoint_saved", fields)]
 
 
@@ -264,7 +290,12 @@ def _(event: Serving | Served | SessionOpened, state: RunState, unit: Unit, now:
 
 @_step_event.register
 def _(event: Traced, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    return swap(state, replace(unit, traceback=(unit.traceback + event.text)[-LONGEST_TRACEBACK:])), []
+    return swap(
+        state,
+        replace(
+            unit, current=replace(unit.current, traceback=(unit.current.traceback + event.text)[-LONGEST_TRACEBACK:])
+        ),
+    ), []
 
 
 @_step_event.register
@@ -281,8 +312,8 @@ def _warn(state: RunState, unit: Unit, text: str) -> Outcome:
 
 @_step_event.register
 def _(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    unit = replace(unit, dumped=unit.dumped | {event.task})
-    if unit.phase is Phase.STOPPING and len(unit.dumped) == tasks_of(unit, config):
+    unit = replace(unit, current=replace(unit.current, dumped=unit.current.dumped | {event.task}))
+    if unit.phase is Phase.STOPPING and len(unit.current.dumped) == tasks_of(unit, config):
         unit = replace(unit, due=min(unit.due, now))  # nothing more to wait for
     return swap(state, unit), []
 
@@ -290,29 +321,29 @@ def _(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) ->
 @_step_event.register
 def _(event: InjectRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     fields: dict[str, object] = {"kind": event.fault, "group": unit.group, "rank": event.task, "reason": event.error}
-    return swap(state, replace(unit, drilled=None)), [Record("fault_refused", fields)]
+    return swap(state, replace(unit, current=replace(unit.current, drilled=None))), [Record("fault_refused", fields)]
 
 
 @_step_event.register
 def _(event: TaskDone, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    return swap(state, replace(unit, done=unit.done | {event.task})), []
+    return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {event.task}))), []
 
 
 @_step_event.register
 def _(event: ScriptDone, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    return swap(state, replace(unit, over=unit.over | {event.task})), []
+    return swap(state, replace(unit, current=replace(unit.current, over=unit.current.over | {event.task}))), []
 
 
 @_step_event.register
 def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     evidence = event.evidence
-    if evidence.task in unit.over and evidence.signal in CRASHES:
+    if evidence.task in unit.current.over and evidence.signal in CRASHES:
         # Its work was done. Libraries' threads may bring the process down while the interpreter is taken apart (seen
         # with torch: "terminate called without an active exception"); what it had to say is in its log.
-        return swap(state, replace(unit, done=unit.done | {evidence.task})), []
-    if evidence.node is None and evidence.task is not None and evidence.task < len(unit.hosts):
-        evidence = replace(evidence, node=unit.hosts[evidence.task])
-    unit = replace(unit, evidence=(*unit.evidence, evidence))
+        return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {evidence.task}))), []
+    if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
+        evidence = replace(evidence, node=unit.current.hosts[evidence.task])
+    unit = replace(unit, current=replace(unit.current, evidence=(*unit.current.evidence, evidence)))
     actions: list[Action] = []
     if evidence.node_lost and evidence.node is not None:
         state, actions = silence.exclude(state, evidence.node, evidence.error or "lost", now, config)
@@ -320,8 +351,10 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
         failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now)
         if queue.is_told(unit, evidence) and state.ending is None and unit.place is not None:
             state = queue.doubt(state, unit.place.allocation, now)  # why? vacate.py brings it down, politely
-            return swap(state, replace(unit, told=unit.told or now)), actions
-        unit = lost_connections.failed(replace(unit, phase=Phase.STOPPING, failing=failing), now, config)
+            return swap(state, replace(unit, current=replace(unit.current, told=unit.current.told or now))), actions
+        unit = lost_connections.failed(
+            replace(unit, phase=Phase.STOPPING, current=replace(unit.current, failing=failing)), now, config
+        )
     return swap(state, unit), actions
 
 
@@ -333,8 +366,8 @@ def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> 
 
 def _not_waited_for(unit: Unit, state: RunState) -> bool:
     """Whether the others may begin: it has its store, it has failed since all were started, or it has no node."""
-    failed = bool(unit.exits) and (state.restarted is None or unit.exits[-1].time > state.restarted)
-    there = unit.phase in LIVE and unit.store is not None
+    failed = bool(unit.exits) and (state.lineage.restarted is None or unit.exits[-1].time > state.lineage.restarted)
+    there = unit.phase in LIVE and unit.current.store is not None
     return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
 
 
@@ -348,23 +381,39 @@ def assignments(state: RunState, now: float, config: Config) -> Outcome:
     for unit in state.groups:
         if unit.phase is not Phase.STARTING or state.lighthouse_url is None or unit.group is None:
             continue
-        if not unit.assigned and len(unit.ready) == tasks_of(unit, config) and None not in unit.hosts:
-            table = ranks.table([str(h) for h in unit.hosts])
+        if (
+            not unit.current.assigned
+            and len(unit.current.ready) == tasks_of(unit, config)
+            and None not in unit.current.hosts
+        ):
+            table = ranks.table([str(h) for h in unit.current.hosts])
             slot = unit.place.slot if unit.place is not None else 0
-            url, over = state.lighthouse_url, fence(unit) if unit.ran_as is not None else ()
+            url, over = state.lighthouse_url, fence(unit) if unit.current.ran_as is not None else ()
             there = parameter_servers.urls(state, config)
             actions.append(Assign(unit.id, unit.group, table, url, unit.attempt, slot, over, there))
             due = now + config.health.start_timeout_s  # for its store
-            state = swap(state, replace(unit, assigned=True, lighthouse=url, servers=there, due=due))
+            state = swap(
+                state,
+                replace(unit, due=due, current=replace(unit.current, assigned=True, lighthouse=url, servers=there)),
+            )
     alone = independent(config)
     released = alone or state.released or all(_not_waited_for(u, state) for u in state.groups)
     state = replace(state, released=released)
     for unit in state.groups:
-        if released and unit.phase is Phase.STARTING and unit.store is not None and now >= unit.begin_after:
+        if (
+            released
+            and unit.phase is Phase.STARTING
+            and unit.current.store is not None
+            and now >= unit.current.begin_after
+        ):
             heals, floor = (False, 0) if alone else (continuity.heals(state, config), continuity.floor(state, config))
-            actions.append(Begin(unit.id, *unit.store, heals, floor))
+            actions.append(Begin(unit.id, *unit.current.store, heals, floor))
             begun = replace(unit.marks, begun=now)
-            state = swap(state, replace(unit, phase=Phase.RUNNING, marks=begun, floor=floor))
-            if alone and state.stepping_since is None:
-                state = replace(state, stepping_since=now)  # drills have no better beginning
+            state = swap(
+                state, replace(unit, phase=Phase.RUNNING, marks=begun, current=replace(unit.current, floor=floor))
+            )
+            if alone and state.drills.stepping_since is None:
+                state = replace(
+                    state, drills=replace(state.drills, stepping_since=now)
+                )  # drills have no better beginning
     return state, actions

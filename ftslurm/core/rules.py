@@ -88,13 +88,13 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     """When decide has to be asked again even if nothing happens; None: not before something does."""
     due = [u.due for u in state.units if u.phase in (Phase.PENDING, Phase.STOPPING)]
     due += [limit for u in state.units if (limit := _start_limit(u)) is not None]
-    due += [u.begin_after for u in state.groups if u.phase is Phase.STARTING]
+    due += [u.current.begin_after for u in state.groups if u.phase is Phase.STARTING]
     due += [limit for u in state.groups if (limit := _join_limit(u, config)) is not None]
     due += [u.due + config.health.start_timeout_s for u in state.groups if u.waits_for is not None]
     due += [u.due + config.health.wait_timeout_s for u in state.groups if u.waits_for is not None]
     due += [time for time in (over_from(state, config), fault_drills.next_random(state, config)) if time is not None]
     due += [state.ending.until] if state.ending is not None else []
-    due += [state.saving.until] if state.saving is not None else []
+    due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config)]
     due += [*supply.deadlines(state, now, config), *takeover.deadlines(state), *queue.pilot_deadlines(state)]
     due += [
@@ -117,12 +117,12 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
         if failed:
             reason = f"{len(succeeded)} of {len(groups)} groups finished; group {failed[0].group} did not"
-        if state.resuming and state.resume_step > 0:
-            reason += f"; nothing was left to do after the checkpoint of step {state.resume_step}"
-        elif state.step == 0 and not independent(config):
+        if state.lineage.resuming and state.lineage.resume_step > 0:
+            reason += f"; nothing was left to do after the checkpoint of step {state.lineage.resume_step}"
+        elif state.lineage.step == 0 and not independent(config):
             reason += "; no step was ever committed: does the script use torchft's Manager?"
         # Does nothing show that the others have done its share? With a server, what it did is there for all.
-        doubtful = failed and state.step == 0 and not serving
+        doubtful = failed and state.lineage.step == 0 and not serving
         return replace(state, ending=Ending("failed" if doubtful else "succeeded", reason)), []
     for unit in serving:
         if unit.phase is Phase.FAILED:
@@ -144,10 +144,10 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
     needed = any(serves(u.group, config) for u in waiting)
     if waiting and (needed or left < config.groups.min):
         who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
-        gone = ", ".join(sorted(state.avoid)) or "nodes"
-        gone += " was" if len(state.avoid) == 1 else " were"
+        gone = ", ".join(sorted(state.nodes.avoid)) or "nodes"
+        gone += " was" if len(state.nodes.avoid) == 1 else " were"
         few = f"fewer than groups.min={config.groups.min} can step"
-        why = f"since {gone} lost" if state.avoid else "and no job will bring one"
+        why = f"since {gone} lost" if state.nodes.avoid else "and no job will bring one"
         hint = supply.waits_for(state, waiting[0], config) or "ask for spare nodes with cluster.spare_nodes"
         reason = f"{who} no node to run on {why}, {'and others need it (groups.serve)' if needed else few}: {hint}"
         return replace(state, ending=Ending("failed", reason)), []
@@ -165,7 +165,9 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
             state = swap(state, replace(unit, phase=Phase.STARTING, place=place))  # it will be there, not the next one
         elif supply.may_come(state, unit, now, config):
             continue
-        elif not state.returning or now >= unit.due + config.health.start_timeout_s:  # else Slurm may yet give it back
+        elif (
+            not state.nodes.returning or now >= unit.due + config.health.start_timeout_s
+        ):  # else Slurm may yet give it back
             found.append(unit)
     return found
 
@@ -187,7 +189,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         late = start is not None and now >= start
         limit = _join_limit(unit, config)
         slow = limit is not None and now >= limit and any(u.joined for u in state.groups)
-        going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.adoption is None
+        going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
         stray = over and unit.group is not None and going and not unit.joined
         if late:
             words = f"not ready after {config.health.start_timeout_s:g} s (health.start_timeout_s)"
@@ -196,7 +198,12 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
             words = f"no step {config.health.join_timeout_s:g} s after its script began (health.join_timeout_s)"
             state = _timed_out(state, unit, words, now)
         elif stray:
-            unit = replace(unit, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, failing=Marks(noticed=now))
+            unit = replace(
+                unit,
+                phase=Phase.STOPPING,
+                due=now,
+                current=replace(unit.current, intent=Cause.CANCELLED, failing=Marks(noticed=now)),
+            )
             state = swap(state, unit)
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
             reason = "not restarted: another group had already finished, a fresh group would start a new history"
@@ -211,24 +218,29 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
 
 def _start_limit(unit: Unit) -> float | None:
     """Until when a step must be ready, and, once assigned, have its store; None: it waits for others, or for nobody."""
-    if unit.phase is not Phase.STARTING or unit.store is not None or unit.adoption is not None:
+    if unit.phase is not Phase.STARTING or unit.current.store is not None or unit.current.adoption is not None:
         return None
-    return unit.due if unit.marks.ready is None or unit.assigned else None
+    return unit.due if unit.marks.ready is None or unit.current.assigned else None
 
 
 def _join_limit(unit: Unit, config: Config) -> float | None:
     """Until when a group whose script runs must have committed a step; None: it has, or there is no limit."""
     limit, begun = config.health.join_timeout_s, unit.marks.begun
-    waits = unit.phase is Phase.RUNNING and unit.group is not None and unit.step is None
+    waits = unit.phase is Phase.RUNNING and unit.group is not None and unit.current.step is None
     return begun + limit if waits and limit > 0 and begun is not None and not independent(config) else None
 
 
 def _timed_out(state: RunState, unit: Unit, words: str, now: float) -> RunState:
-    signs = (*unit.evidence, Evidence(None, None, error=words, cause=Cause.START_TIMEOUT))
+    signs = (*unit.current.evidence, Evidence(None, None, error=words, cause=Cause.START_TIMEOUT))
     failing = Marks(noticed=now)
     return swap(
         state,
-        replace(unit, phase=Phase.STOPPING, intent=Cause.START_TIMEOUT, due=now, failing=failing, evidence=signs),
+        replace(
+            unit,
+            phase=Phase.STOPPING,
+            due=now,
+            current=replace(unit.current, intent=Cause.START_TIMEOUT, failing=failing, evidence=signs),
+        ),
     )
 
 
@@ -245,22 +257,29 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
             if unit.phase is Phase.PENDING:
                 state = swap(state, replace(unit, phase=Phase.FAILED))
             elif unit.phase in (Phase.STARTING, Phase.RUNNING):
-                there = unit.phase is Phase.RUNNING or (unit.adoption is not None and unit.adoption.asked)
+                there = unit.phase is Phase.RUNNING or (
+                    unit.current.adoption is not None and unit.current.adoption.asked
+                )
                 polite = there and not unit.is_standby  # is there a script that can be asked?
                 due = now + config.stop.grace_s if polite else now
                 cause = ending.cause if not unit.is_standby else Cause.CANCELLED
-                unit = replace(unit, phase=Phase.STOPPING, intent=cause, due=due, failing=Marks(noticed=now))
+                unit = replace(
+                    unit,
+                    phase=Phase.STOPPING,
+                    due=due,
+                    current=replace(unit.current, intent=cause, failing=Marks(noticed=now)),
+                )
                 state = swap(state, unit)
                 if polite:
                     actions.append(Stop(unit.id))
         state = _bring_down_lighthouse(state, now)
     for unit in state.units:
         if unit.phase is Phase.STOPPING and now >= unit.due:
-            stuck = any(sign.stuck for sign in unit.evidence)
+            stuck = any(sign.stuck for sign in unit.current.evidence)
             actions.append(Kill(unit.id, stuck))
             wide = config.groups.nodes > 1 and config.cluster.kind != "local" and not unit.is_lighthouse
             again = STUCK_S if stuck else WIDE_S if wide else KILL_AGAIN_S
-            state = swap(state, replace(unit, due=now + again, spared=False))
+            state = swap(state, replace(unit, due=now + again, current=replace(unit.current, spared=False)))
     return state, actions
 
 
@@ -271,7 +290,12 @@ def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
         return swap(state, replace(lighthouse, phase=Phase.FAILED))
     if lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not any(u.phase in LIVE for u in state.groups):
         failing = Marks(noticed=now)
-        down = replace(lighthouse, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, failing=failing)
+        down = replace(
+            lighthouse,
+            phase=Phase.STOPPING,
+            due=now,
+            current=replace(lighthouse.current, intent=Cause.CANCELLED, failing=failing),
+        )
         return swap(state, down)
     return state
 
@@ -283,8 +307,10 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(state, config)
     fields: dict[str, object] = {"outcome": ending.outcome, "reason": ending.reason}
-    done = state.resume_step if state.resuming and ending.outcome == "succeeded" else 0  # by an earlier run
-    steps = max(state.step, done)
+    done = (
+        state.lineage.resume_step if state.lineage.resuming and ending.outcome == "succeeded" else 0
+    )  # by an earlier run
+    steps = max(state.lineage.step, done)
     fields |= {"steps": steps, "restarts": restarts}
     return replace(state, finished=True, ending=ending), [
         Record("run_requeued" if ending.outcome == "requeued" else "run_finished", fields),

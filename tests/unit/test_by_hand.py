@@ -95,8 +95,9 @@ def training(config: Config) -> RunState:
         task, node = f"81_{unit.group}", f"n{unit.group}"
         jobs.append(Job(task, state="RUNNING", id=str(unit.group), nodes=(node,), began=0.0, ends=ENDS))
         place = Place((node,), allocation=task)
-        groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, step=5))
-    return replace(state, groups=tuple(groups), jobs=tuple(jobs), allocation=Allocation("81", ()), polled=True)
+        groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, current=replace(unit.current, step=5)))
+    pool = replace(state.job_pool, jobs=tuple(jobs), polled=True)
+    return replace(state, groups=tuple(groups), job_pool=pool, allocation=Allocation("81", ()))
 
 
 def test_before_their_time_limit_groups_leave_one_by_one() -> None:
@@ -106,17 +107,23 @@ def test_before_their_time_limit_groups_leave_one_by_one() -> None:
     assert not actions
     state, actions = vacate(state, now, config)
     assert [type(action) for action in actions].count(Stop) == 1
-    assert [job.leaving for job in state.jobs].count(Cause.TIME_LIMIT) == 1
+    assert [job.leaving for job in state.job_pool.jobs].count(Cause.TIME_LIMIT) == 1
     (left,) = [unit for unit in state.groups if unit.phase is Phase.STOPPING]
     again, actions = vacate(state, now + 100, config)
     assert not actions  # the others wait until it is back
 
-    back = replace(left, phase=Phase.RUNNING, attempt=1, step=None)
-    jobs = tuple(replace(job, leaving=None, began=now, ends=now + ENDS) if job.leaving else job for job in again.jobs)
+    back = replace(left, phase=Phase.RUNNING, attempt=1, current=replace(left.current, step=None))
+    jobs = tuple(
+        replace(job, leaving=None, began=now, ends=now + ENDS) if job.leaving else job for job in again.job_pool.jobs
+    )
     groups = tuple(back if unit.name == left.name else unit for unit in again.groups)
-    assert not vacate(replace(again, groups=groups, jobs=jobs), now + 200, config)[1]  # it has yet to heal
-    groups = tuple(replace(unit, step=9) for unit in groups)
-    state, actions = vacate(replace(again, groups=groups, jobs=jobs), now + 200, config)
+    assert not vacate(replace(again, groups=groups, job_pool=replace(again.job_pool, jobs=jobs)), now + 200, config)[
+        1
+    ]  # it has yet to heal
+    groups = tuple(replace(unit, current=replace(unit.current, step=9)) for unit in groups)
+    state, actions = vacate(
+        replace(again, groups=groups, job_pool=replace(again.job_pool, jobs=jobs)), now + 200, config
+    )
     assert [action.id.unit for action in actions if isinstance(action, Stop)] not in ([], [left.name])
 
     config.cluster.requeue = False  # then nothing brings a task back, and none leaves earlier than it must

@@ -95,7 +95,7 @@ def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
     told, story = Told(), play(*RUNNING)
     events = [stepped(A0, 11), Warned(A0, "poison"), stepped(B0, 12), Warned(B0, "sound")]
     state, actions = decide(story.state, events, 21.0, story.config, told.mishaps)
-    assert (state.groups[0].step, state.groups[1].step, state.step) == (11, 12, 12)
+    assert (state.groups[0].current.step, state.groups[1].current.step, state.lineage.step) == (11, 12, 12)
     assert state.warnings == {"sound"}
     assert [action.event for action in actions if isinstance(action, Record)] == ["progress", "progress", "warning"]
     (record,) = told.records

@@ -19,7 +19,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         tasks: how many tasks the step had.
         lighthouse_away: whether the Lighthouse was down a moment ago.
     """
-    best = min(unit.evidence, key=_strength, default=None)
+    best = min(unit.current.evidence, key=_strength, default=None)
     cause = _cause(unit, ended, best, tasks)
     if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
         cause = Cause.LIGHTHOUSE_LOST
@@ -35,12 +35,12 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         signal=best.signal,
         node=best.node,
         rank=best.task,
-        error=best.error or _said(unit.evidence) or (ended.error if launcher else None),
-        step=unit.step,
+        error=best.error or _said(unit.current.evidence) or (ended.error if launcher else None),
+        step=unit.current.step,
         launched=not ended.launcher_failed,
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
-        traceback="\n".join(unit.traceback.splitlines()[-TRACEBACK_LINES:]) or None,
-        ran_as=unit.ran_as,
+        traceback="\n".join(unit.current.traceback.splitlines()[-TRACEBACK_LINES:]) or None,
+        ran_as=unit.current.ran_as,
     )
 
 
@@ -50,14 +50,14 @@ TRACEBACK_LINES = 20
 
 
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
-    if unit.intent is not None:
-        return unit.intent  # also if it exits with 0 when it is told to stop: that is no success
+    if unit.current.intent is not None:
+        return unit.current.intent  # also if it exits with 0 when it is told to stop: that is no success
     if best is None:
-        if len(unit.done) == tasks or (ended.code == 0 and unit.assigned):
+        if len(unit.current.done) == tasks or (ended.code == 0 and unit.current.assigned):
             return Cause.OK
         if ended.signal is not None:
             return Cause.KILLED
-        if ended.launcher_failed or not unit.assigned:
+        if ended.launcher_failed or not unit.current.assigned:
             return Cause.START_FAILED  # whatever ended, the script it was not
         return Cause.UNKNOWN
     if best.node_lost:
@@ -68,7 +68,7 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
         return Cause.OUT_OF_MEMORY
     if best.signal is not None:
         return Cause.KILLED
-    return Cause.USER_ERROR if best.started and unit.assigned else Cause.START_FAILED
+    return Cause.USER_ERROR if best.started and unit.current.assigned else Cause.START_FAILED
 
 
 def _strength(evidence: Evidence) -> int:
@@ -99,14 +99,16 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
 
     Empty as soon as there is better evidence, or every node has said something since.
     """
-    since = unit.failing.noticed
-    if unit.phase is not Phase.STOPPING or unit.place is None or unit.intent is not None or since is None:
+    since = unit.current.failing.noticed
+    if unit.phase is not Phase.STOPPING or unit.place is None or unit.current.intent is not None or since is None:
         return ()
-    echoes = {e.task for e in unit.evidence if e.error is not None and _ECHO.search(e.error)}
-    if not unit.evidence or any(_strength(e) < 3 or e.task not in echoes for e in unit.evidence):
+    echoes = {e.task for e in unit.current.evidence if e.error is not None and _ECHO.search(e.error)}
+    if not unit.current.evidence or any(_strength(e) < 3 or e.task not in echoes for e in unit.current.evidence):
         return ()
-    heard = {e.node for e in unit.evidence} | {unit.hosts[task] for task in unit.done if task < len(unit.hosts)}
-    both = zip(unit.hosts, unit.pulses, strict=False)
+    heard = {e.node for e in unit.current.evidence} | {
+        unit.current.hosts[task] for task in unit.current.done if task < len(unit.current.hosts)
+    }
+    both = zip(unit.current.hosts, unit.pulses, strict=False)
     heard |= {host for host, pulse in both if pulse is not None and pulse.time > since + WORDS_S}
     return tuple(node for node in unit.place.nodes if node not in heard)
 

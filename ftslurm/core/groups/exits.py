@@ -33,9 +33,9 @@ TRIES = 2  # so many failed starts of every group, none of which has ever commit
 def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     """Fold the end of a step into the state."""
     if unit.group is None and state.ending is not None:
-        unit = replace(unit, intent=Cause.CANCELLED)  # scancel ends it with the rest
+        unit = replace(unit, current=replace(unit.current, intent=Cause.CANCELLED))  # scancel ends it with the rest
     known = queue.job(state, unit.place.allocation) if unit.place is not None else None
-    unit = replace(unit, intent=queue.why_told(unit, known))
+    unit = replace(unit, current=replace(unit.current, intent=queue.why_told(unit, known)))
     verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
     if _never_began(event, unit, verdict):
         return _refused(state, unit, verdict, event, now, config)
@@ -45,8 +45,8 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
     fields |= {"rank": verdict.rank, "error": verdict.error, "step": verdict.step}
     fields |= {"launched": verdict.launched, "healthy_s": verdict.healthy_s}  # for a later controller, see past.py
-    noticed = unit.failing.noticed if unit.phase is Phase.STOPPING else None
-    failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now) if noticed is None else unit.failing
+    noticed = unit.current.failing.noticed if unit.phase is Phase.STOPPING else None
+    failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now) if noticed is None else unit.current.failing
     failing = replace(failing, ended=now, away=_away(unit, now if noticed is None else noticed))
     fields |= {"noticed": round(now if noticed is None else noticed, 3), "away_since": failing.away}
     fields["evidence"] = _signs(unit)
@@ -55,8 +55,14 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     unit, actions = progress_lines.told(unit, now)
     actions.append(Record("step_exited", fields))
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
-    unit = replace(unit, exits=exits, marks=failing, step=None, ran_as=None, adoption=None)
-    if unit.intent is None and (event.launcher_failed or verdict.cause in _BY_OTHERS) and unit.place is not None:
+    unit = replace(
+        unit, exits=exits, marks=failing, current=replace(unit.current, step=None, ran_as=None, adoption=None)
+    )
+    if (
+        unit.current.intent is None
+        and (event.launcher_failed or verdict.cause in _BY_OTHERS)
+        and unit.place is not None
+    ):
         state = queue.doubt(state, unit.place.allocation, now)
     if (
         unit.group is not None
@@ -78,13 +84,15 @@ def _follows(
         return _standby_ended(state, unit, verdict, config, actions)
     if verdict.cause is Cause.OK:
         return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
-    return _group_failed(replace(state, checkpoint=event.checkpoint), unit, verdict, config, actions)
+    return _group_failed(
+        replace(state, lineage=replace(state.lineage, checkpoint=event.checkpoint)), unit, verdict, config, actions
+    )
 
 
 def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
     """Whether srun has failed before there was a step: slurmctld was away, or has just restarted and refuses."""
-    heard = any(host is not None for host in unit.hosts) or bool(unit.evidence)
-    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.adoption is None
+    heard = any(host is not None for host in unit.current.hosts) or bool(unit.current.evidence)
+    return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.current.adoption is None
 
 
 def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
@@ -92,7 +100,9 @@ def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: floa
     number, reason = unit.attempt, unit.reason
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
     marks = replace(unit.marks, launched=None)
-    before = replace(unit, attempt=number - 1, exits=exits, marks=marks, hosts=(), pulses=())
+    before = replace(
+        unit, attempt=number - 1, exits=exits, marks=marks, pulses=(), current=replace(unit.current, hosts=())
+    )
     state = queue.doubt(state, unit.place.allocation if unit.place is not None else None, now)
     state, actions = _follows(state, before, verdict, event, now, config, [])
     after = next(u for u in state.units if u.name == unit.name)
@@ -111,8 +121,8 @@ def _away(unit: Unit, noticed: float) -> float:
 
 def _signs(unit: Unit) -> list[str]:
     """The evidence in words, each once; the last line that a script printed only if it has said nothing better."""
-    told = {sign.task for sign in unit.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
-    signs = (s for s in unit.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
+    told = {sign.task for sign in unit.current.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
+    signs = (s for s in unit.current.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
     return list(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 
@@ -121,7 +131,7 @@ def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Confi
     begun = unit.marks.begun
     verdict = replace(verdict, healthy_s=0.0 if begun is None else round(now - begun, 3))
     others = [u for u in state.groups if not serves(u.group, config)]
-    over = all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) or len(u.done) == tasks_of(u, config) for u in others)
+    over = all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) or len(u.current.done) == tasks_of(u, config) for u in others)
     if verdict.cause is not Cause.OK or over or not serves(unit.group, config):
         return verdict
     error = "it has ended although groups that it serves (groups.serve) have not finished"
@@ -134,15 +144,23 @@ def _lighthouse_ended(
     """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
     if state.ending is not None:
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
-    if unit.ready:
+    if unit.current.ready:
         unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
-    patience_s = config.health.start_timeout_s if state.step > 0 else 0.0  # a training is not thrown away lightly
+    patience_s = (
+        config.health.start_timeout_s if state.lineage.step > 0 else 0.0
+    )  # a training is not thrown away lightly
     if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
         state = replace(state, ending=Ending("failed", reason))
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
     due = now + 1.0 if unit.exits else now
-    unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
+    unit = replace(
+        unit,
+        phase=Phase.PENDING,
+        due=due,
+        reason=f"restart: {describe(verdict)}",
+        current=replace(unit.current, intent=None),
+    )
     return swap(state, unit), actions
 
 
@@ -164,15 +182,23 @@ def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, a
         record = Record("standby_given_up", {"unit": unit.name, "reason": f"{describe(verdict)}; {answer.reason}"})
         return swap(state, replace(unit, phase=Phase.FAILED)), [*actions, record]
     due = max(answer.time, verdict.time + 1.0)
-    unit = replace(unit, phase=Phase.PENDING, due=due, reason=f"restart: {describe(verdict)}", intent=None)
+    unit = replace(
+        unit,
+        phase=Phase.PENDING,
+        due=due,
+        reason=f"restart: {describe(verdict)}",
+        current=replace(unit.current, intent=None),
+    )
     return swap(state, unit), actions
 
 
 def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
     """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
     state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
-    if state.resuming and not any(u.phase in LIVE for u in state.groups):
-        state = replace(state, allowed_by=None)  # the Lighthouse may have seen a step of which nothing is left
+    if state.lineage.resuming and not any(u.phase in LIVE for u in state.groups):
+        state = replace(
+            state, lineage=replace(state.lineage, allowed_by=None)
+        )  # the Lighthouse may have seen a step of which nothing is left
     if state.ending is not None or unit.retired:
         return state, actions
     finished = [u.group for u in state.groups if u.phase is Phase.SUCCEEDED and not independent(config)]
@@ -189,14 +215,16 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return state, [*actions, given_up(unit, f"{describe(verdict)}; {answer.reason}")]
     reason = f"restart: {describe(verdict)}"
     fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt + 1, "due": answer.time, "reason": reason}
-    unit = replace(unit, phase=Phase.PENDING, due=answer.time, reason=reason, intent=None)
+    unit = replace(
+        unit, phase=Phase.PENDING, due=answer.time, reason=reason, current=replace(unit.current, intent=None)
+    )
     return swap(state, unit), [*actions, Record("restart_scheduled", fields)]
 
 
 def _got_anywhere(state: RunState, config: Config) -> bool:
     """Whether a step was ever committed; without a quorum nobody may tell one, but a script may have run a while."""
     ran = (e.healthy_s for u in state.groups for e in u.exits) if independent(config) else ()
-    return state.step > 0 or any(seconds >= config.restart.backoff_max_s for seconds in ran)
+    return state.lineage.step > 0 or any(seconds >= config.restart.backoff_max_s for seconds in ran)
 
 
 def _same_start_error(state: RunState) -> str | None:
@@ -232,20 +260,25 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
         return state, []  # local nodes are all this machine
     actions: list[Action] = []
     node = placement.suspect(unit.exits, config.restart.window_s)
-    wrongly = [n for n, group in state.suspected if group == unit.group and n != node]
+    wrongly = [n for n, group in state.nodes.suspected if group == unit.group and n != node]
     for other in wrongly:
-        suspected = tuple(pair for pair in state.suspected if pair != (other, unit.group))
-        state = replace(state, avoid=state.avoid - {other}, suspected=suspected)
+        suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, unit.group))
+        state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {other}, suspected=suspected))
         actions.append(Record("node_restored", {"node": other, "reason": f"group {unit.group} fails elsewhere too"}))
-    if node is None or node in state.avoid:
+    if node is None or node in state.nodes.avoid:
         return state, actions
     groups = config.groups
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # those that are down will want theirs back
-    if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.avoid | {node}) is None:
+    if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.avoid | {node}) is None:
         return state, actions  # there is no better place
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     actions.append(Record("node_excluded", {"node": node, "group": unit.group, "reason": reason}))
-    return replace(state, avoid=state.avoid | {node}, suspected=(*state.suspected, (node, unit.group))), actions
+    return replace(
+        state,
+        nodes=replace(
+            state.nodes, avoid=state.nodes.avoid | {node}, suspected=(*state.nodes.suspected, (node, unit.group))
+        ),
+    ), actions
 
 
 def given_up(unit: Unit, reason: str) -> Record:

@@ -20,11 +20,11 @@ def planned(
 ) -> tuple[RunState, list[Action]]:
     """The faults of faults.plan whose step this group has come to; `step`: the run's, for one without its own."""
     actions: list[Action] = []
-    step = unit.step if step is None else step
+    step = unit.current.step if step is None else step
     for i, fault in enumerate(drill_plan.planned(config) if unit.phase is Phase.RUNNING else ()):
-        if i in state.injected or fault.group != unit.group or step is None or step < fault.step:
+        if i in state.drills.injected or fault.group != unit.group or step is None or step < fault.step:
             continue
-        state = replace(state, injected=state.injected | {i})
+        state = replace(state, drills=replace(state.drills, injected=state.drills.injected | {i}))
         state, more = _inject(state, fault.kind, unit, fault.rank, now, "faults.plan")
         actions += more
     return state, actions
@@ -41,7 +41,7 @@ def random(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     """The faults of the seeded stream that are due."""
     actions: list[Action] = []
     while state.ending is None and (drill := _next(state, config)) is not None and now >= drill[0]:
-        state = replace(state, drills=state.drills + 1)
+        state = replace(state, drills=replace(state.drills, done=state.drills.done + 1))
         state, more = _on_group(state, drill[1].kind, drill[1].group, drill[1].rank, now, "faults.mean_s")
         actions += more
     return state, actions
@@ -54,14 +54,18 @@ def next_random(state: RunState, config: Config) -> float | None:
 
 
 def _next(state: RunState, config: Config) -> tuple[float, drill_plan.Drill] | None:
-    if state.stepping_since is None or (drill := drill_plan.stream(config, state.drills)) is None:
+    if state.drills.stepping_since is None or (drill := drill_plan.stream(config, state.drills.done)) is None:
         return None
-    return state.stepping_since + drill.after_s, drill
+    return state.drills.stepping_since + drill.after_s, drill
 
 
 def since(unit: Unit, now: float) -> float | None:
     """How long ago the drill was that this failure must come from; None: there was none."""
-    return round(now - unit.drilled, 3) if unit.drilled is not None and now - unit.drilled < FRESH_S else None
+    return (
+        round(now - unit.current.drilled, 3)
+        if unit.current.drilled is not None and now - unit.current.drilled < FRESH_S
+        else None
+    )
 
 
 def _on_group(
@@ -80,15 +84,15 @@ def _inject(
 ) -> tuple[RunState, list[Action]]:
     target = state.lighthouse if kind == "lighthouse" else unit
     fields: dict[str, object] = {"kind": kind, "group": target.group, "attempt": target.attempt, "rank": rank}
-    fields |= {"node": None, "step": target.step, "by": by, "reason": None}
+    fields |= {"node": None, "step": target.current.step, "by": by, "reason": None}
     if kind == "cancel" and state.allocation is not None and state.allocation.name == LOCAL_ALLOCATION:
         return state, [Record("fault_refused", {**fields, "reason": "scancel needs Slurm, and this run is local"})]
-    if target.phase is not Phase.RUNNING or (not 0 <= rank < len(target.hosts) and kind != "lighthouse"):
+    if target.phase is not Phase.RUNNING or (not 0 <= rank < len(target.current.hosts) and kind != "lighthouse"):
         reason = f"{target.name} does not run" if target.phase is not Phase.RUNNING else f"it has no rank {rank}"
         return state, [Record("fault_refused", {**fields, "reason": reason})]
-    state = swap(state, replace(target, drilled=now))
-    table = ranks.table([str(host) for host in target.hosts])
+    state = swap(state, replace(target, current=replace(target.current, drilled=now)))
+    table = ranks.table([str(host) for host in target.current.hosts])
     task = 0 if kind == "lighthouse" else next(t for t, row in enumerate(table) if row.rank == rank)
-    fields["node"] = target.hosts[task] if task < len(target.hosts) else None
+    fields["node"] = target.current.hosts[task] if task < len(target.current.hosts) else None
     act = Cancel(target.id) if kind == "cancel" else Inject(target.id, task, "kill" if kind == "lighthouse" else kind)
     return state, [Record("fault_injected", fields), act]

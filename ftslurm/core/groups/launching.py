@@ -9,7 +9,7 @@ from ftslurm.core.groups import placement, ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import Action, Launch, Record
-from ftslurm.core.state.model import Phase, Place, Rank, RunState, StepId, Unit
+from ftslurm.core.state.model import Attempt, Phase, Place, Rank, RunState, StepId, Unit
 from ftslurm.core.state.units import independent, places, pool_of, swap, tasks_of
 
 FINISH_TOGETHER_S = 2.0  # groups finish in lockstep; one that has not even joined this long after the first never will
@@ -21,7 +21,7 @@ def over_from(state: RunState, config: Config) -> float | None:
     if independent(config):
         return None
     finished = [u.exits[-1].time for u in state.groups if u.phase is Phase.SUCCEEDED]
-    return min(finished) + FINISH_TOGETHER_S if finished and state.step > 0 else None
+    return min(finished) + FINISH_TOGETHER_S if finished and state.lineage.step > 0 else None
 
 
 def launch(state: RunState, now: float, config: Config) -> Outcome:
@@ -32,7 +32,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
     for unit in state.units:
         if unit.phase is not Phase.PENDING or now < unit.due or unit.retired:
             continue
-        if not unit.is_lighthouse and (state.lost is not None or over_from(state, config) is not None):
+        if not unit.is_lighthouse and (state.lineage.lost is not None or over_from(state, config) is not None):
             continue  # there is nobody to heal from
         picked = standby.pick(state, unit, config) if unit.group is not None else None
         place = spot(state, unit, now, config) if picked is None else picked[1]
@@ -44,7 +44,11 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
                 state = swap(state, replace(unit, waits_for=""))  # for what: see explain
         elif picked is not None:
             group, empty = standby.take(state, unit, picked[0], place, now)
-            group = replace(group, begin_after=_begin_after(group, config), due=now + config.health.start_timeout_s)
+            group = replace(
+                group,
+                due=now + config.health.start_timeout_s,
+                current=replace(group.current, begin_after=_begin_after(group, config)),
+            )
             state = swap(swap(state, group), empty)
             actions.append(_record(state, group, now, config))
         else:
@@ -69,9 +73,9 @@ def spot(state: RunState, unit: Unit, now: float, config: Config) -> Place | Non
         return standby.home(state, unit, config)
     taken = places(state.groups, but=unit)
     groups, every = config.groups, state.allocations(pool_of(unit.group, config))
-    lasting = {one.name for one in state.jobs if supply.lasts(one, state, now, config)}
+    lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, now, config)}
     stay = [allocation for allocation in every if allocation.own or allocation.name in lasting]
-    for avoid in dict.fromkeys((state.avoid | state.shunned, state.avoid)):
+    for avoid in dict.fromkeys((state.nodes.avoid | state.nodes.shunned, state.nodes.avoid)):
         for there in (stay, every):
             place = placement.place(groups.nodes, groups.per_node, there, taken, avoid, unit.place)
             if place is not None:
@@ -81,16 +85,20 @@ def spot(state: RunState, unit: Unit, now: float, config: Config) -> Place | Non
 
 def _last_resort(state: RunState, unit: Unit, now: float, config: Config) -> Place | None:
     """A place on nodes that are only suspected, because a group kept failing there: better than none."""
-    suspected = frozenset(node for node, _ in state.suspected)
-    return spot(replace(state, avoid=state.avoid - suspected), unit, now, config) if suspected else None
+    suspected = frozenset(node for node, _ in state.nodes.suspected)
+    return (
+        spot(replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - suspected)), unit, now, config)
+        if suspected
+        else None
+    )
 
 
 def _forgive(state: RunState, place: Place) -> Outcome:
     """Take suspected nodes back, because no other is free."""
-    back = [node for node in dict.fromkeys(node for node, _ in state.suspected) if node in place.nodes]
-    suspected = tuple(pair for pair in state.suspected if pair[0] not in back)
+    back = [node for node in dict.fromkeys(node for node, _ in state.nodes.suspected) if node in place.nodes]
+    suspected = tuple(pair for pair in state.nodes.suspected if pair[0] not in back)
     records: list[Action] = [Record("node_restored", {"node": n, "reason": "no other node is free"}) for n in back]
-    return replace(state, avoid=state.avoid - set(back), suspected=suspected), records
+    return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - set(back), suspected=suspected)), records
 
 
 def _new_attempt(unit: Unit, place: Place, now: float, config: Config) -> Unit:
@@ -103,21 +111,20 @@ def _new_attempt(unit: Unit, place: Place, now: float, config: Config) -> Unit:
         reason=unit.reason,
         due=now + config.health.start_timeout_s,
         marks=replace(unit.marks, launched=now),
-        begin_after=_begin_after(unit, config),
-        hosts=(None,) * tasks_of(unit, config),
         pulses=(None,) * tasks_of(unit, config),
         exits=unit.exits,
+        current=Attempt(begin_after=_begin_after(unit, config), hosts=(None,) * tasks_of(unit, config)),
     )
 
 
 def _record(state: RunState, unit: Unit, now: float, config: Config) -> Record:
     assert unit.place is not None
-    hosts = [str(host) for host in unit.hosts]
-    if unit.ran_as is not None:
+    hosts = [str(host) for host in unit.current.hosts]
+    if unit.current.ran_as is not None:
         table = ranks.table(hosts)
     else:
         table = ranks.expected(unit.place, 1 if unit.is_lighthouse else config.groups.workers)
-    standby_step = None if unit.ran_as is None else str(unit.ran_as)
+    standby_step = None if unit.current.ran_as is None else str(unit.current.ran_as)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
     fields |= {"nodes": list(unit.place.nodes), "slot": unit.place.slot}
     own = state.allocation.name if state.allocation else None
@@ -136,7 +143,7 @@ def rank_fields(rank: Rank) -> dict[str, object]:
 def explain(state: RunState, now: float, config: Config) -> Outcome:
     """Say of the groups for which nothing is free what they wait for, once a job has been asked for; others go on."""
     actions: list[Action] = []
-    if state.ending is not None or state.lost is not None or over_from(state, config) is not None:
+    if state.ending is not None or state.lineage.lost is not None or over_from(state, config) is not None:
         return state, actions
     for unit in state.groups:
         if unit.phase is Phase.PENDING and unit.waits_for is not None and now >= unit.due and not unit.retired:
@@ -146,7 +153,7 @@ def explain(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _wait(state: RunState, unit: Unit, config: Config) -> Outcome:
-    lost = ", ".join(sorted(state.avoid))
+    lost = ", ".join(sorted(state.nodes.avoid))
     reason = f"a free node: {lost} left out" if lost else "a free node"
     reason = supply.waits_for(state, unit, config) or reason
     if unit.waits_for == reason:

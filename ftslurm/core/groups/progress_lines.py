@@ -30,25 +30,27 @@ def reported(unit: Unit, fields: Mapping[str, object], now: float, groups: int) 
         fields: of that line, with `committed` and `aborted` since the last report, and `gap_s`.
         groups: how many the run has.
     """
-    fields = fields if unit.untold is None else _added(unit.untold[1], fields)
-    unit = replace(unit, untold=(now, fields))
+    fields = fields if unit.current.untold is None else _added(unit.current.untold[1], fields)
+    unit = replace(unit, current=replace(unit.current, untold=(now, fields)))
     return told(unit, now) if _is_due(unit, now, groups) else (unit, [])
 
 
 def told(unit: Unit, now: float) -> tuple[Unit, list[Action]]:
     """The line of all that a group has reported and that is in none yet."""
-    if unit.untold is None:
+    if unit.current.untold is None:
         return unit, []
-    time, fields = unit.untold
+    time, fields = unit.current.untold
     late = {} if time == now else {"at": time}
-    return replace(unit, untold=None, last_told=now), [Record("progress", {**fields, **late})]
+    return replace(unit, current=replace(unit.current, untold=None, last_told=now)), [
+        Record("progress", {**fields, **late})
+    ]
 
 
 def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """The lines that are due although their groups report nothing new: they stand still."""
     actions: list[Action] = []
     for unit in state.groups:
-        if unit.untold is not None and _is_due(unit, now, len(state.groups)):
+        if unit.current.untold is not None and _is_due(unit, now, len(state.groups)):
             unit, line = told(unit, now)
             state, actions = swap(state, unit), actions + line
     return state, actions
@@ -56,10 +58,10 @@ def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Ac
 
 def _is_due(unit: Unit, now: float, groups: int) -> bool:
     """Whether the group's turn has come since its last line. Each has its own, so that some group's always comes."""
-    if groups <= LINES_PER_S or unit.last_told is None or unit.group is None:
+    if groups <= LINES_PER_S or unit.current.last_told is None or unit.group is None:
         return True
     shift = unit.group / LINES_PER_S
-    return (now - shift) // every_s(groups) > (unit.last_told - shift) // every_s(groups)
+    return (now - shift) // every_s(groups) > (unit.current.last_told - shift) // every_s(groups)
 
 
 def _added(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, object]:

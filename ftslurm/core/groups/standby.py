@@ -19,13 +19,15 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
     if config.cluster.mode == "array":  # it has a job of its own, or waits for one
-        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.avoid)
+        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.nodes.avoid)
     used = frozenset(node for place in taken for node in place.nodes)
-    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.avoid | used)
+    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.nodes.avoid | used)
     if spot is None:
-        spot = placement.place(groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.avoid)
+        spot = placement.place(
+            groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.nodes.avoid
+        )
     if spot is None:
-        beside = [place for place in taken if state.avoid.isdisjoint(place.nodes)]
+        beside = [place for place in taken if state.nodes.avoid.isdisjoint(place.nodes)]
         return min(reversed(beside), key=others.count, default=None)  # the loss of the first node ends the run anyway
     return spot
 
@@ -36,11 +38,14 @@ def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | No
     It must be ready, on sound nodes that have not just fallen silent, and on a share of them that no living group has.
     The place where the group was comes first, then nodes without any other group.
     """
-    avoid = state.avoid | {look.node for look in state.looks}
+    avoid = state.nodes.avoid | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
     living = places(state.groups, but=unit)
     used = {(place.allocation, node, place.slot) for place in living for node in place.nodes}
-    usable = {None, *(job.name for job in state.jobs if job.usable and job.pool == pool_of(unit.group, config))}
+    usable = {
+        None,
+        *(job.name for job in state.job_pool.jobs if job.usable and job.pool == pool_of(unit.group, config)),
+    }
     for standby in state.standbys:
         nodes = standby.place.nodes if standby.place is not None else ()
         if standby.phase is not Phase.RUNNING or standby.place is None or not avoid.isdisjoint(nodes):
@@ -70,9 +75,9 @@ def take(state: RunState, unit: Unit, standby: Unit, place: Place, now: float) -
         attempt=unit.attempt + 1,
         place=place,
         reason=unit.reason,
-        ran_as=standby.id,
         marks=replace(unit.marks, launched=now, hello=now, ready=now),
         exits=unit.exits,
+        current=replace(standby.current, ran_as=standby.id),
     )
     reason = f"group {unit.group} has taken the one before"
     due = now + REFILL_S

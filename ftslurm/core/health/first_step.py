@@ -27,8 +27,8 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     if config.health.first_step_s <= 0 or independent(config):
         return state, []
     groups = [u for u in state.groups if not u.retired]
-    begun = any(u.joined or u.adoption is not None or u.phase is Phase.SUCCEEDED for u in groups)
-    if begun or state.lost is not None or state.ending is not None:
+    begun = any(u.joined or u.current.adoption is not None or u.phase is Phase.SUCCEEDED for u in groups)
+    if begun or state.lineage.lost is not None or state.ending is not None:
         return replace(state, stepless=None), []
     running = [u for u in groups if u.phase is Phase.RUNNING]
     if state.stepless is None:
@@ -59,9 +59,9 @@ def stage(unit: Unit) -> int | None:
     torchft seeks a quorum in a thread: the script may go on to its collectives and its vote, and wait there for it.
     """
     pulse = next((one for one in unit.pulses if one is not None), None)
-    if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and unit.aborted == 0):
+    if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and unit.current.aborted == 0):
         return None
-    return pulse.stage if unit.marks.quorum is not None or unit.aborted > 0 else Stage.SEEKING_QUORUM
+    return pulse.stage if unit.marks.quorum is not None or unit.current.aborted > 0 else Stage.SEEKING_QUORUM
 
 
 def reason(running: list[Unit], config: Config) -> str:
@@ -69,7 +69,7 @@ def reason(running: list[Unit], config: Config) -> str:
     stages = {u.name: stage(u) for u in running}
     early = [u for u in running if stages[u.name] is None]
     asking = [u for u in running if stages[u.name] == Stage.SEEKING_QUORUM]
-    if aborted := sum(u.aborted for u in running):
+    if aborted := sum(u.current.aborted for u in running):
         return (
             f"{aborted} steps were tried and none was committed: an error inside the step (see the ranks' lines), or "
             "the script's min_replica_size is above the number of groups"
@@ -83,7 +83,7 @@ def reason(running: list[Unit], config: Config) -> str:
         )
     if asking and early:
         return f"{_named(asking)} asked for a quorum and may wait for {_named(early)}, which has not"
-    if len(asking) == len(running) and all(u.seen is None for u in running):
+    if len(asking) == len(running) and all(u.current.seen is None for u in running):
         return (
             "all ask for a quorum and none is given: see lighthouse.log; groups.min, or the version of torchft, which "
             "may be one that ftslurm was not tried with (docs/fault-tolerant.md)"

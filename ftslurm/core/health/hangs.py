@@ -38,15 +38,15 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
     actions: list[Action] = []
     ask = _ask_where(state, config)
     if ask is not None and now >= ask:
-        state = replace(state, asked_where=now)
+        state = replace(state, standstill=replace(state.standstill, asked_where=now))
         actions += [Where(unit.id) for unit in state.groups if unit.joined]
-    state = replace(state, overtaken=tuple(overtaken(state, now, config)))
+    state = replace(state, standstill=replace(state.standstill, overtaken=tuple(overtaken(state, now, config))))
     for unit, task, pulse in hung(state, now, config):
         since = pulse.moved if pulse.stopped is None else min(pulse.moved, pulse.stopped)
         where = "stopped (SIGSTOP)" if pulse.state == "T" else Stage(pulse.stage).doing
         after = "" if pulse.step is None else f" after step {pulse.step}"
         reason = f"rank {task} has not moved for {now - since:.0f} s, {where}{after}"
-        evidence = Evidence(task, unit.hosts[task], error=reason, cause=Cause.HANG)
+        evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
         state, _ = condemn(state, unit, evidence, since, now, config)
         down = next(u for u in state.groups if u.name == unit.name)
         state = swap(state, replace(down, due=now + DUMP_S))
@@ -60,7 +60,7 @@ def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     """Drop what is no longer so: who moved on, or is brought down."""
     if config.health.hang_after_s <= 0 or len(state.groups) < 2:
         return state, []
-    return replace(state, overtaken=tuple(overtaken(state, now, config))), []
+    return replace(state, standstill=replace(state.standstill, overtaken=tuple(overtaken(state, now, config)))), []
 
 
 def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
@@ -79,7 +79,7 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
                 stopped.setdefault(unit.name, Culprit(unit, task, pulse))
     if stopped:
         return tuple(stopped.values())
-    since = {(one.unit, one.task): max(one.since, _last_change(state)) for one in state.overtaken}
+    since = {(one.unit, one.task): max(one.since, _last_change(state)) for one in state.standstill.overtaken}
     found = []
     for peers in _ranks(state):
         silent = any(now - one.pulse.time > FRESH * config.health.heartbeat_s for one in peers)
@@ -94,7 +94,7 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
 
 def overtaken(state: RunState, now: float, config: Config) -> Iterator[Overtaken]:
     """The tasks that another group's task of the same rank has passed, and since when that is known."""
-    known = {(one.unit, one.task, one.moved): one.since for one in state.overtaken}
+    known = {(one.unit, one.task, one.moved): one.since for one in state.standstill.overtaken}
     for peers in _ranks(state):
         for one in peers:
             if any(_has_passed(peer.pulse, one.pulse, config.health.hang_after_s) for peer in peers):
@@ -118,7 +118,9 @@ def _heals(state: RunState, now: float, limit: float) -> bool:
 
 def _last_change(state: RunState) -> float:
     """When a group last failed or joined: whoever stood still before that may have waited for it."""
-    times = [t for u in state.groups for t in (u.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None]
+    times = [
+        t for u in state.groups for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None
+    ]
     return max(times, default=0.0)
 
 
@@ -138,7 +140,7 @@ def _ask_where(state: RunState, config: Config) -> float | None:
     moved = [p.moved for u in state.groups if u.joined for p in u.pulses if p is not None and p.step is not None]
     if config.health.hang_after_s <= 0 or len(state.groups) < 2 or not moved:
         return None
-    return max(min(moved) + config.health.hang_after_s / 2, state.asked_where + config.health.heartbeat_s)
+    return max(min(moved) + config.health.hang_after_s / 2, state.standstill.asked_where + config.health.heartbeat_s)
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:

@@ -29,7 +29,7 @@ def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
 def failed(unit: Unit, now: float, config: Config) -> Unit:
     """A step one of whose tasks has just failed: when is it to be killed?"""
     spared = bool(suspects(unit, config))
-    return replace(unit, due=now + KILL_S if spared else now, spared=spared)
+    return replace(unit, due=now + KILL_S if spared else now, current=replace(unit.current, spared=spared))
 
 
 def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
@@ -52,14 +52,16 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
                 continue
             sign = _sign(state, unit, look, now, config)
             if sign is not None:
-                down = replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
+                down = replace(
+                    unit, due=min(unit.due, now), current=replace(unit.current, evidence=(*unit.current.evidence, sign))
+                )
                 state = swap(state, down)
                 if sign.node_lost:
                     state, more = silence.exclude(state, node, sign.error or "lost", now, config)
                     actions += more
                 break
         unit = next(u for u in state.units if u.name == unit.name)
-        if unit.spared and unit.phase is Phase.STOPPING and not any(_open(state, unit, config)):
+        if unit.current.spared and unit.phase is Phase.STOPPING and not any(_open(state, unit, config)):
             state = swap(state, replace(unit, due=min(unit.due, now)))
     return state, actions
 
@@ -74,8 +76,8 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
 
 
 def _noticed(unit: Unit) -> float:
-    assert unit.failing.noticed is not None
-    return unit.failing.noticed
+    assert unit.current.failing.noticed is not None
+    return unit.current.failing.noticed
 
 
 def _until(unit: Unit, config: Config) -> float:
@@ -85,14 +87,16 @@ def _until(unit: Unit, config: Config) -> float:
 
 def _look(state: RunState, unit: Unit, node: str) -> Look | None:
     """The probe of a node that was on its way when the step failed, or was sent since."""
-    look = next((look for look in state.looks if look.node == node), None)
+    look = next((look for look in state.nodes.looks if look.node == node), None)
     return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
 
 
 def _ask(state: RunState, unit: Unit, node: str, now: float) -> tuple[RunState, Probe]:
-    others = tuple(look for look in state.looks if look.node != node)
+    others = tuple(look for look in state.nodes.looks if look.node != node)
     assert unit.place is not None
-    return replace(state, looks=(*others, Look(node, _noticed(unit), now))), Probe(node, unit.place.allocation)
+    return replace(state, nodes=replace(state.nodes, looks=(*others, Look(node, _noticed(unit), now)))), Probe(
+        node, unit.place.allocation
+    )
 
 
 def _open(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
@@ -105,7 +109,7 @@ def _open(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
 
 def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -> Evidence | None:
     """What a look at a silent node shows to have happened there; None: nothing yet, or it is well."""
-    node, task = look.node, next((t for t, host in enumerate(unit.hosts) if host == look.node), None)
+    node, task = look.node, next((t for t, host in enumerate(unit.current.hosts) if host == look.node), None)
     if look.answered is None:
         heard = silence.last_heard(state, look)
         late = look.slurm and now >= look.asked + config.health.lost_after_s / 2
@@ -116,7 +120,7 @@ def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -
     if not look.reachable:
         error = f"others lost their connection to {node}, and Slurm cannot start a step there"
         return Evidence(task, node, node_lost=True, error=error, stuck=True)
-    if unit.spared and look.steps is not None and not dict(look.steps).get(str(unit.id)):
+    if unit.current.spared and look.steps is not None and not dict(look.steps).get(str(unit.id)):
         error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
         return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
     return None

@@ -25,15 +25,20 @@ RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been 
 def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, now: float) -> RunState:
     """Its job is over, or was requeued, and it never answered: the verdict, for this cause, waits for Slurm's word."""
     sign = Evidence(None, None, error=words, cause=cause, doubtful=True)
-    unit = replace(unit, phase=Phase.STOPPING, due=inf, intent=cause, adoption=None, failing=Marks(noticed=now))
-    unit = replace(unit, evidence=(*unit.evidence, sign))
+    unit = replace(
+        unit,
+        phase=Phase.STOPPING,
+        due=inf,
+        current=replace(unit.current, intent=cause, adoption=None, failing=Marks(noticed=now)),
+    )
+    unit = replace(unit, current=replace(unit.current, evidence=(*unit.current.evidence, sign)))
     return replace(swap(state, unit), held=(*state.held, ended))
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
     """Whether the verdict on a step waits for what Slurm says of its nodes."""
     unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
-    known = {fate.node: fate for fate in state.fates}
+    known = {fate.node: fate for fate in state.nodes.fates}
     fates = [known.get(node) for node in _nodes(unit)] if unit is not None and state.ending is None else []
     return any(fate is None or (not fate.answered and now < fate.asked + ANSWER_S) for fate in fates)
 
@@ -42,27 +47,29 @@ def told(state: RunState, event: NodeFate) -> RunState:
     """Slurm's answer about a node."""
     fates = (
         replace(f, answered=True, down=event.down, since=event.since) if f.node == event.node else f
-        for f in state.fates
+        for f in state.nodes.fates
     )
-    return replace(state, fates=tuple(fates))
+    return replace(state, nodes=replace(state.nodes, fates=tuple(fates)))
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Ask about the nodes of the steps in doubt; those that are down, or were a moment ago, are why."""
     actions: list[Action] = []
     asked = {node for unit in state.units for node in _nodes(unit)} if state.ending is None else set()
-    state = replace(state, fates=tuple(fate for fate in state.fates if fate.node in asked))
-    for node in sorted(asked - {fate.node for fate in state.fates}):
-        state = replace(state, fates=(*state.fates, Fate(node, now)))
+    state = replace(
+        state, nodes=replace(state.nodes, fates=tuple(fate for fate in state.nodes.fates if fate.node in asked))
+    )
+    for node in sorted(asked - {fate.node for fate in state.nodes.fates}):
+        state = replace(state, nodes=replace(state.nodes, fates=(*state.nodes.fates, Fate(node, now))))
         actions.append(AskFate(node))
     for unit in state.units:
-        lost = next((f for f in state.fates if f.node in _nodes(unit) and _lost(f, unit, now)), None)
+        lost = next((f for f in state.nodes.fates if f.node in _nodes(unit) and _lost(f, unit, now)), None)
         if lost is not None:
             how = "is down" if lost.down else "was started again"
             error = f"{lost.node} {how}, and nothing is left of the step"
             sign = Evidence(None, lost.node, node_lost=True, error=error, stuck=True)
-            signs = (*(sign for sign in unit.evidence if not sign.doubtful), sign)
-            state = swap(state, replace(unit, evidence=signs, intent=None))
+            signs = (*(sign for sign in unit.current.evidence if not sign.doubtful), sign)
+            state = swap(state, replace(unit, current=replace(unit.current, evidence=signs, intent=None)))
             if lost.down:
                 state, more = silence.exclude(state, lost.node, error, now, config)
                 actions += more
@@ -71,12 +78,12 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 def deadlines(state: RunState) -> Iterator[float]:
     """When an answer is not waited for any longer."""
-    return (fate.asked + ANSWER_S for fate in state.fates if not fate.answered)
+    return (fate.asked + ANSWER_S for fate in state.nodes.fates if not fate.answered)
 
 
 def _nodes(unit: Unit) -> tuple[str, ...]:
     """The nodes of a step of which it is in doubt how it ended."""
-    doubt = unit.phase in LIVE and any(sign.doubtful for sign in unit.evidence)
+    doubt = unit.phase in LIVE and any(sign.doubtful for sign in unit.current.evidence)
     return unit.place.nodes if doubt and unit.place is not None else ()
 
 

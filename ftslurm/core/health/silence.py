@@ -44,15 +44,19 @@ def silences(state: RunState) -> Iterator[Silence]:
         if unit.phase not in (Phase.STARTING, Phase.RUNNING) or unit.place is None or unit.marks.launched is None:
             continue
         for node in dict.fromkeys(unit.place.nodes):
-            if next((task for task, host in enumerate(unit.hosts) if host == node), None) in unit.done:
+            if next((task for task, host in enumerate(unit.current.hosts) if host == node), None) in unit.current.done:
                 continue  # the first task of a node speaks for it, and has ended well: others may take their time
-            heard = [pulse.time for host, pulse in zip(unit.hosts, unit.pulses, strict=False) if host == node and pulse]
+            heard = [
+                pulse.time
+                for host, pulse in zip(unit.current.hosts, unit.pulses, strict=False)
+                if host == node and pulse
+            ]
             yield Silence(unit, node, max(heard, default=unit.marks.launched))
 
 
 def _over(unit: Unit) -> float | None:
     """When a unit was last heard all of whose tasks have ended well; None: it is not such a one."""
-    if unit.phase is not Phase.RUNNING or not unit.hosts or len(unit.done) < len(unit.hosts):
+    if unit.phase is not Phase.RUNNING or not unit.current.hosts or len(unit.current.done) < len(unit.current.hosts):
         return None
     return max((pulse.time for pulse in unit.pulses if pulse is not None), default=unit.marks.launched)
 
@@ -73,7 +77,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
             state = swap(state, replace(unit, phase=Phase.STOPPING, due=now))
     every = sorted(silences(state), key=lambda silence: silence.since)  # where a node is the key, its latest wins
     quiet = [silence for silence in every if now >= silence.since + suspicious_s(config)]
-    looks = {look.node: look for look in state.looks}
+    looks = {look.node: look for look in state.nodes.looks}
     for node, since in {silence.node: silence.since for silence in reversed(quiet)}.items():
         look = looks.get(node)
         if look is None:
@@ -82,7 +86,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
             look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
             actions.append(Probe(node, _allocation(state, node)))
         looks[node] = replace(look, heard=last_heard(state, look))
-    state = replace(state, looks=tuple(looks.values()))
+    state = replace(state, nodes=replace(state.nodes, looks=tuple(looks.values())))
     if _cut_off(state, {silence.node: silence.since for silence in every}, now, config):
         return state, actions
     for silence in quiet:
@@ -103,14 +107,16 @@ def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     after = suspicious_s(config)
     quiet = {silence.node for silence in silences(state) if now >= silence.since + after and state.ending is None}
     quiet |= {node for unit in state.units for node in silent_siblings(unit)}  # echo.py waits for the answer
-    return replace(state, looks=tuple(look for look in state.looks if look.node in quiet)), []
+    return replace(
+        state, nodes=replace(state.nodes, looks=tuple(look for look in state.nodes.looks if look.node in quiet))
+    ), []
 
 
 def _allocation(state: RunState, node: str) -> str | None:
     """The job whose node it is; None: the controller's own allocation."""
     if state.allocation is not None and node in state.allocation.nodes:
         return None
-    jobs = (job.name for job in state.jobs if node in job.nodes)
+    jobs = (job.name for job in state.job_pool.jobs if node in job.nodes)
     places = (u.place.allocation for u in state.units if u.place is not None and node in u.place.nodes)
     return next((name for name in (*jobs, *places) if name is not None), None)
 
@@ -126,7 +132,7 @@ def _stale(look: Look, now: float, config: Config) -> bool:
 
 def last_heard(state: RunState, look: Look) -> float | None:
     """When anything was last heard from a node under suspicion, also from steps that are over meanwhile."""
-    both = (pair for u in state.units for pair in zip(u.hosts, u.pulses, strict=False))
+    both = (pair for u in state.units for pair in zip(u.current.hosts, u.pulses, strict=False))
     words = [pulse.time for host, pulse in both if host == look.node and pulse is not None]
     return max([*words, *([] if look.heard is None else [look.heard])], default=None)
 
@@ -135,7 +141,7 @@ def _judge(silence: Silence, look: Look, now: float, config: Config) -> Evidence
     """What is wrong with a unit that has been silent for health.lost_after_s; None: not known yet, or nothing."""
     unit, node, since = silence
     seconds = now - since
-    task = next((t for t, host in enumerate(unit.hosts) if host == node), None)
+    task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
     elsewhere = (
         look.heard is not None and now < look.heard + config.health.lost_after_s / 2
     )  # it is another step's word
@@ -178,7 +184,12 @@ def condemn(
     """Bring a unit down for what has been found; a lost node is left out."""
     failing = Marks(detect_s=round(now - since, 3), noticed=now)
     down = replace(
-        unit, phase=Phase.STOPPING, due=now, failing=failing, evidence=(*unit.evidence, evidence), intent=evidence.cause
+        unit,
+        phase=Phase.STOPPING,
+        due=now,
+        current=replace(
+            unit.current, failing=failing, evidence=(*unit.current.evidence, evidence), intent=evidence.cause
+        ),
     )
     if evidence.node_lost:
         assert evidence.node is not None
@@ -191,11 +202,13 @@ def exclude(state: RunState, node: str, reason: str, now: float, config: Config)
 
     One that was only suspected is lost from now on: what its group does elsewhere no longer brings it back.
     """
-    suspected = tuple(pair for pair in state.suspected if pair[0] != node)
-    if config.cluster.kind == "local" or (node in state.avoid and suspected == state.suspected):
+    suspected = tuple(pair for pair in state.nodes.suspected if pair[0] != node)
+    if config.cluster.kind == "local" or (node in state.nodes.avoid and suspected == state.nodes.suspected):
         return state, []
-    returning = (*state.returning, Returning(node, now, now + LOOK_AGAIN_S[0]))
-    state = replace(state, avoid=state.avoid | {node}, returning=returning, suspected=suspected)
+    returning = (*state.nodes.returning, Returning(node, now, now + LOOK_AGAIN_S[0]))
+    state = replace(
+        state, nodes=replace(state.nodes, avoid=state.nodes.avoid | {node}, returning=returning, suspected=suspected)
+    )
     return state, [Record("node_excluded", {"node": node, "reason": reason})]
 
 
@@ -209,7 +222,9 @@ def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunSta
     if pulse.state != "T" and (pulse.step is None or stood < LIGHTHOUSE_STALL_S):
         return state, []
     how = "is stopped (SIGSTOP)" if pulse.state == "T" else f"has stood still for {stood:.0f} s"
-    evidence = Evidence(0, unit.hosts[0], error=f"the Lighthouse {how}, every group waits for it", cause=Cause.HANG)
+    evidence = Evidence(
+        0, unit.current.hosts[0], error=f"the Lighthouse {how}, every group waits for it", cause=Cause.HANG
+    )
     return condemn(state, unit, evidence, pulse.moved, now, config)
 
 
@@ -220,25 +235,27 @@ def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list
     actions: list[Action] = []
     returning = []
     window_s = config.restart.window_s
-    for back in state.returning:
+    for back in state.nodes.returning:
         if now >= back.next_look:
-            where = next((job.name for job in state.jobs if job.alive and back.node in job.nodes), None)
+            where = next((job.name for job in state.job_pool.jobs if job.alive and back.node in job.nodes), None)
             if where is not None or (state.allocation is not None and back.node in state.allocation.nodes):
                 actions.append(Probe(back.node, where))
-            elif state.polled and now >= back.since + window_s:  # Slurm hands it out only if it is up
+            elif state.job_pool.polled and now >= back.since + window_s:  # Slurm hands it out only if it is up
                 reason = f"it was left out {window_s:g} s ago (restart.window_s), and is in no job of the run"
                 actions.append(Record("node_restored", {"node": back.node, "reason": reason}))
-                state = replace(state, avoid=state.avoid - {back.node})
+                state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {back.node}))
                 continue
             wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
             back = replace(back, next_look=now + wait, looks=back.looks + 1)
         returning.append(back)
-    return replace(state, returning=tuple(returning)), actions
+    return replace(state, nodes=replace(state.nodes, returning=tuple(returning))), actions
 
 
 def slurm_answered(state: RunState) -> RunState:
     """slurmctld has answered a question that was asked together with the probes."""
-    return replace(state, looks=tuple(replace(look, slurm=True) for look in state.looks))
+    return replace(
+        state, nodes=replace(state.nodes, looks=tuple(replace(look, slurm=True) for look in state.nodes.looks))
+    )
 
 
 def told_of(
@@ -247,12 +264,12 @@ def told_of(
     """Slurm's opinion of a node. One that is down gets no further step; one that is drained only if no other is free:
     Slurm still starts the job's steps there, but whoever drains it wants it back."""
     drains = word.startswith(_DRAINS)
-    shunned = state.shunned | {node} if drains else state.shunned - {node}
+    shunned = state.nodes.shunned | {node} if drains else state.nodes.shunned - {node}
     why = f"Slurm says {word}" + (f": {reason}" if reason and reason != "none" else "")
     news: list[Action] = []
-    if drains and node not in state.shunned:
+    if drains and node not in state.nodes.shunned:
         news.append(Record("node_shunned", {"node": node, "reason": why}))
-    state = replace(state, shunned=shunned)
+    state = replace(state, nodes=replace(state.nodes, shunned=shunned))
     if word.startswith(_DOWN):
         state, more = exclude(state, node, why, now, config)
         news += more
@@ -263,18 +280,18 @@ def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[
     """A probe's answer: to a suspicion, or about a node that was lost."""
     if answer.refused:
         again = now + REFUSED_AGAIN_S
-        looks = tuple(replace(look, again=again) if look.node == answer.node else look for look in state.looks)
-        return replace(state, looks=looks), []
+        looks = tuple(replace(look, again=again) if look.node == answer.node else look for look in state.nodes.looks)
+        return replace(state, nodes=replace(state.nodes, looks=looks)), []
     looks = tuple(
         look
         if look.node != answer.node
         else replace(look, answered=now, reachable=answer.reachable, steps=answer.steps)
-        for look in state.looks
+        for look in state.nodes.looks
     )
-    state = replace(state, looks=looks)
-    if answer.reachable and any(back.node == answer.node for back in state.returning):
-        returning = tuple(back for back in state.returning if back.node != answer.node)
-        state = replace(state, avoid=state.avoid - {answer.node}, returning=returning)
+    state = replace(state, nodes=replace(state.nodes, looks=looks))
+    if answer.reachable and any(back.node == answer.node for back in state.nodes.returning):
+        returning = tuple(back for back in state.nodes.returning if back.node != answer.node)
+        state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {answer.node}, returning=returning))
         return state, [Record("node_restored", {"node": answer.node, "reason": "a step can be started there again"})]
     return state, []
 
@@ -290,19 +307,19 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
         yield silence.since + 4 * half
         yield silence.since + config.health.orphan_after_s
     yield from (over + 2 * half for unit in state.units if (over := _over(unit)) is not None)
-    for look in state.looks:
+    for look in state.nodes.looks:
         yield look.asked + half
         yield look.asked + 2 * half
         if look.answered is not None:
             yield look.answered + 2 * half
         if look.again is not None:
             yield look.again
-    yield from (back.next_look for back in state.returning)
+    yield from (back.next_look for back in state.nodes.returning)
 
 
 def beat(unit: Unit, task: int, pulse: Pulse) -> Unit:
     """The unit after a sign of life of one of its tasks."""
-    pulses = list(unit.pulses) or [None] * len(unit.hosts)
+    pulses = list(unit.pulses) or [None] * len(unit.current.hosts)
     if task < len(pulses):
         old = pulses[task]
         if old is not None and (old.step, old.stage) == (pulse.step, pulse.stage):

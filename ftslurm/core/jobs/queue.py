@@ -41,8 +41,8 @@ def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Out
         case JobsSeen():
             return _seen(state, event, now, config)
         case JobsUnknown(took_s):
-            wait = max(config.cluster.poll_s, 2 * took_s, 2 * (now - state.next_poll))
-            return replace(state, next_poll=now + min(wait, RARE_S)), []
+            wait = max(config.cluster.poll_s, 2 * took_s, 2 * (now - state.job_pool.next_poll))
+            return replace(state, job_pool=replace(state.job_pool, next_poll=now + min(wait, RARE_S))), []
         case Submitted():
             return _submitted(state, event, now)
         case JobLeaving(name, cause, why):
@@ -54,13 +54,13 @@ def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Out
 
 def job(state: RunState, name: str | None) -> Job | None:
     """The job of this name."""
-    return next((one for one in state.jobs if one.name == name), None)
+    return next((one for one in state.job_pool.jobs if one.name == name), None)
 
 
 def update(state: RunState, name: str, **changes: object) -> RunState:
     """The state with a job changed."""
-    jobs = tuple(replace(one, **changes) if one.name == name else one for one in state.jobs)  # type: ignore[arg-type]
-    return replace(state, jobs=jobs)
+    jobs = tuple(replace(one, **changes) if one.name == name else one for one in state.job_pool.jobs)  # type: ignore[arg-type]
+    return replace(state, job_pool=replace(state.job_pool, jobs=jobs))
 
 
 def living(state: RunState, name: str) -> Iterator[Unit]:
@@ -71,7 +71,7 @@ def living(state: RunState, name: str) -> Iterator[Unit]:
 def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
     """A guard has looked for the pilot of its job, which is on the job's first node."""
     one = job(state, unit.place.allocation) if unit.place is not None else None
-    if one is None or one.nodes[:1] != unit.hosts[task : task + 1] or there == (one.unheld is None):
+    if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
         return state
     return update(state, one.name, unheld=None if there else now)
 
@@ -79,7 +79,7 @@ def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) 
 def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
     """Start another pilot in jobs whose own is gone although they run: it holds the job, and may lead the run."""
     actions: list[Action] = []
-    for one in state.jobs if state.ending is None else ():
+    for one in state.job_pool.jobs if state.ending is None else ():
         missing = one.unheld is not None and now >= one.unheld + MISSING_S
         if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
             why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
@@ -91,7 +91,7 @@ def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
 
 def pilot_deadlines(state: RunState) -> Iterator[float]:
     """When keep_pilots has to be asked again."""
-    for one in state.jobs:
+    for one in state.job_pool.jobs:
         if one.unheld is not None:
             yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
 
@@ -113,16 +113,23 @@ def doubt(state: RunState, name: str | None, now: float) -> RunState:
     known = job(state, name)
     if known is None or known.state != "RUNNING":
         return state
-    return replace(update(state, known.name, doubted=now), next_poll=min(state.next_poll, now))
+    state = update(state, known.name, doubted=now)
+    return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, now)))
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
     """Whether the verdict on a step that has ended waits for Slurm's word on the job that it was told to end with."""
     unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
-    if unit is None or unit.told is None or unit.intent is not None or unit.place is None or state.ending is not None:
+    if (
+        unit is None
+        or unit.current.told is None
+        or unit.current.intent is not None
+        or unit.place is None
+        or state.ending is not None
+    ):
         return False
     known = job(state, unit.place.allocation)
-    return known is not None and known.doubted is not None and now < unit.told + TOLD_S
+    return known is not None and known.doubted is not None and now < unit.current.told + TOLD_S
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
@@ -137,25 +144,37 @@ def why_told(unit: Unit, known: Job | None) -> Cause | None:
     A pilot knows only its signal, which preemption and scancel have in common, and slurmstepd says the same of both.
     squeue tells preemption: it is asked before the verdict (holds).
     """
-    told = known.leaving if known is not None and unit.told is not None else None
-    cause = unit.intent or told
+    told = known.leaving if known is not None and unit.current.told is not None else None
+    cause = unit.current.intent or told
     cancelled = (
-        known is not None and not known.preempted and any(sign.cause is Cause.CANCELLED for sign in unit.evidence)
+        known is not None
+        and not known.preempted
+        and any(sign.cause is Cause.CANCELLED for sign in unit.current.evidence)
     )
     return Cause.CANCELLED if cause is Cause.PREEMPTED and cancelled else cause
 
 
 def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
-    old = next((one for one in state.asking if one.pool == event.pool), Asking(event.pool, 0))
-    rest = tuple(one for one in state.asking if one.pool != event.pool)
+    old = next((one for one in state.job_pool.asking if one.pool == event.pool), Asking(event.pool, 0))
+    rest = tuple(one for one in state.job_pool.asking if one.pool != event.pool)
     if event.error:
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
         refused = Asking(event.pool, 0, old.refusals + 1, now + wait, event.error)
         record = Record("allocation_refused", {"pool": event.pool, "reason": event.error, "again_s": wait})
-        return replace(state, asking=(*rest, refused)), [record] if event.error != old.error else []
-    known = {one.name for one in state.jobs}
+        return replace(state, job_pool=replace(state.job_pool, asking=(*rest, refused))), [
+            record
+        ] if event.error != old.error else []
+    known = {one.name for one in state.job_pool.jobs}
     new = tuple(Job(name, event.pool, born=now, since=now) for name in event.names if name not in known)
-    return replace(state, asking=rest, jobs=(*state.jobs, *new), next_poll=min(state.next_poll, now + BUSY_S)), []
+    return replace(
+        state,
+        job_pool=replace(
+            state.job_pool,
+            asking=rest,
+            jobs=(*state.job_pool.jobs, *new),
+            next_poll=min(state.job_pool.next_poll, now + BUSY_S),
+        ),
+    ), []
 
 
 def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, config: Config) -> Outcome:
@@ -168,20 +187,22 @@ def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, con
     if cause is Cause.TIME_LIMIT and known.ends is not None:
         return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
     state = update(state, name, leaving=cause)
-    return replace(state, next_poll=min(state.next_poll, now + BUSY_S)), [leaves(known, cause, why)]
+    return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, now + BUSY_S))), [
+        leaves(known, cause, why)
+    ]
 
 
 def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     shown = {one.name: one for one in event.jobs}
-    known = {one.name for one in state.jobs}
+    known = {one.name for one in state.job_pool.jobs}
     strangers = tuple(
         Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(state, new))
         for name, new in shown.items()
         if name not in known
     )
-    state = replace(state, jobs=(*state.jobs, *strangers))
-    for old in state.jobs:
+    state = replace(state, job_pool=replace(state.job_pool, jobs=(*state.job_pool.jobs, *strangers)))
+    for old in state.job_pool.jobs:
         new = shown.get(old.name)
         if new is None and event.whole and old.born < event.asked and old.state != "GONE":
             new = replace(old, state="GONE", nodes=(), reason="")
@@ -190,18 +211,22 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
             actions += more
     if not event.whole:
         return state, actions
-    jobs = tuple(one for one in state.jobs if one.alive or one.state != "GONE")
-    looks = tuple(replace(look, slurm=True) for look in state.looks)  # slurmctld was there (health.py)
-    state = replace(state, polled=True, jobs=jobs, looks=looks)
+    jobs = tuple(one for one in state.job_pool.jobs if one.alive or one.state != "GONE")
+    looks = tuple(replace(look, slurm=True) for look in state.nodes.looks)  # slurmctld was there (health.py)
+    state = replace(
+        state, job_pool=replace(state.job_pool, polled=True, jobs=jobs), nodes=replace(state.nodes, looks=looks)
+    )
     wait = max(config.cluster.poll_s, SLOW * event.took_s)
     if any(unsettled(one, now) for one in jobs):
         wait = max(BUSY_S, SLOW * event.took_s)
-    return replace(state, next_poll=now + min(wait, RARE_S)), actions
+    return replace(state, job_pool=replace(state.job_pool, next_poll=now + min(wait, RARE_S))), actions
 
 
 def _was_leaving(state: RunState, new: Job) -> Cause | None:
     """Why a job that was there under an earlier controller is about to end; None: it is not, or is another by now."""
-    return next((j.leaving for j in state.leaving if j.name == new.name and new.began and new.began <= j.since), None)
+    return next(
+        (j.leaving for j in state.job_pool.leaving if j.name == new.name and new.began and new.began <= j.since), None
+    )
 
 
 def unsettled(one: Job, now: float) -> bool:
@@ -252,7 +277,12 @@ def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
     if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
         waits: dict[str, object] = {"allocation": new.name, "reason": new.reason, "pool": old.pool}
         actions.append(Record("allocation_pending", waits))
-    return replace(state, jobs=tuple(now_is if one.name == old.name else one for one in state.jobs)), actions
+    return replace(
+        state,
+        job_pool=replace(
+            state.job_pool, jobs=tuple(now_is if one.name == old.name else one for one in state.job_pool.jobs)
+        ),
+    ), actions
 
 
 def _how(new: Job) -> str:
@@ -264,9 +294,16 @@ def _how(new: Job) -> str:
 def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> Unit:
     """What ran in a job that has ended: its srun may hang, and is not waited for."""
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    doubtful = unit.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
+    doubtful = unit.current.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
     sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True, doubtful=doubtful)
     if unit.phase is Phase.STOPPING:
-        return replace(unit, evidence=(*unit.evidence, sign), due=min(unit.due, now))
+        return replace(
+            unit, due=min(unit.due, now), current=replace(unit.current, evidence=(*unit.current.evidence, sign))
+        )
     failing = Marks(noticed=now)
-    return replace(unit, phase=Phase.STOPPING, due=now, failing=failing, evidence=(*unit.evidence, sign), intent=cause)
+    return replace(
+        unit,
+        phase=Phase.STOPPING,
+        due=now,
+        current=replace(unit.current, failing=failing, evidence=(*unit.current.evidence, sign), intent=cause),
+    )

@@ -30,7 +30,12 @@ def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> O
             polite = unit.phase is Phase.RUNNING
             actions += [Stop(unit.id)] if polite else []
             due = now + (config.stop.grace_s if polite else 0.0)
-            unit = replace(unit, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=due, failing=Marks(noticed=now))
+            unit = replace(
+                unit,
+                phase=Phase.STOPPING,
+                due=due,
+                current=replace(unit.current, intent=Cause.CANCELLED, failing=Marks(noticed=now)),
+            )
         state = swap(state, unit)
     last = dict(state.parked)
     for group in range(len(state.groups), event.groups):

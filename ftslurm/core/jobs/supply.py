@@ -48,11 +48,17 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
         return False
     pool = pool_of(unit.group, config)
     if config.cluster.pilots is not None:  # none is ever asked for: only one that has no group yet will do
-        there = [one for one in state.jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S]
-        return not state.polled or not state.jobs or any(not any(living(state, one.name)) for one in there)
-    if any(one.alive and one.pool == pool for one in state.jobs):
+        there = [
+            one for one in state.job_pool.jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S
+        ]
+        return (
+            not state.job_pool.polled
+            or not state.job_pool.jobs
+            or any(not any(living(state, one.name)) for one in there)
+        )
+    if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
-    refused = next((one.refusals for one in state.asking if one.pool == pool), 0)
+    refused = next((one.refusals for one in state.job_pool.asking if one.pool == pool), 0)
     return refused < HOPELESS and (may_ask(config) or array(config))
 
 
@@ -70,7 +76,7 @@ def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
         return False
     if one.state in queue.BETWEEN and now < one.since + BETWEEN_S:
         return True
-    if not one.alive or not state.avoid.isdisjoint(one.nodes):
+    if not one.alive or not state.nodes.avoid.isdisjoint(one.nodes):
         return False
     if one.leaving is not None:
         return _requeues(one, config)
@@ -95,7 +101,7 @@ def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
     if array(config):
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
         return len(open_) + (standbys if open_ else 0)
-    there = {one.name for one in state.jobs if one.alive}
+    there = {one.name for one in state.job_pool.jobs if one.alive}
     away = sum((u.place is not None and u.place.allocation in there) or u.waits_for is not None for u in open_)
     return max(away, _instead(state, len(open_), now, config) if pool == 0 else 0)
 
@@ -105,23 +111,25 @@ def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
     that has been spent. A lost node has SHORT_S to come back."""
     if config.cluster.spare_nodes == 0 or state.allocation is None:
         return 0
-    out = {back.node for back in state.returning if now >= back.since + SHORT_S} | {node for node, _ in state.suspected}
+    out = {back.node for back in state.nodes.returning if now >= back.since + SHORT_S} | {
+        node for node, _ in state.nodes.suspected
+    }
     sound = sum(node not in out for node in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
-    missing = min(state.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
+    missing = min(state.job_pool.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
     return max(0, -(-missing // config.groups.nodes))
 
 
 def _gone(state: RunState) -> frozenset[str]:
     """Nodes that Slurm has taken out of the controller's job: when it gives them to another, they are well again."""
-    known = {back.node for back in state.returning} | {node for node, _ in state.suspected}
+    known = {back.node for back in state.nodes.returning} | {node for node, _ in state.nodes.suspected}
     own = state.allocation.nodes if state.allocation is not None else ()
-    return state.avoid - known - set(own)
+    return state.nodes.avoid - known - set(own)
 
 
 def _bad(state: RunState) -> tuple[str, ...]:
     """The nodes that no job is to get."""
-    return tuple(sorted(state.avoid - _gone(state)))[:MOST_EXCLUDED]
+    return tuple(sorted(state.nodes.avoid - _gone(state)))[:MOST_EXCLUDED]
 
 
 def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
@@ -131,24 +139,29 @@ def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
         return state, []
     gone = [node for node in state.allocation.nodes if node not in event.nodes]
     why = "Slurm has taken it out of the job"
-    records = [Record("node_excluded", {"node": node, "reason": why}) for node in gone if node not in state.avoid]
+    records = [Record("node_excluded", {"node": node, "reason": why}) for node in gone if node not in state.nodes.avoid]
     state = replace(
         state,
         allocation=replace(state.allocation, nodes=tuple(n for n in state.allocation.nodes if n not in gone)),
-        avoid=state.avoid | set(gone),
-        returning=tuple(back for back in state.returning if back.node not in gone),
-        suspected=tuple(pair for pair in state.suspected if pair[0] not in gone),
+        nodes=replace(
+            state.nodes,
+            avoid=state.nodes.avoid | set(gone),
+            returning=tuple(back for back in state.nodes.returning if back.node not in gone),
+            suspected=tuple(pair for pair in state.nodes.suspected if pair[0] not in gone),
+        ),
     )
-    waiting = [one for one in state.jobs if one.alive and one.state == "PENDING"] if gone and may_ask(config) else []
+    waiting = (
+        [one for one in state.job_pool.jobs if one.alive and one.state == "PENDING"] if gone and may_ask(config) else []
+    )
     return state, [*records, *(Exclude(one.name, _bad(state)) for one in waiting)]
 
 
 def recover(state: RunState, now: float, config: Config) -> Outcome:
     """Use a node again that Slurm had taken out of the controller's job and has given to another one of this run."""
-    back = [(node, one.name) for one in state.jobs if one.usable for node in one.nodes if node in _gone(state)]
+    back = [(node, one.name) for one in state.job_pool.jobs if one.usable for node in one.nodes if node in _gone(state)]
     words = "Slurm has given it to the run again, in job"
     records: list[Action] = [Record("node_restored", {"node": node, "reason": f"{words} {job}"}) for node, job in back]
-    return replace(state, avoid=state.avoid - {node for node, _ in back}), records
+    return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {node for node, _ in back})), records
 
 
 def supply(state: RunState, now: float, config: Config) -> Outcome:
@@ -156,23 +169,23 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None or not uses_jobs(config):
         return state, actions
-    if state.polled:
+    if state.job_pool.polled:
         for pool in range(len(config.cluster.ranges) + 1):
             state, more = _balance(state, pool, now, config)
             actions += more
         state, more = _requeue(state, now, config)
         actions += more
-    busy = array(config) or any(one.alive for one in state.jobs) or not state.polled
-    doubtful = busy and any(not look.slurm for look in state.looks)  # while Slurm is away, no node is judged
-    if busy and (doubtful or now >= state.next_poll):
+    busy = array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled
+    doubtful = busy and any(not look.slurm for look in state.nodes.looks)  # while Slurm is away, no node is judged
+    if busy and (doubtful or now >= state.job_pool.next_poll):
         actions.append(AskJobs())
-        state = replace(state, next_poll=now + queue.RARE_S)  # until the answer comes
+        state = replace(state, job_pool=replace(state.job_pool, next_poll=now + queue.RARE_S))  # until the answer comes
     return state, actions
 
 
 def settle(state: RunState, now: float, config: Config) -> Outcome:
     """Note which jobs their group has left, and try those again about which Slurm does not answer."""
-    for one in state.jobs:
+    for one in state.job_pool.jobs:
         if one.doubted is not None and now >= one.doubted + queue.DOUBT_S:
             state = update(state, one.name, doubted=None)
         busy = any(living(state, one.name))
@@ -183,15 +196,15 @@ def settle(state: RunState, now: float, config: Config) -> Outcome:
 
 def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
-    mine = [one for one in state.jobs if one.pool == pool]
+    mine = [one for one in state.job_pool.jobs if one.pool == pool]
     have = [one for one in mine if lasts(one, state, now, config)]
-    asking = next((one for one in state.asking if one.pool == pool), Asking(pool, 0))
+    asking = next((one for one in state.job_pool.asking if one.pool == pool), Asking(pool, 0))
     missing = wanted(state, pool, now, config) - len(have) - asking.count
     if missing > 0 and now >= asking.again and (may_ask(config) or (not mine and _asks_first(config))):
         bad = _bad(state)
-        rest = tuple(one for one in state.asking if one.pool != pool)
+        rest = tuple(one for one in state.job_pool.asking if one.pool != pool)
         asking = replace(asking, count=asking.count + missing, again=now)
-        state = replace(state, asking=(*rest, asking))
+        state = replace(state, job_pool=replace(state.job_pool, asking=(*rest, asking)))
         fields: dict[str, object] = {"pool": pool, "count": missing, "exclude": list(bad)}
         actions += [Record("allocation_requested", fields), RequestJobs(pool, missing, bad)]
     spare = len(have) - wanted(state, pool, now, config) if asking.count == 0 else 0
@@ -201,7 +214,7 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
     out: dict[str, str] = {one.name: "it is not needed any more" for one in over}
     for one in mine:
         if one.alive and one not in have and one.state == "RUNNING" and not any(living(state, one.name)):
-            gone = sorted(state.avoid.intersection(one.nodes))
+            gone = sorted(state.nodes.avoid.intersection(one.nodes))
             if gone and may_ask(config):
                 out[one.name] = f"{', '.join(gone)} is lost or bad"
             elif one.leaving is not None and not _requeues(one, config):
@@ -239,14 +252,16 @@ def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
 def _requeue(state: RunState, now: float, config: Config) -> Outcome:
     """Make a pilot that its group had to leave come back, and cut the wait of those that Slurm has requeued."""
     actions: list[Action] = []
-    for one in state.jobs:
+    for one in state.job_pool.jobs:
         due = now >= one.tried + AGAIN_S
         if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, config):
             if now >= one.left + LEAVES_S and due:
                 fields: dict[str, object] = {"allocation": one.name, "reason": one.leaving and one.leaving.value}
                 actions += [Record("allocation_requeued", fields), RequeueJob(one.name)]
                 state = update(state, one.name, asked="requeue", tried=now)
-                state = replace(state, next_poll=min(state.next_poll, now + queue.BUSY_S))
+                state = replace(
+                    state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, now + queue.BUSY_S))
+                )
         elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime") and due and now >= one.since + SETTLED_S:
             actions.append(StartNow(one.name))
             state = update(state, one.name, asked="start", tried=now)
@@ -255,14 +270,14 @@ def _requeue(state: RunState, now: float, config: Config) -> Outcome:
 
 def over(state: RunState) -> tuple[str, ...]:
     """The jobs that are left when the run ends."""
-    return tuple(one.name for one in state.jobs if one.alive or one.state in queue.BETWEEN)
+    return tuple(one.name for one in state.job_pool.jobs if one.alive or one.state in queue.BETWEEN)
 
 
 def comes(state: RunState, unit: Unit, config: Config) -> Job | None:
     """The job that a group without a place may get next, the first such group the oldest; None: there is none."""
     pool = pool_of(unit.group, config)
     waiting = [u.name for u in state.groups if u.phase is Phase.PENDING and pool_of(u.group, config) == pool]
-    every = [one for one in state.jobs if one.alive and one.pool == pool and not one.usable]
+    every = [one for one in state.job_pool.jobs if one.alive and one.pool == pool and not one.usable]
     there = [one for one in every if one.state != "RUNNING"] or every  # those that may be ending bring nothing new
     index = waiting.index(unit.name) if unit.name in waiting else 0
     return there[min(index, len(there) - 1)] if there else None
@@ -274,7 +289,7 @@ def waits_for(state: RunState, unit: Unit, config: Config) -> str | None:
     if mine is None and config.cluster.pilots is not None:
         return "a task of the array, of which none is left for it"
     if mine is None:
-        asking = next((one for one in state.asking if one.pool == pool_of(unit.group, config)), None)
+        asking = next((one for one in state.job_pool.asking if one.pool == pool_of(unit.group, config)), None)
         if asking is None or not asking.error:
             return "a job of its own" if array(config) or (asking is not None and asking.count) else None
         return f"a job that sbatch refuses: {asking.error}"
@@ -288,12 +303,12 @@ def deadlines(state: RunState, now: float, config: Config) -> Iterator[float]:
     """When supply or vacate have to be asked again even if nothing is heard."""
     if state.ending is not None or not uses_jobs(config):
         return
-    if array(config) or any(one.alive for one in state.jobs) or not state.polled:
-        yield state.next_poll
-    yield from (one.again for one in state.asking)
-    yield from (back.since + SHORT_S for back in state.returning)
-    yield from (u.told + queue.TOLD_S for u in state.units if u.told is not None)
-    for one in state.jobs:
+    if array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled:
+        yield state.job_pool.next_poll
+    yield from (one.again for one in state.job_pool.asking)
+    yield from (back.since + SHORT_S for back in state.nodes.returning)
+    yield from (u.current.told + queue.TOLD_S for u in state.units if u.current.told is not None)
+    for one in state.job_pool.jobs:
         if not one.alive and one.state not in queue.BETWEEN:
             continue
         yield one.tried + AGAIN_S

@@ -30,7 +30,9 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
     for unit in state.units:
         state = swap(state, replace(unit, due=now))
     known = saved is not None and saved.step is not None and saved.step > 0
-    state = replace(state, checkpoint=saved, origin=saved.step or 0 if saved is not None else 0)
+    state = replace(
+        state, lineage=replace(state.lineage, checkpoint=saved, origin=saved.step or 0 if saved is not None else 0)
+    )
     if event.refused is not None:
         return replace(state, ending=Ending("failed", event.refused)), []
     if past is not None:
@@ -40,19 +42,21 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
             state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))
         state = takeover.scheduled(state, past, now, config)
         state = takeover.left_out(state, past, now, config)
-        state = replace(state, restarted=now, leaving=past.leaving)
+        state = replace(
+            state, lineage=replace(state.lineage, restarted=now), job_pool=replace(state.job_pool, leaving=past.leaving)
+        )
         state, gone = takeover.opened(state, past, event.homes, now, config)
         failed = {one.unit for one in past.scheduled}
-        idle = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.adoption)
+        idle = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
         moved = (u for u in idle if u.name not in failed)
         state = replace(state, planned=past.planned + len(list(moved)))
-        if any(unit.adoption for unit in state.groups):
+        if any(unit.current.adoption for unit in state.groups):
             return state, gone
         if past.step > 0 and not independent(config):
             lost = f"the job was requeued at step {past.step}, with all groups"
-            return replace(state, step=past.step, lost=lost), gone
+            return replace(state, lineage=replace(state.lineage, step=past.step, lost=lost)), gone
     if known and saved is not None and not independent(config):
-        state = replace(state, resuming=True, resume_step=saved.step or 0)
+        state = replace(state, lineage=replace(state.lineage, resuming=True, resume_step=saved.step or 0))
     return state, gone
 
 
@@ -62,9 +66,9 @@ def reached(state: RunState, config: Config) -> int:
     One less than the run has reached: groups vote for themselves whether a step is committed, so the one that lives
     may be one short of the one that told us and died.
     """
-    if independent(config) or state.step == 0 or state.lost is not None or state.resuming:
+    if independent(config) or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
         return 0
-    return max(1, state.step - 1)
+    return max(1, state.lineage.step - 1)
 
 
 def heals(state: RunState, config: Config) -> bool:
@@ -74,7 +78,7 @@ def heals(state: RunState, config: Config) -> bool:
 
 def floor(state: RunState, config: Config) -> int:
     """The step below which no quorum may be that a group takes part in whose script begins now."""
-    return reached(state, config) or (state.resume_step if state.resuming else 0)
+    return reached(state, config) or (state.lineage.resume_step if state.lineage.resuming else 0)
 
 
 def is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
@@ -84,10 +88,10 @@ def is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
     and they are fewer than the run's. (At the first start this may be a group whose first report was overtaken by
     another's second.)
     """
-    if event.step <= unit.floor:
+    if event.step <= unit.current.floor:
         return True
     comes_late = unit.attempt > 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups)
-    return comes_late and event.step <= event.committed and event.step < state.step
+    return comes_late and event.step <= event.committed and event.step < state.lineage.step
 
 
 def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -101,38 +105,44 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     state = _older_checkpoint(state)
     if _nobody_resumed(state):
         return replace(state, ending=Ending("failed", _not_resumed(state))), []
-    if state.step == 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups):
+    if state.lineage.step == 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups):
         return state, []
-    there = any(u.joined or u.adoption is not None for u in state.groups)
-    if state.lost is None and not there and not state.resuming:
+    there = any(u.joined or u.current.adoption is not None for u in state.groups)
+    if state.lineage.lost is None and not there and not state.lineage.resuming:
         last = max(state.groups, key=_failed_at)
-        words = (
-            f"no group is left that holds the state of step {state.step} (the last to go down was group {last.group})"
-        )
-        state = replace(state, lost=words)
-    if state.lost is None:
+        words = f"no group is left that holds the state of step {state.lineage.step}"
+        words += f" (the last to go down was group {last.group})"
+        state = replace(state, lineage=replace(state.lineage, lost=words))
+    if state.lineage.lost is None:
         return state, []
     for unit in state.groups:
         if unit.phase in (Phase.STARTING, Phase.RUNNING):
             failing = Marks(noticed=now)
-            down = replace(unit, phase=Phase.STOPPING, intent=Cause.CANCELLED, due=now, failing=failing)
+            down = replace(
+                unit,
+                phase=Phase.STOPPING,
+                due=now,
+                current=replace(unit.current, intent=Cause.CANCELLED, failing=failing),
+            )
             state = swap(state, down)
     if any(u.phase in LIVE for u in state.groups):
         return state, []
-    why_not = why_no_restart(state.checkpoint, config)
+    why_not = why_no_restart(state.lineage.checkpoint, config)
     if why_not is not None:
-        return replace(state, ending=Ending("failed", f"{state.lost}: {why_not}")), []
-    saved = state.checkpoint
+        return replace(state, ending=Ending("failed", f"{state.lineage.lost}: {why_not}")), []
+    saved = state.lineage.checkpoint
     assert saved is not None
-    fields: dict[str, object] = {"reason": state.lost, "step": state.step}
+    fields: dict[str, object] = {"reason": state.lineage.lost, "step": state.lineage.step}
     fields |= {"checkpoint": saved.path, "checkpoint_step": saved.step}
     record = Record("full_restart", fields)
     waiting = [u for u in state.groups if u.phase is Phase.PENDING]
     due = max((u.due for u in waiting), default=now)
     for unit in waiting:  # together: who came later would heal, and its place in the data would not be the checkpoint's
         state = swap(state, replace(unit, due=due))
-    state = replace(state, lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None)
-    return replace(state, released=False, restarted=now), [record]
+    state = replace(
+        state, lineage=replace(state.lineage, lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None)
+    )
+    return replace(state, released=False, lineage=replace(state.lineage, restarted=now)), [record]
 
 
 def why_no_restart(saved: Saved | None, config: Config) -> str | None:
@@ -161,7 +171,12 @@ def why_no_restart(saved: Saved | None, config: Config) -> str | None:
 def unsaved(state: RunState, event: Progressed, config: Config) -> str | None:
     """A word for the user who has asked for checkpoints and gets none; None: all is well, or it is too early to say."""
     every = config.checkpoint.every
-    if every == 0 or event.committed < PATIENT * every or state.saved or config.restart.on_state_loss == "checkpoint":
+    if (
+        every == 0
+        or event.committed < PATIENT * every
+        or state.lineage.saved
+        or config.restart.on_state_loss == "checkpoint"
+    ):
         return None
     return (
         f"checkpoint.every={every}, and {PATIENT} times as many steps later no checkpoint has been heard of: does the "
@@ -175,19 +190,21 @@ def restored(unit: Unit, event: Restored, state: RunState) -> Unit:
 
     From anywhere else it is the script's doing, and no reason to let it begin below.
     """
-    saved = state.checkpoint
+    saved = state.lineage.checkpoint
     if saved is None or event.path.rpartition("/")[0] != saved.path.rpartition("/")[0]:
         return unit
-    return replace(unit, restored=event.step, floor=min(unit.floor, event.step))
+    return replace(unit, current=replace(unit.current, restored=event.step, floor=min(unit.current.floor, event.step)))
 
 
 def _older_checkpoint(state: RunState) -> RunState:
     """If the newest checkpoint could be read by nobody, the run starts from the older one that all have loaded."""
-    loaded = [u.restored if u.phase is Phase.RUNNING else None for u in state.groups if u.phase is not Phase.FAILED]
+    loaded = [
+        u.current.restored if u.phase is Phase.RUNNING else None for u in state.groups if u.phase is not Phase.FAILED
+    ]
     best = max((step for step in loaded if step is not None), default=0)
-    if not state.resuming or None in loaded or not 0 < best < state.resume_step:
+    if not state.lineage.resuming or None in loaded or not 0 < best < state.lineage.resume_step:
         return state
-    return replace(state, resume_step=best, allowed_by=None)
+    return replace(state, lineage=replace(state.lineage, resume_step=best, allowed_by=None))
 
 
 def _nobody_resumed(state: RunState) -> bool:
@@ -195,10 +212,10 @@ def _nobody_resumed(state: RunState) -> bool:
 
     Our Lighthouse refuses them, and they would ask until torchft's time-out.
     """
-    if not state.resuming or state.resume_step == 0:
+    if not state.lineage.resuming or state.lineage.resume_step == 0:
         return False
     units = [u for u in state.groups if u.phase is not Phase.FAILED]
-    return bool(units) and all(_asks_below(u, state.resume_step) for u in units)
+    return bool(units) and all(_asks_below(u, state.lineage.resume_step) for u in units)
 
 
 def _asks_below(unit: Unit, step: int) -> bool:
@@ -209,14 +226,14 @@ def _asks_below(unit: Unit, step: int) -> bool:
 
 
 def _not_resumed(state: RunState) -> str:
-    path = state.checkpoint.path if state.checkpoint else "checkpoint.dir"
+    path = state.lineage.checkpoint.path if state.lineage.checkpoint else "checkpoint.dir"
     return (
-        f"{path} has the training at step {state.resume_step}, and no group has resumed from it: the run would have "
-        f"begun anew. Let the script load it before its first step (docs/checkpoints.md), or name another "
+        f"{path} has the training at step {state.lineage.resume_step}, and no group has resumed from it: the run would "
+        f"have begun anew. Let the script load it before its first step (docs/checkpoints.md), or name another "
         f"checkpoint.dir"
     )
 
 
 def _failed_at(unit: Unit) -> float:
-    times = (unit.failing.noticed, unit.marks.noticed)
+    times = (unit.current.failing.noticed, unit.marks.noticed)
     return next((time for time in times if time is not None), 0.0)

@@ -25,15 +25,17 @@ from ftslurm.core.state.units import independent, swap
 
 def ask(state: RunState, now: float, patience_s: float) -> RunState:
     """Ask for a checkpoint of the present step, or a later one; for how long it is waited is `patience_s`."""
-    restarts = state.resuming or state.lost is not None  # nobody holds more than the checkpoint they start from
-    step = state.newest if restarts else max(1, state.step)
-    return replace(state, saving=SaveAsked(step, now + patience_s))
+    restarts = (
+        state.lineage.resuming or state.lineage.lost is not None
+    )  # nobody holds more than the checkpoint they start from
+    step = state.lineage.newest if restarts else max(1, state.lineage.step)
+    return replace(state, lineage=replace(state.lineage, saving=SaveAsked(step, now + patience_s)))
 
 
 def answered(state: RunState, now: float) -> bool:
     """Whether there is no more reason to wait: it is there, or could not be saved, or does not come."""
-    saving = state.saving
-    if saving is None or state.newest >= saving.step or saving.error is not None or now >= saving.until:
+    saving = state.lineage.saving
+    if saving is None or state.lineage.newest >= saving.step or saving.error is not None or now >= saving.until:
         return True
     return all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) for u in state.groups)
 
@@ -41,30 +43,30 @@ def answered(state: RunState, now: float) -> bool:
 def checkpointed(state: RunState, event: Checkpointed) -> RunState:
     """A group has saved a checkpoint, or could not."""
     if event.error is None:
-        return replace(state, newest=event.step)
-    if state.saving is None or event.step < state.saving.step:
+        return replace(state, lineage=replace(state.lineage, newest=event.step))
+    if state.lineage.saving is None or event.step < state.lineage.saving.step:
         return state
-    return replace(state, saving=replace(state.saving, error=event.error))
+    return replace(state, lineage=replace(state.lineage, saving=replace(state.lineage.saving, error=event.error)))
 
 
 def save(state: RunState, now: float, config: Config) -> Outcome:
     """Tell every group whose script runs, once."""
-    saving = state.saving
+    saving = state.lineage.saving
     if saving is None or answered(state, now) or state.ending is not None:
         return state, []
     actions: list[Action] = []
     for unit in state.groups:
-        if unit.phase is Phase.RUNNING and unit.wanted < saving.step:
-            state = swap(state, replace(unit, wanted=saving.step))
+        if unit.phase is Phase.RUNNING and unit.current.wanted < saving.step:
+            state = swap(state, replace(unit, current=replace(unit.current, wanted=saving.step)))
             actions.append(SaveNow(unit.id, saving.step))
     return state, actions
 
 
 def begin(state: RunState, event: JobEnds, now: float, config: Config) -> Outcome:
     """The job will end soon."""
-    if state.rolling is not None or state.ending is not None:
+    if state.lineage.rolling is not None or state.ending is not None:
         return state, []
-    state = replace(state, rolling=Ending(GOES_ON, event.reason, event.cause, event.by))
+    state = replace(state, lineage=replace(state.lineage, rolling=Ending(GOES_ON, event.reason, event.cause, event.by)))
     if not independent(config):  # else nobody speaks for all: each group's script saves in its own way, or not at all
         state = ask(state, now, event.left_s)
     fields: dict[str, object] = {"reason": event.reason, "by": event.by, "seconds": round(event.left_s, 1)}
@@ -73,9 +75,9 @@ def begin(state: RunState, event: JobEnds, now: float, config: Config) -> Outcom
 
 def roll(state: RunState, now: float, config: Config) -> Outcome:
     """When the checkpoint is there, or does not come: bring the groups down."""
-    if state.rolling is None or state.ending is not None or not answered(state, now):
+    if state.lineage.rolling is None or state.ending is not None or not answered(state, now):
         return state, []
-    return replace(state, ending=state.rolling), []
+    return replace(state, ending=state.lineage.rolling), []
 
 
 def verdict(state: RunState, config: Config) -> Ending:
@@ -89,10 +91,10 @@ def verdict(state: RunState, config: Config) -> Ending:
         return replace(
             ending, outcome="stopped", reason=f"{ending.reason}; the run does not go on by itself: {why_not}"
         )
-    saving, found = state.saving, state.checkpoint
+    saving, found = state.lineage.saving, state.lineage.checkpoint
     ours = found is not None and found.step is not None
     whence = f"the checkpoint of step {found.step}" if found is not None and ours else "where its script has saved"
-    if ours and saving is not None and state.newest < saving.step:
+    if ours and saving is not None and state.lineage.newest < saving.step:
         whence += f" (a newer one could not be saved: {saving.error or 'not in time, see cluster.signal_s'})"
     return replace(ending, outcome="requeued", reason=f"{ending.reason}; the run goes on from {whence}")
 
@@ -104,13 +106,13 @@ def _why_not(state: RunState, config: Config) -> str | None:
             "ftslurm does not know how its groups (lighthouse=none) save and restore; if their scripts go on where "
             "they were, say so with restart.on_state_loss=checkpoint"
         )
-    if state.stepping_since is None:
+    if state.drills.stepping_since is None:
         return "no step was committed in this job, and the next would come no further: ask for more with cluster.time"
-    why_not = None if independent(config) else continuity.why_no_restart(state.checkpoint, config)
+    why_not = None if independent(config) else continuity.why_no_restart(state.lineage.checkpoint, config)
     if why_not is not None:
         return why_not
-    step = state.checkpoint.step if state.checkpoint is not None else None
-    if step is not None and step <= state.origin:
+    step = state.lineage.checkpoint.step if state.lineage.checkpoint is not None else None
+    if step is not None and step <= state.lineage.origin:
         return (
             f"no checkpoint was saved in this job, the newest is that of step {step} with which it began, and the next "
             f"would come no further: ask for more with cluster.time, or warn earlier with cluster.signal_s"

@@ -55,18 +55,18 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
         elif step is not None:
             unit, record = _gone(unit, step, past, now)
             state, actions = swap(state, unit), [*actions, record]
-    if not any(unit.adoption for unit in state.groups):
+    if not any(unit.current.adoption for unit in state.groups):
         return state, actions
     resuming = past.resuming is not None
     went_on = replace(
         state,
-        step=past.step,
-        saved=past.saved,
-        injected=frozenset(range(past.drilled)),
         released=past.step > 0 and not resuming,
-        resuming=resuming,
-        resume_step=past.resuming or 0,
-        stepping_since=now if past.step > 0 else None,
+        lineage=replace(
+            state.lineage, step=past.step, saved=past.saved, resuming=resuming, resume_step=past.resuming or 0
+        ),
+        drills=replace(
+            state.drills, injected=frozenset(range(past.drilled)), stepping_since=now if past.step > 0 else None
+        ),
     )
     return went_on, actions
 
@@ -120,11 +120,16 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
     """Nodes that were left out still are, and the lost ones among them are looked at first of all."""
     for out in past.left_out if config.cluster.kind != "local" else ():
-        state = replace(state, avoid=state.avoid | {out.node})
+        state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid | {out.node}))
         if out.group is None:
-            state = replace(state, returning=(*state.returning, Returning(out.node, out.since, now)))
+            state = replace(
+                state,
+                nodes=replace(state.nodes, returning=(*state.nodes.returning, Returning(out.node, out.since, now))),
+            )
         else:
-            state = replace(state, suspected=(*state.suspected, (out.node, out.group)))
+            state = replace(
+                state, nodes=replace(state.nodes, suspected=(*state.nodes.suspected, (out.node, out.group)))
+            )
     return state
 
 
@@ -135,13 +140,16 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
         phase=Phase.STARTING,
         attempt=live.attempt,
         place=live.place,
-        ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
         reason="adopted",
-        hosts=hosts,
-        pulses=(Pulse(now, moved=now),) * len(hosts),  # it is given the time to be heard
-        ready=frozenset({0} if unit.is_lighthouse else ()),  # not a dud, should it not be reached
+        pulses=(Pulse(now, moved=now),) * len(hosts),
         marks=Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined),
-        adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
+        current=replace(
+            unit.current,
+            ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
+            hosts=hosts,
+            ready=frozenset({0} if unit.is_lighthouse else ()),
+            adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
+        ),
     )
 
 
@@ -149,28 +157,30 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
     """Go to the steps that are to be adopted, once Slurm has said that their jobs still run."""
     actions: list[Action] = []
     for unit in state.units:
-        adoption, place = unit.adoption, unit.place
+        adoption, place = unit.current.adoption, unit.place
         if adoption is None or adoption.asked or now < adoption.again or place is None:
             continue
         if place.allocation is None:  # in our own job, or on our machine
             actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
-            state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
+            state = swap(state, replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=True))))
             continue
         job = queue.job(state, place.allocation)
         moved = job is not None and job.state == "RUNNING" and not set(place.nodes) <= set(job.nodes)
         if job is not None and job.id and job.state == "RUNNING" and not moved:
             actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
-            state = swap(state, replace(unit, adoption=replace(adoption, asked=True)))
-        elif moved or (state.polled and (job is None or job.state not in (*_ALIVE, *queue.BETWEEN))):
+            state = swap(state, replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=True))))
+        elif moved or (state.job_pool.polled and (job is None or job.state not in (*_ALIVE, *queue.BETWEEN))):
             words = f"job {place.allocation} has ended while no controller was there"
             now_is = None if job is None or moved else job.state
-            over, cause = Ended(unit.id, None, checkpoint=state.checkpoint), queue.ENDS.get(now_is or "")
+            over, cause = Ended(unit.id, None, checkpoint=state.lineage.checkpoint), queue.ENDS.get(now_is or "")
             more: list[Action] = []
             if cause is None:  # it was requeued, or is forgotten: its node may be why
                 state = node_fate.gone(state, unit, Cause.PREEMPTED, words, over, now)
             else:
                 sign = Evidence(None, None, error=words, cause=cause)
-                unit = replace(unit, adoption=None, evidence=(*unit.evidence, sign))
+                unit = replace(
+                    unit, current=replace(unit.current, adoption=None, evidence=(*unit.current.evidence, sign))
+                )
                 state, more = ended(over, swap(state, unit), unit, now, config)
             gone = [] if moved else [queue.lost(state, str(place.allocation), words, now_is or "GONE")]
             actions += [*more, *gone]
@@ -179,50 +189,64 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
 
 def deadlines(state: RunState) -> list[float]:
     """When to go again to a step whose srun could not start."""
-    return [u.adoption.again for u in state.units if u.adoption is not None and not u.adoption.asked]
+    return [
+        u.current.adoption.again for u in state.units if u.current.adoption is not None and not u.current.adoption.asked
+    ]
 
 
 def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> RunState | None:
     """The way to a step has ended; the state if that is to be tried again, because srun itself has failed."""
-    adoption = unit.adoption
+    adoption = unit.current.adoption
     if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
         return None
     late = now >= adoption.since + config.health.orphan_after_s  # by now it has ended itself
     if late or any(words in (event.error or "") for words in _NO_JOB):
         return None
     state = queue.doubt(state, unit.place.allocation if unit.place else None, now)
-    return swap(state, replace(unit, adoption=replace(adoption, asked=False, again=now + AGAIN_S)))
+    return swap(
+        state,
+        replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=False, again=now + AGAIN_S))),
+    )
 
 
 def never_reached(unit: Unit) -> Unit:
     """The Lighthouse of an earlier controller has ended while nobody led: that was no failed start."""
-    if not unit.is_lighthouse or unit.adoption is None:
+    if not unit.is_lighthouse or unit.current.adoption is None:
         return unit
     words = "it had ended before this controller came"
-    return replace(unit, evidence=(*unit.evidence, Evidence(None, None, error=words, cause=Cause.UNKNOWN)))
+    return replace(
+        unit,
+        current=replace(
+            unit.current, evidence=(*unit.current.evidence, Evidence(None, None, error=words, cause=Cause.UNKNOWN))
+        ),
+    )
 
 
 def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     """The guard of one task has said what it knows; with the last of them the unit is what it was."""
-    adoption = unit.adoption
+    adoption = unit.current.adoption
     if adoption is None:
         return state, []
     words = (*(word for word in adoption.words if word.task != event.word.task), event.word)
-    known = unit.assigned or event.word.assigned  # also if the others' words do not come: its script has begun
-    unit = replace(unit, adoption=replace(adoption, words=words), assigned=known)
+    known = unit.current.assigned or event.word.assigned  # also if the others' words do not come: its script has begun
+    unit = replace(unit, current=replace(unit.current, adoption=replace(adoption, words=words), assigned=known))
     if len(words) < tasks_of(unit, config) or unit.phase not in LIVE:
         return swap(state, unit), []
     unit = _as_it_was(unit, now, config)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-    fields |= {"nodes": list(unit.place.nodes) if unit.place else [], "step": unit.step, "slurm_step": unit.slurm_step}
+    fields |= {
+        "nodes": list(unit.place.nodes) if unit.place else [],
+        "step": unit.current.step,
+        "slurm_step": unit.current.slurm_step,
+    }
     fields |= {"allocation": unit.place.allocation if unit.place else None, "seconds": round(now - adoption.since, 3)}
-    fields["standby"] = None if unit.ran_as is None else str(unit.ran_as)
+    fields["standby"] = None if unit.current.ran_as is None else str(unit.current.ran_as)
     state = swap(state, unit)
     runs = unit.group is not None and unit.phase is Phase.RUNNING
     records: list[Action] = [Record("step_adopted", fields)]
-    if unit.step is not None and adoption.joined is None:  # while nobody led
+    if unit.current.step is not None and adoption.joined is None:  # while nobody led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
-        records.append(joined(unseen, {"step": unit.step, "quorum_id": None, "participants": None}, now))
+        records.append(joined(unseen, {"step": unit.current.step, "quorum_id": None, "participants": None}, now))
     return replace(state, released=state.released or runs), records
 
 
@@ -235,23 +259,26 @@ def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
 
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
     """What the words of all tasks together say of a unit."""
-    assert unit.adoption is not None
-    words, first = unit.adoption.words, unit.adoption.joined
+    assert unit.current.adoption is not None
+    words, first = unit.current.adoption.words, unit.current.adoption.joined
     ready = frozenset(word.task for word in words if word.ready)
     assigned, begun = all(word.assigned for word in words), all(word.begun for word in words)
     steps = [word.step for word in words if word.step is not None]
     marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(words) else None)
     unit = replace(
         unit,
-        adoption=None,
-        ready=ready,
-        assigned=assigned,
-        store=next((word.store for word in words if word.store is not None), None),
-        lighthouse=words[0].lighthouse if assigned else None,
-        floor=max(word.floor for word in words),
-        step=max(steps, default=None),
         marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
         due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
+        current=replace(
+            unit.current,
+            adoption=None,
+            ready=ready,
+            assigned=assigned,
+            store=next((word.store for word in words if word.store is not None), None),
+            lighthouse=words[0].lighthouse if assigned else None,
+            floor=max(word.floor for word in words),
+            step=max(steps, default=None),
+        ),
     )
     if unit.phase is Phase.STOPPING or unit.is_lighthouse:
         return unit  # it says its address next

@@ -208,18 +208,10 @@ class Marks:
 
 
 @dataclass(frozen=True)
-class Unit:
-    """One thing to keep running, and all that was seen of it."""
+class Attempt:
+    """What was seen of the current or last attempt of a unit; a new attempt begins with an empty one."""
 
-    name: str
-    group: int | None  # None: the Lighthouse, or a standby
-    phase: Phase = Phase.PENDING
-    attempt: int = -1  # the current or last launch
-    place: Place | None = None
-    reason: str = "start"  # why the next launch, or the current one
-    due: float = 0.0  # PENDING: not before; STARTING: not after; STOPPING: when to kill (again)
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
-    marks: Marks = Marks()
     begin_after: float = 0.0  # the script does not start before
     hosts: tuple[str | None, ...] = ()  # task -> the node it said it is on
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: told its address)
@@ -240,23 +232,38 @@ class Unit:
     spared: bool = False  # STOPPING: not killed yet, so that a look shows what has died by itself (echo.py)
     evidence: tuple[Evidence, ...] = ()
     traceback: str = ""
-    pulses: tuple[Pulse | None, ...] = ()  # task -> its last
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
     failing: Marks = Marks()  # detect_s and noticed: of the current attempt's own failure
     drilled: float | None = None  # when a drill was last done to this attempt
     slurm_step: str | None = None  # JOB.STEP
     adoption: Adoption | None = None  # STARTING: it runs, and this controller has yet to hear from it
     told: float | None = None  # when Slurm told its step to end, in a job beside the controller's
+    untold: tuple[float, Mapping[str, object]] | None = None  # when it last reported, and what no line tells yet
+    last_told: float | None = None  # when this attempt's last line about its progress was written
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One thing to keep running, and all that was seen of it."""
+
+    name: str
+    group: int | None  # None: the Lighthouse, or a standby
+    phase: Phase = Phase.PENDING
+    attempt: int = -1  # the current or last launch
+    place: Place | None = None
+    reason: str = "start"  # why the next launch, or the current one
+    due: float = 0.0  # PENDING: not before; STARTING: not after; STOPPING: when to kill (again)
+    current: Attempt = Attempt()
+    marks: Marks = Marks()
+    pulses: tuple[Pulse | None, ...] = ()  # task -> its last
     retired: bool = False  # `ftslurm scale` takes it out of the run
     waits_for: str | None = None  # PENDING: why it is not launched although it is due
     exits: tuple[Exit, ...] = ()
-    untold: tuple[float, Mapping[str, object]] | None = None  # when it last reported, and what no line tells yet
-    last_told: float | None = None  # when this attempt's last line about its progress was written
 
     @property
     def id(self) -> StepId:
         """The current or last step."""
-        return self.ran_as or StepId(self.name, self.attempt)
+        return self.current.ran_as or StepId(self.name, self.attempt)
 
     @property
     def is_standby(self) -> bool:
@@ -270,7 +277,7 @@ class Unit:
     @property
     def joined(self) -> bool:
         """Whether this attempt has committed a step, so that it holds the state of the training."""
-        return self.phase is Phase.RUNNING and self.step is not None
+        return self.phase is Phase.RUNNING and self.current.step is not None
 
 
 @dataclass(frozen=True)
@@ -349,36 +356,11 @@ class Evict:
 
 
 @dataclass(frozen=True)
-class RunState:
-    """Everything the controller knows."""
+class Lineage:
+    """The state of the training: what it has reached, and from where groups start."""
 
-    lighthouse: Unit
-    groups: tuple[Unit, ...]
-    standbys: tuple[Unit, ...] = ()
-    allocation: Allocation | None = None  # the controller's own; without nodes where all are asked for (array mode)
-    jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
-    leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
-    asking: tuple[Asking, ...] = ()
-    had: int = 0  # nodes of the controller's own allocation when it was granted
-    polled: bool = False  # Slurm has told which jobs the run has
-    next_poll: float = 0.0
-    held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)
-    parked: tuple[tuple[str, int], ...] = ()  # groups that `ftslurm scale` has taken out: unit, last attempt
-    lighthouse_url: str | None = None  # empty: there is none
-    avoid: frozenset[str] = frozenset()  # nodes on which nothing is placed any more
-    returning: tuple[Returning, ...] = ()  # those of them that are looked at now and then: they may come back
-    shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
-    overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
-    suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
-    fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
-    looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown
     step: int = 0  # the highest step any group has committed
-    released: bool = False  # all have started: later groups do not wait for one another
     restarted: float | None = None  # when all groups last started over together
-    injected: frozenset[int] = frozenset()  # indices of the planned drills already done
-    drills: int = 0  # how many drills of the random stream are done
-    stepping_since: float | None = None  # the first committed step of the run
-    asked_where: float = 0.0  # when every task was last asked how far it is
     lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
     resuming: bool = False  # all groups start from a checkpoint; until the first has committed a step
     resume_step: int = 0  # the step of that checkpoint; 0: only the script knows
@@ -386,11 +368,71 @@ class RunState:
     saved: bool = False  # a group has told of a checkpoint
     newest: int = 0  # the step of the last one that a group has saved in this job
     origin: int = 0  # the step of the checkpoint that was there when this job began
-    planned: int = 0  # see Past
     saving: SaveAsked | None = None
     rolling: Ending | None = None  # how the run ends here when that is answered: its job is about to end
-    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
     allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
+
+
+@dataclass(frozen=True)
+class JobPool:
+    """The Slurm jobs that give groups their nodes, beside the controller's own."""
+
+    jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
+    leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
+    asking: tuple[Asking, ...] = ()
+    had: int = 0  # nodes of the controller's own allocation when it was granted
+    polled: bool = False  # Slurm has told which jobs the run has
+    next_poll: float = 0.0
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What is known of nodes: which are left out, and which are under suspicion."""
+
+    avoid: frozenset[str] = frozenset()  # nodes on which nothing is placed any more
+    returning: tuple[Returning, ...] = ()  # those of them that are looked at now and then: they may come back
+    shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
+    suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
+    fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
+    looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """Which tasks stand still while others go on; see health/hangs.py."""
+
+    overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
+    asked_where: float = 0.0  # when every task was last asked how far it is
+
+
+@dataclass(frozen=True)
+class Drills:
+    """Which faults on purpose are done."""
+
+    injected: frozenset[int] = frozenset()  # indices of the planned drills already done
+    done: int = 0  # how many drills of the random stream are done
+    stepping_since: float | None = None  # the first committed step of the run
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Everything the controller knows."""
+
+    lighthouse: Unit
+    groups: tuple[Unit, ...]
+    standbys: tuple[Unit, ...] = ()
+    allocation: Allocation | None = None  # the controller's own; without nodes where all are asked for (array mode)
+    held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)
+    parked: tuple[tuple[str, int], ...] = ()  # groups that `ftslurm scale` has taken out: unit, last attempt
+    lineage: Lineage = Lineage()
+    job_pool: JobPool = JobPool()
+    nodes: Nodes = Nodes()
+    standstill: Standstill = Standstill()
+    drills: Drills = Drills()
+    lighthouse_url: str | None = None  # empty: there is none
+    released: bool = False  # all have started: later groups do not wait for one another
+    planned: int = 0  # see Past
+    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
     warnings: frozenset[str] = frozenset()  # those the user has been told
     stepless: tuple[float, float] | None = None  # since when all scripts run without a step, and told after how long
     ending: Ending | None = None
@@ -403,5 +445,5 @@ class RunState:
     def allocations(self, pool: int | None = None) -> tuple[Allocation, ...]:
         """Where steps may be started, those for groups of this pool if one is given; the own one first."""
         own = () if self.allocation is None else (self.allocation,)
-        jobs = (job for job in self.jobs if job.usable and pool in (None, job.pool))
+        jobs = (job for job in self.job_pool.jobs if job.usable and pool in (None, job.pool))
         return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)

@@ -127,7 +127,7 @@ def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse
         (0, 0, "group-0000:29500/store"),
         (1, 0, "group-0001:29500/store"),
     ]
-    assert (story.state.step, story.state.lost, story.outcome()) == (45, None, None)
+    assert (story.state.lineage.step, story.state.lineage.lost, story.outcome()) == (45, None, None)
     known = {"unit": "group-0000", "group": 0, "attempt": 0, "nodes": ["n1"], "allocation": "81_0", "slurm_step": "9.0"}
     assert known.items() <= story.records("step_adopted")[0].items()
 
@@ -263,7 +263,7 @@ def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(fa
     story.turn(11.2, [fate])
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["node"]) == ("node_lost", "n2")
-    assert ("n2" in story.state.avoid) == fate.down  # one that is up again may be used again
+    assert ("n2" in story.state.nodes.avoid) == fate.down  # one that is up again may be used again
 
 
 def test_a_guard_that_is_gone_from_a_node_that_was_started_anew_was_lost_with_it() -> None:
@@ -346,7 +346,7 @@ def test_progress_that_is_heard_before_all_guards_of_a_step_is_no_second_joining
     assert story.records("group_joined") == []
     assert len(story.records("step_adopted")) == 2
     assert story.phases() == [Phase.RUNNING] * 2
-    assert story.state.step == 45
+    assert story.state.lineage.step == 45
 
 
 def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
@@ -371,7 +371,7 @@ def test_a_full_restart_under_way_goes_on() -> None:
     restart = past(step=40, resuming=30)
     words = [word(step, begun=False, step=None) for step in (A0, B0)]
     story = play((10, opening(restart)), (11, ALL), (11.5, *words), UP, config=array())
-    assert (story.state.resuming, story.state.resume_step) == (True, 30)
+    assert (story.state.lineage.resuming, story.state.lineage.resume_step) == (True, 30)
     assert {(b.heals, b.floor) for b in story.all(Begin)} == {(False, 30)}
 
 
@@ -379,7 +379,7 @@ def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice(
     more = past(live(A0), groups=3, drilled=2)
     story = play((10, opening(more)), config=array(groups={"max": 3}))
     assert [unit.name for unit in story.state.groups] == ["group-0000", "group-0001", "group-0002"]
-    assert story.state.injected == {0, 1}
+    assert story.state.drills.injected == {0, 1}
     fewer = play((10, opening(past(live(A0), groups=1))), config=array())
     assert (len(fewer.state.groups), fewer.state.parked) == (1, (("group-0001", 0),))
 
@@ -455,7 +455,7 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
     story.turn(101, [JobsSeen((pilot("81_0", "n1"), pilot("81_3", "n4")), asked=100.0)])
     story.wait(5000)
     assert [record["node"] for record in story.records("node_restored")] == ["n9", "n2"]
-    assert story.state.avoid == frozenset()
+    assert story.state.nodes.avoid == frozenset()
 
 
 @pytest.mark.parametrize(("began", "launched"), [(5.0, []), (11.0, [B1])])
@@ -477,4 +477,4 @@ def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> N
 
 def test_a_late_first_word_of_an_older_kind_changes_nothing() -> None:
     story = adopted((13, Ready(A0, 0)), (14, word(A0, step=3)))
-    assert story.state.groups[0].step == 41
+    assert story.state.groups[0].current.step == 41

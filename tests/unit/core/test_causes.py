@@ -6,14 +6,14 @@ import pytest
 
 from ftslurm.core.groups.causes import classify, describe, signal_name
 from ftslurm.core.state.events import Ended
-from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Place, StepId, Unit
+from ftslurm.core.state.model import Attempt, Cause, Evidence, Exit, Phase, Place, StepId, Unit
 
 STEP = StepId("group-0001", 2)
 
 
 def unit(*evidence: Evidence, **fields: object) -> Unit:
     known = {"phase": Phase.STOPPING if evidence else Phase.RUNNING, "attempt": 2, "place": Place(("n1", "n2"))}
-    return Unit("group-0001", 1, evidence=evidence, **{"assigned": True, **known, **fields})  # type: ignore[arg-type]
+    return Unit("group-0001", 1, **known, current=Attempt(**{"assigned": True, "evidence": evidence, **fields}))  # type: ignore[arg-type]
 
 
 def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> Ended:

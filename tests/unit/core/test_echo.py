@@ -68,7 +68,7 @@ def test_a_node_that_no_probe_reaches_is_lost_and_the_next_attempt_does_not_go_t
     assert [time for time, action in story.done if isinstance(action, Launch) and action.id == B1] == [25.1]
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")
-    assert "n4" in story.state.avoid
+    assert "n4" in story.state.nodes.avoid
 
 
 def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() -> None:
@@ -119,4 +119,4 @@ def test_while_slurm_does_not_answer_no_node_is_lost_and_the_verdict_comes_all_t
     (exited,) = [time for time, action in story.done if getattr(action, "event", "") == "step_exited"]
     assert exited == pytest.approx(30.1)
     assert verdict(story) == ("user_error", "n3")
-    assert "n4" not in story.state.avoid
+    assert "n4" not in story.state.nodes.avoid

@@ -36,10 +36,21 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
             else Pulse(now, [*task, "S"][3], task[1], task[2], task[0], task[0] if task[3:] == ("T",) else None)
             for task in tasks
         ]
-        units.append(replace(unit, phase=Phase.RUNNING, step=9, pulses=tuple(pulses), hosts=("n1",) * len(tasks)))
+        units.append(
+            replace(
+                unit,
+                phase=Phase.RUNNING,
+                pulses=tuple(pulses),
+                current=replace(unit.current, step=9, hosts=("n1",) * len(tasks)),
+            )
+        )
     state = replace(state, groups=tuple(units))
     long_ago = tuple(replace(one, since=100.0) for one in overtaken(state, now, settings(len(groups))))
-    found = hung(replace(state, overtaken=long_ago), now, settings(len(groups))) if len(groups) > 1 else ()
+    found = (
+        hung(replace(state, standstill=replace(state.standstill, overtaken=long_ago)), now, settings(len(groups)))
+        if len(groups) > 1
+        else ()
+    )
     return " ".join(f"{NAMES[one.unit.group or 0]}{one.task}" for one in found)
 
 
@@ -97,7 +108,12 @@ def test_to_blame_is(groups: list[list[tuple[float, int, int]]], culprit: str) -
 def test_groups_that_have_not_joined_are_not_compared() -> None:
     state = begin(settings(2))
     running = [
-        replace(u, phase=Phase.RUNNING, hosts=("n1",), pulses=(Pulse(200, step=s, stage=s, moved=100.0),), step=joined)
+        replace(
+            u,
+            phase=Phase.RUNNING,
+            pulses=(Pulse(200, step=s, stage=s, moved=100.0),),
+            current=replace(u.current, hosts=("n1",), step=joined),
+        )
         for u, s, joined in zip(state.groups, (1, 2), (9, None), strict=True)
     ]
     assert hung(replace(state, groups=tuple(running)), 200.0, settings(2)) == ()

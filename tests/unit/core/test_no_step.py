@@ -87,10 +87,14 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
     units = []
     for unit, place in zip(begin(made).groups, doing, strict=True):
         marks = Marks(quorum=8.0 if quorum else None)
-        unit = replace(unit, phase=Phase.RUNNING, marks=marks, seen=(1, 0) if seen else None)
+        unit = replace(
+            unit, phase=Phase.RUNNING, marks=marks, current=replace(unit.current, seen=(1, 0) if seen else None)
+        )
         if place is not None:
             step, stage, aborted = place
-            unit = replace(unit, pulses=(Pulse(9.0, step=step, stage=stage),), aborted=aborted)
+            unit = replace(
+                unit, pulses=(Pulse(9.0, step=step, stage=stage),), current=replace(unit.current, aborted=aborted)
+            )
         units.append(unit)
     return first_step.reason(units, made)
 

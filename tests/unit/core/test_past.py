@@ -98,7 +98,7 @@ def test_a_run_starts_from_the_checkpoint_it_finds_and_the_lighthouse_knows() ->
     assert story.all(NewHistory) == [NewHistory(LIGHT0, 5)]
     story.turn(6, [stepped(A0, 6), stepped(B0, 6)])
     assert story.phases() == [Phase.RUNNING, Phase.RUNNING]
-    assert story.state.step == 6
+    assert story.state.lineage.step == 6
 
 
 def test_files_of_the_scripts_own_are_the_scripts_business_at_the_start() -> None:
@@ -209,7 +209,7 @@ def test_a_run_without_a_spare_node_waits_until_it_is_known_whether_its_lost_nod
 def test_a_run_on_this_machine_leaves_no_node_out() -> None:
     local = config(cluster={"kind": "local"})
     past = Past((), 0, left_out=(LeftOut("n1", 0.0),))
-    assert play((1, Granted(NODES, None, past)), config=local).state.avoid == frozenset()
+    assert play((1, Granted(NODES, None, past)), config=local).state.nodes.avoid == frozenset()
 
 
 def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:

@@ -24,7 +24,7 @@ def run_of(groups: int) -> tuple[RunState, Config]:
     config.groups.count, config.cluster.kind = groups, "local"
     state = begin(config)
     for unit in state.groups:
-        state = swap(state, replace(unit, phase=Phase.RUNNING, attempt=0, assigned=True))
+        state = swap(state, replace(unit, phase=Phase.RUNNING, attempt=0, current=replace(unit.current, assigned=True)))
     return state, config
 
 

@@ -284,7 +284,7 @@ def check_action(story: Story, world: World, action: Action) -> None:
             assert action.id not in world.launched, f"launched twice: {action.id}"
         case Record("step_launched", fields) if fields["unit"] != "lighthouse":
             assert set(fields["nodes"]) <= set(world.allocation.nodes)
-            assert not set(fields["nodes"]) & state.avoid
+            assert not set(fields["nodes"]) & state.nodes.avoid
         case Record("hang_found", fields):
             unit = state.groups[fields["group"]]
             assert world.states.get(unit.id, "S") != "S", f"no hang: {fields}"
@@ -302,8 +302,8 @@ def check_action(story: Story, world: World, action: Action) -> None:
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
             over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
-            lost = state.lost is not None and action.id.unit != "lighthouse"
-            why = state.ending or owner(story, action.id).evidence or late or over or lost
+            lost = state.lineage.lost is not None and action.id.unit != "lighthouse"
+            why = state.ending or owner(story, action.id).current.evidence or late or over or lost
             assert why, f"killed for nothing: {action}"
         case Announce():
             assert state.groups[action.group].id in world.live
@@ -315,7 +315,7 @@ def check_action(story: Story, world: World, action: Action) -> None:
             assert config.lighthouse.kind == "ftslurm"
             unit = state.groups[action.group]
             over = unit.attempt > action.attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)
-            left = len(unit.done) == len(unit.hosts)
+            left = len(unit.current.done) == len(unit.current.hosts)
             assert over or left, f"evicted alive: {action}"
         case Finish():
             assert not world.live
@@ -335,9 +335,9 @@ def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
         if unit.phase is Phase.STOPPING:
             doomed.add(unit.id)
         if unit.group is not None and unit.phase is Phase.PENDING and state.allocation and not state.ending:
-            reason = story.now < unit.due or unit.waits_for or state.lost or over_from(state, story.config)
+            reason = story.now < unit.due or unit.waits_for or state.lineage.lost or over_from(state, story.config)
             assert reason, f"forgotten: {unit}"
-        assert len(unit.hosts) in (0, tasks_of(unit, story.config))
+        assert len(unit.current.hosts) in (0, tasks_of(unit, story.config))
     places = [unit.place for unit in state.groups if unit.phase in LIVE and unit.place is not None]
     shares = [(node, place.slot) for place in places for node in place.nodes]
     assert len(set(shares)) == len(shares) == len(places) * story.config.groups.nodes, f"two in one place: {places}"

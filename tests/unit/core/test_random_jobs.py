@@ -187,8 +187,8 @@ def live_through(seed: int) -> Story:
         for action in story.turn(now, flat(slurm.until(now))):
             slurm.obey(now, action)
             if isinstance(action, RequestJobs):
-                there = sum(lasts(job, story.state, now, config) for job in story.state.jobs)
-                asked = sum(asking.count for asking in story.state.asking)
+                there = sum(lasts(job, story.state, now, config) for job in story.state.job_pool.jobs)
+                asked = sum(asking.count for asking in story.state.job_pool.asking)
                 assert there + asked <= wanted(story.state, 0, now, config), f"at {now}: two jobs for one group"
         places = [u.place for u in story.state.groups if u.phase in LIVE and u.place is not None]
         assert len({(place.allocation, place.nodes) for place in places}) == len(places)
@@ -196,7 +196,7 @@ def live_through(seed: int) -> Story:
         assert "checkpoint" in story.reason() or "no job will bring one" in story.reason() or "lost" in story.reason()
         return story
     phases = {u.name: (u.phase, u.waits_for, u.place) for u in story.state.groups}
-    assert all(u.phase is Phase.RUNNING and u.step is not None for u in story.state.groups), phases
+    assert all(u.phase is Phase.RUNNING and u.current.step is not None for u in story.state.groups), phases
     there = sorted(job.name for job in slurm.jobs.values() if job.state in ("RUNNING", "PENDING"))
     used = sorted(str(u.place.allocation) for u in story.state.groups if u.place is not None)
     assert there == used, f"jobs for nobody: {there}, {used}"

@@ -191,8 +191,8 @@ def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> Non
     asked = rollover.ask(state, 30.0, 10.0)
     assert not rollover.answered(asked, 30.0)
     assert rollover.answered(asked, 40.0)
-    assert rollover.answered(replace(asked, newest=10), 30.0)
-    assert not rollover.answered(replace(asked, newest=9), 30.0)
+    assert rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=10)), 30.0)
+    assert not rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=9)), 30.0)
     assert rollover.answered(state, 30.0)  # nobody has asked
 
 

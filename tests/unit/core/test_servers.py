@@ -177,10 +177,10 @@ def test_a_parameter_server_of_a_group_that_is_not_to_serve_is_its_own_business(
     seen = (5, Serving(A0, URL), Served(A0, 1, 77))
     story = play(*PAIR, seen, config=apart())
     assert told(story, 0) == []
-    assert story.state.step == 0
+    assert story.state.lineage.step == 0
     quorum = play(*RUNNING, (25, *seen[1:], SessionOpened(B0, 1)))
     assert quorum.state.groups == play(*RUNNING, (25,)).state.groups
-    assert quorum.state.step == 10
+    assert quorum.state.lineage.step == 10
 
 
 # --- how a run with servers ends --------------------------------------------------------------------------------------
@@ -248,11 +248,11 @@ def test_stop_asks_servers_and_workers_alike() -> None:
 
 def test_the_step_of_the_run_is_the_servers_also_when_it_goes_back() -> None:
     story = play(*SERVED, (5, Served(A0, 2, 40)), (6, Served(A0, 1, None)), config=served())
-    assert story.state.step == 40
+    assert story.state.lineage.step == 40
     story.turn(30, [*killed(A0)])
     for time, events in enumerate([ready(A1), [store(A1)], [Serving(A1, MOVED)], [Served(A1, 0, 20)]], 31):
         story.turn(time, events)
-    assert story.state.step == 20
+    assert story.state.lineage.step == 20
     assert [(r["step"], r["sessions"]) for r in story.records("progress")] == [(40, 2), (None, 1), (20, 0)]
 
 

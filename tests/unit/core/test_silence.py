@@ -71,15 +71,15 @@ def test_halfway_to_lost_a_probe_goes_to_the_silent_node_and_nothing_else_happen
 def test_nobody_is_asked_about_while_all_are_heard() -> None:
     story = play(*merged(STARTED, beats({LIGHT0: 600, A0: 600, B0: 600}, every=4)), config=listening())
     assert story.all(Probe) == []
-    assert story.state.looks == ()
+    assert story.state.nodes.looks == ()
 
 
 @pytest.mark.parametrize("answer", [(), (26, Looked("n2", False))], ids=["before it is answered", "after"])
 def test_who_is_heard_again_has_lost_nothing(answer: Moment) -> None:
     story = silent_b(*([answer] if answer else []), (26.5, ALL), (29.9, Alive(B0, 0, 29.9)), until=34)
     assert story.ids(Kill) == []
-    assert story.state.looks == ()
-    assert story.state.avoid == frozenset()
+    assert story.state.nodes.looks == ()
+    assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_second_silence_is_a_new_one() -> None:
@@ -189,7 +189,7 @@ def test_a_node_that_answers_is_not_lost(
     why, error = cause(story)
     assert why == expected
     assert words in str(error)
-    assert story.state.avoid == frozenset()
+    assert story.state.nodes.avoid == frozenset()
     assert story.all(Launch, since=at) == [Launch(B1, 1, Place(("n2",)))]
     assert story.all(Kill)[0].stuck == (steps is not None and "SIGSTOP" not in words and expected == "killed")
 
@@ -207,7 +207,7 @@ def test_a_node_from_which_another_step_is_heard_is_not_lost() -> None:
     heard = beats({LIGHT0: 81, A0: 81, B0: 20})
     story = play(*merged(started, up, heard, [(25.1, NodesLeft(("n1", "n2"))), (81,)]), config=shared)
     assert story.times(Kill, B0)[:1] == [80]
-    assert story.state.avoid == frozenset()
+    assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
@@ -218,7 +218,7 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), again, [(30,)]), config=shared)
     assert story.times(Launch, B1) == [28]
     assert story.times(Kill, A0)[:1] == [30]
-    assert story.state.avoid == {"n1"}
+    assert story.state.nodes.avoid == {"n1"}
 
 
 # --- steps that have not said a word, the Lighthouse, standbys -------------------------------------------------------
@@ -233,7 +233,7 @@ def never_heard(*moments: Moment, until: float) -> Story:
 def test_a_step_that_never_said_hello_is_lost_with_its_node() -> None:
     story = never_heard((6, Looked("n2", False)), until=11)
     assert story.times(Kill, B0)[0] == 10
-    assert story.state.avoid == {"n2"}
+    assert story.state.nodes.avoid == {"n2"}
 
 
 def test_a_step_that_is_slow_to_say_hello_on_a_node_that_answers_has_its_start_timeout() -> None:
@@ -247,7 +247,7 @@ def test_a_step_that_is_gone_before_it_said_hello_is_not_waited_for() -> None:
     answers = [(t + 0.1, Looked("n2", True, ())) for t in range(5, 40, 2)]
     story = never_heard(*answers, until=40)
     assert 20 <= story.times(Kill, B0)[0] <= 22
-    assert story.state.avoid == frozenset()
+    assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_lighthouse_that_is_stopped_or_stands_still_is_replaced() -> None:
@@ -277,7 +277,7 @@ def test_a_group_of_two_nodes_is_brought_down_when_one_of_them_is_lost() -> None
     lost = [(8, Looked("n4", False)), (12.2, Ended(B0, 137))]
     story = play(*merged(started, beats({LIGHT0: 30, A0: 30, B0: 30}), other, lost), config=wide)
     assert story.times(Kill, B0) == [12]
-    assert story.state.avoid == {"n4"}
+    assert story.state.nodes.avoid == {"n4"}
     assert story.all(Launch, since=12) == [Launch(B1, 1, Place(("n3", "n5")))]
 
 
@@ -303,12 +303,12 @@ def test_all_other_nodes_silent_at_once_is_rather_our_own_network() -> None:
     story = four({"n2": 20, "n3": 20, "n4": 20})
     assert {probe.node for probe in story.all(Probe)} == {"n2", "n3", "n4"}
     assert story.ids(Kill) == []
-    assert story.state.avoid == frozenset()
+    assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_few_silent_nodes_are_lost_while_another_is_heard() -> None:
     story = four({"n2": 20, "n3": 20})
-    assert story.state.avoid == {"n2", "n3"}
+    assert story.state.nodes.avoid == {"n2", "n3"}
 
 
 def test_on_this_machine_no_node_is_excluded() -> None:
@@ -316,7 +316,7 @@ def test_on_this_machine_no_node_is_excluded() -> None:
         (26, Looked("n2", False)), (30.2, Ended(B0, 137)), until=31, settings=listening(cluster={"kind": "local"})
     )
     assert story.records("step_exited")[0]["cause"] == "node_lost"
-    assert (story.state.avoid, story.state.returning) == (frozenset(), ())
+    assert (story.state.nodes.avoid, story.state.nodes.returning) == (frozenset(), ())
     assert story.all(Launch, since=30) == [Launch(B1, 1, Place(("n2",)))]
 
 
@@ -343,19 +343,19 @@ def test_a_node_on_which_a_step_can_be_started_again_is_used_again() -> None:
     story = lost_b((45.5, Looked("n2", True, ())), until=46)
     assert [(r["node"]) for r in story.records("node_restored")] == ["n2"]
     assert story.all(Launch, since=45) == [Launch(B1, 1, Place(("n2",)))]
-    assert (story.state.avoid, story.state.returning) == (frozenset(), ())
+    assert (story.state.nodes.avoid, story.state.nodes.returning) == (frozenset(), ())
 
 
 def test_a_node_that_still_does_not_answer_stays_out() -> None:
     story = lost_b((46, Looked("n2", False)), until=50)
-    assert story.state.avoid == {"n2"}
-    assert [back.looks for back in story.state.returning] == [1]
+    assert story.state.nodes.avoid == {"n2"}
+    assert [back.looks for back in story.state.nodes.returning] == [1]
 
 
 def test_a_node_that_slurm_has_taken_out_of_the_job_is_not_waited_for() -> None:
     story = lost_b((31, NodesLeft(("n1",))), (32, Looked("n2", True, ())), until=400)
-    assert story.state.returning == ()
-    assert story.state.avoid == {"n2"}
+    assert story.state.nodes.returning == ()
+    assert story.state.nodes.avoid == {"n2"}
     assert story.records("node_restored") == []
     assert len(story.records("node_excluded")) == 1
 
@@ -369,4 +369,4 @@ def test_a_node_that_slurm_takes_away_is_excluded_once_and_says_so() -> None:
     story = play(*STARTED, (30, NodesLeft(("n1", "n2"))), (31, NodesLeft(("n1", "n2"))))
     (excluded,) = story.records("node_excluded")
     assert excluded["node"] == "n3"
-    assert story.state.returning == ()
+    assert story.state.nodes.returning == ()

@@ -29,7 +29,7 @@ def state_of(
     for letter, (place, phase) in groups.items():
         units["ABCD".index(letter)] = replace(units["ABCD".index(letter)], place=place, phase=phase, attempt=0)
     waiting = [
-        replace(unit, place=place, phase=Phase.RUNNING, attempt=0, hosts=place.nodes)
+        replace(unit, place=place, phase=Phase.RUNNING, attempt=0, current=replace(unit.current, hosts=place.nodes))
         for unit, place in zip(state.standbys, standbys, strict=False)
     ]
     rest = state.standbys[len(waiting) :]
@@ -39,7 +39,7 @@ def state_of(
         groups=tuple(units),
         standbys=(*waiting, *rest),
         allocation=allocation,
-        avoid=frozenset(avoid.split()),
+        nodes=replace(state.nodes, avoid=frozenset(avoid.split())),
     )
 
 
@@ -153,5 +153,6 @@ def test_one_that_is_not_ready_is_not_picked(phase: Phase) -> None:
 
 
 def test_one_on_a_node_that_has_just_fallen_silent_is_not_picked() -> None:
-    state = replace(state_of(warm(), 3, {"A": waits("n1")}, [at("n3")]), looks=(Look("n3", 20.0, 25.0),))
+    base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
+    state = replace(base, nodes=replace(base.nodes, looks=(Look("n3", 20.0, 25.0),)))
     assert pick(state, state.groups[0], warm()) is None

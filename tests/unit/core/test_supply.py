@@ -122,7 +122,7 @@ def test_each_group_is_launched_in_its_job_as_soon_as_that_runs() -> None:
 def test_a_pilot_that_says_itself_that_it_runs_is_believed_and_others_are_not_gone_for_it() -> None:
     story = play(*ASKED_FOR, (1.0, JobsSeen((pilot("90_1", "n2"),), 1.0, whole=False)), config=ARRAY)
     assert story.ids(Launch)[1:] == [A0]
-    assert [job.name for job in story.state.jobs if job.alive] == ["90_0", "90_1"]
+    assert [job.name for job in story.state.job_pool.jobs if job.alive] == ["90_0", "90_1"]
 
 
 def test_the_end_of_a_job_is_told_when_it_becomes_known_and_when_it_is_moved() -> None:
@@ -221,14 +221,14 @@ def test_a_job_whose_end_takes_a_while_is_lost_once_and_takes_its_group_down() -
     assert story.all(Kill) == [Kill(B0, stuck=True)]
     story.turn(20, [seen(19.9, pilot("90_0", "n1"), end)])
     assert [r["reason"] for r in story.records("allocation_lost")] == ["Slurm job CANCELLED"]
-    assert story.state.jobs[-1].nodes == ()
+    assert story.state.job_pool.jobs[-1].nodes == ()
 
 
 def test_while_a_job_hangs_in_its_end_slurm_is_not_asked_every_two_seconds_for_ever() -> None:
     ending = over("90_1", "COMPLETING")
     moments: list[Moment] = [(t, seen(t - 0.1, pilot("90_0", "n1"), ending)) for t in range(12, 112, 2)]
     story = play(*AT_WORK, *moments, config=ARRAY)
-    assert story.state.next_poll == 110 + ARRAY.cluster.poll_s
+    assert story.state.job_pool.next_poll == 110 + ARRAY.cluster.poll_s
 
 
 def test_a_lost_node_brings_a_fresh_job_that_does_not_get_it_and_the_old_one_is_given_back() -> None:
@@ -409,7 +409,7 @@ def test_each_range_of_groups_has_its_own_jobs() -> None:
 def test_in_steady_state_slurm_is_asked_every_poll_s() -> None:
     story = play(*AT_WORK, config=ARRAY)
     for _ in range(5):
-        story.wait(story.state.next_poll + 0.01)
+        story.wait(story.state.job_pool.next_poll + 0.01)
         story.turn(story.now + 0.1, [seen(story.now, *BOTH)])
     times = asked_at(story)[-5:]
     assert [round(b - a) for a, b in itertools.pairwise(times)] == [15] * 4
@@ -418,16 +418,16 @@ def test_in_steady_state_slurm_is_asked_every_poll_s() -> None:
 @pytest.mark.parametrize(("took_s", "wait"), [(0.01, 15.0), (2.0, 40.0), (60.0, 300.0)])
 def test_a_slow_slurmctld_is_asked_more_rarely(took_s: float, wait: float) -> None:
     story = play(*AT_WORK, (20, seen(19.9 - took_s, *BOTH, took_s=took_s)), config=ARRAY)
-    assert story.state.next_poll == 20 + wait
+    assert story.state.job_pool.next_poll == 20 + wait
 
 
 def test_one_that_does_not_answer_is_asked_more_and_more_rarely() -> None:
     story = play(*AT_WORK, config=ARRAY)
     gaps = []
     for _ in range(6):
-        story.wait(story.state.next_poll + 0.01)
+        story.wait(story.state.job_pool.next_poll + 0.01)
         story.turn(story.now + 5, [JobsUnknown(5.0)])
-        gaps.append(story.state.next_poll - story.now)
+        gaps.append(story.state.job_pool.next_poll - story.now)
     assert gaps[0] >= 15
     assert max(gaps) <= 300
     assert story.phases() == [Phase.RUNNING] * 2  # nobody is judged for it
@@ -590,7 +590,7 @@ def test_a_job_that_is_first_seen_running_is_granted_and_has_a_beginning_and_an_
     story = play((0, NO_NODES), (5, seen(4.9, pilot("90_0", "n1", ends=1000.0))), config=ARRAY)
     (granted_,) = story.records("allocation_granted")
     assert (granted_["allocation"], granted_["nodes"], granted_["ends"]) == ("90_0", ["n1"], 1000.0)
-    (one,) = story.state.jobs
+    (one,) = story.state.job_pool.jobs
     assert (one.began, one.ends) == (5, 1000.0)
 
 

@@ -1,0 +1,87 @@
+"""Journal lines as types: what is written is read back, and lines of other versions stay readable."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from ftslurm.protocol.records import (
+    EVENTS,
+    JournalEvent,
+    NodeExcluded,
+    Progress,
+    RunFinished,
+    StepExited,
+    UnknownEvent,
+)
+from ftslurm.run.journal_lines import UNKNOWN, read
+
+EXITED = StepExited(
+    unit="group-0001",
+    group=1,
+    attempt=2,
+    code=None,
+    signal=9,
+    cause="killed",
+    node="n2",
+    rank=0,
+    error=None,
+    step=40,
+    launched=True,
+    healthy_s=12.5,
+    noticed=1790000000.25,
+    away_since=None,
+    evidence=("rank 0: signal 9",),
+    traceback=None,
+    phases={"detect": 0.03, "wait": None},
+)
+
+
+def line(record: JournalEvent) -> dict[str, object]:
+    value = json.loads(json.dumps({"seq": 1, "time": 2.0, "event": record.event} | record.to_fields()))
+    assert isinstance(value, dict)
+    return value
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        EXITED,
+        Progress(group=3, attempt=0, step=7, committed=1, gap_s=0.5),
+        NodeExcluded(node="n1", reason="lost"),
+        RunFinished(outcome="failed", reason="", steps=None, restarts=0),
+    ],
+)
+def test_a_record_is_read_as_it_was_written(record: JournalEvent) -> None:
+    assert read(line(record)) == record
+
+
+def test_fields_with_a_default_are_left_out_and_null_fields_are_written() -> None:
+    assert "with_job" not in EXITED.to_fields()
+    assert EXITED.to_fields()["code"] is None
+    assert list(NodeExcluded(node="n1", group=2, reason="x").to_fields()) == ["node", "group", "reason"]
+
+
+def test_a_field_of_a_wrong_type_reads_like_a_missing_one() -> None:
+    found = read(line(EXITED) | {"signal": "nine", "evidence": "none", "noticed": True, "cause": 7})
+    assert isinstance(found, StepExited)
+    assert (found.signal, found.evidence, found.noticed, found.cause) == (None, (), None, "")
+    assert found.unit == "group-0001"
+
+
+@pytest.mark.parametrize(
+    "other", [{}, {"event": "of_the_future"}, {"event": ["x"]}, {"event": "progress", "group": -1}, {"event": ""}]
+)
+def test_a_line_that_is_not_known_or_lacks_its_key_is_an_unknown_event(other: dict[str, object]) -> None:
+    assert read(other) is UNKNOWN
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert read(line(EXITED) | {"of_the_future": 1}) == EXITED
+
+
+def test_every_record_is_a_member_of_the_union_and_has_a_name_of_its_own() -> None:
+    assert {*EVENTS, UnknownEvent} == set(get_args(JournalEvent))
+    assert len({record.event for record in EVENTS}) == len(EVENTS)

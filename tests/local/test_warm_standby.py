@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "worker"))
 from guarded import Step, step
 
 TOY = Path(__file__).parents[1] / "scripts" / "toy.py"

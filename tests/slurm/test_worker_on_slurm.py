@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, processes_in
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "worker"))
 from guarded import Step, step
 
 from ftslurm.guard import processes

@@ -1,6 +1,6 @@
 """The state machine, as histories: what happened, and what was done about it.
 
-Every decision of every history is also asked twice, and its records have to come first: see history.Story.turn.
+Every decision of every history is also asked twice, and its records have to come first: see histories.Story.turn.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from history import (
+from histories import (
     A0,
     A1,
     A2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from history import (
+from histories import (
     A0,
     B0,
     B1,

@@ -13,9 +13,9 @@ import math
 import random
 from collections import Counter, defaultdict
 
-import history
+import histories
 import pytest
-from history import CHECKPOINT, FOREIGN, Story
+from histories import CHECKPOINT, FOREIGN, Story
 
 from ftslurm.config.schema import Fault, nodes_needed
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
@@ -70,7 +70,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
-        self.config = config = history.config()
+        self.config = config = histories.config()
         groups = config.groups
         groups.count, groups.nodes, groups.workers = dice.randint(1, 4), dice.randint(1, 2), dice.randint(1, 2)
         groups.min, groups.per_node = dice.randint(1, groups.count), dice.randint(1, groups.count)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from fuzz import DEEP, NUMBERS, TEXTS, VALUES, spoilt, tried
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,0 +1,147 @@
+"""An error in the handling of one message: dropped and recorded, and everything else is still done."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import example_journal as example
+import histories
+import pytest
+from histories import A0, B0, RUNNING, play, stepped
+
+from ftslurm.controller.mishaps import EVERY_S, Mishaps, decide, described
+from ftslurm.core import rules as core
+from ftslurm.core.reduce import observe
+from ftslurm.core.state.actions import Record
+from ftslurm.core.state.events import Warned
+from ftslurm.launchers.background import Answered
+from ftslurm.launchers.step_processes import Complained, Gone, News, Said
+from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.run.leadership import Superseded
+
+
+@dataclass
+class Told:
+    """Mishaps whose records and clock a test has at hand."""
+
+    now: float = 0.0
+    records: list[dict[str, object]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.mishaps = Mishaps(
+            lambda event, **fields: self.records.append({"event": event, **fields}), lambda: self.now
+        )
+
+    def fails(self, error: Exception) -> None:
+        with self.mishaps.survived("a message of group-0000/0", {"type": "x"}):
+            raise error
+
+
+@pytest.fixture
+def bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in the core: a warning of this text cannot be handled."""
+
+    def broken(state, event, now, config):
+        if isinstance(event, Warned) and event.text == "poison":
+            raise IndexError("tuple index out of range")
+        return observe(state, event, now, config)
+
+    monkeypatch.setattr(core, "observe", broken)
+
+
+def test_an_error_is_recorded_with_what_it_was_about(caplog: pytest.LogCaptureFixture) -> None:
+    told = Told()
+    with caplog.at_level(logging.ERROR):
+        told.fails(KeyError("task"))
+    assert told.records == [
+        {"event": "controller_error", "where": "a message of group-0000/0", "error": "KeyError: 'task'"}
+    ]
+    assert "Traceback" in caplog.text
+
+
+def test_the_same_error_is_recorded_once_a_minute_and_another_at_once() -> None:
+    told = Told()
+    for told.now in (0.0, 1.0, EVERY_S - 1):
+        told.fails(KeyError("task"))
+    assert len(told.records) == 1
+    told.fails(TypeError("x"))
+    assert len(told.records) == 2
+    told.now = EVERY_S
+    told.fails(KeyError("other"))
+    assert len(told.records) == 3
+
+
+def test_a_long_error_is_cut() -> None:
+    told = Told()
+    told.fails(ValueError("x" * 100_000))
+    assert len(str(told.records[0]["error"])) < 1000
+
+
+@pytest.mark.parametrize("end", [Superseded(), KeyboardInterrupt(), SystemExit(1)])
+def test_what_ends_the_controller_on_purpose_still_does(end: BaseException) -> None:
+    with pytest.raises(type(end)), Told().mishaps.survived("a message", None):
+        raise end
+
+
+@pytest.mark.usefixtures("bug")
+def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
+    told, story = Told(), play(*RUNNING)
+    events = [stepped(A0, 11), Warned(A0, "poison"), stepped(B0, 12), Warned(B0, "sound")]
+    state, actions = decide(story.state, events, 21.0, story.config, told.mishaps)
+    assert (state.groups[0].current.step, state.groups[1].current.step, state.lineage.step) == (11, 12, 12)
+    assert state.warnings == {"sound"}
+    assert [action.event for action in actions if isinstance(action, Record)] == ["progress", "progress", "warning"]
+    (record,) = told.records
+    assert (record["where"], record["error"]) == ("an event (Warned)", "IndexError: tuple index out of range")
+
+
+def test_without_an_error_all_events_are_decided_on_together() -> None:
+    told, story = Told(), play(*RUNNING)
+    events = [stepped(A0, 11), stepped(B0, 12)]
+    decided = decide(story.state, events, 21.0, story.config, told.mishaps)
+    assert decided == core.decide(story.state, events, 21.0, story.config)
+    assert told.records == []
+
+
+def test_a_rule_that_fails_on_the_state_alone_ends_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(state, now, config):
+        raise ZeroDivisionError
+
+    told, story = Told(), play(*RUNNING)
+    monkeypatch.setattr(core, "RULES", (*core.RULES, broken))
+    with pytest.raises(ZeroDivisionError):
+        decide(story.state, [stepped(A0, 11)], 21.0, story.config, told.mishaps)
+    assert told.records == []
+
+
+def test_a_run_that_cannot_begin_ends_with_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(core, "observe", broken)
+    config = histories.config()
+    with pytest.raises(ZeroDivisionError):
+        decide(core.begin(config), [histories.granted(2)], 0.0, config, Told().mishaps)
+
+
+@pytest.mark.parametrize(
+    ("news", "words"),
+    [
+        (Said(A0, {}), "a message of group-0000/0"),
+        (Complained(A0, "x"), "a line of the launcher of group-0000/0"),
+        (Gone(A0, (1,), killed=False), "the end of group-0000/0"),
+        (Answered("nodes", 0, ""), "an answer of Slurm's (nodes)"),
+    ],
+)
+def test_the_error_says_what_was_being_handled(news: News, words: str) -> None:
+    assert described(news) == words
+
+
+def test_people_read_of_the_error_in_status_and_in_the_lines() -> None:
+    line = example.event(9.0, "controller_error", where="a message of group-0000/0", error="KeyError: 'x'")
+    status = fold(fold(RunStatus(), example.started()), line)
+    (warning,) = status.warnings
+    assert warning == describe(line, status)
+    assert "in the handling of a message of group-0000/0, which is dropped; the run goes on: KeyError: 'x'" in warning

@@ -1,0 +1,157 @@
+"""Drills in the life of a run: what is done to whom, what is written down, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from histories import (
+    A0,
+    A1,
+    B0,
+    C0,
+    LIGHT0,
+    RUNNING,
+    STARTED,
+    Story,
+    config,
+    finished,
+    granted,
+    killed,
+    play,
+    ready,
+    stop,
+)
+
+from ftslurm.config.schema import Fault
+from ftslurm.config.validate import FAULTS
+from ftslurm.core.groups import drill_plan
+from ftslurm.core.rules import deadline
+from ftslurm.core.state.actions import Action, Cancel, Inject
+from ftslurm.core.state.events import InjectAsked, InjectRefused
+
+
+def asked(fault: str, group: int | None = None, rank: int = 0) -> InjectAsked:
+    return InjectAsked(fault, group, rank, "ann")
+
+
+def acts(story: Story) -> list[Action]:
+    return [action for _, action in story.done if isinstance(action, Inject | Cancel)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_has_its_action_and_its_record(fault: str) -> None:
+    story = play(*RUNNING, (30, asked(fault, 1)))
+    expected: dict[str, Action] = {"cancel": Cancel(B0), "lighthouse": Inject(LIGHT0, 0, "kill")}
+    assert acts(story) == [expected.get(fault, Inject(B0, 0, fault))]
+    (done,) = story.records("fault_injected")
+    at_group = {"group": 1, "attempt": 0, "node": "n2", "step": 10}
+    at_lighthouse = {"group": None, "attempt": 0, "step": None}
+    known = at_lighthouse if fault == "lighthouse" else at_group
+    assert (known | {"kind": fault, "rank": 0, "by": "ann", "reason": None}).items() <= done.items()
+    (command,) = story.records("command")
+    assert command == {"what": f"inject {fault}", "by": "ann", "group": 1, "rank": 0}
+
+
+def test_without_a_group_the_first_that_runs_is_taken() -> None:
+    assert acts(play(*RUNNING, (30, asked("kill")))) == [Inject(A0, 0, "kill")]
+    assert acts(play(*RUNNING, (30, killed(A0)), (30.1, asked("kill")))) == [Inject(B0, 0, "kill")]
+
+
+def test_the_rank_is_found_where_slurm_has_put_it() -> None:
+    wide = config(groups={"nodes": 2, "workers": 2})
+    up = (2, ready(A0, "n1", "n2", "n1", "n2"), ready(B0, "n3", "n4", "n3", "n4"))
+    story = play((0, granted(4)), STARTED[1], up, STARTED[3], (30, asked("kill", 0, 1)), config=wide)
+    assert acts(story) == [Inject(A0, 2, "kill")]  # task 2 is rank 1: the second on n1
+    assert story.records("fault_injected")[0]["node"] == "n1"
+
+
+@pytest.mark.parametrize(
+    ("before", "drill", "reason"),
+    [
+        pytest.param([], asked("kill", 7), "group 7 does not run", id="no such group"),
+        pytest.param([(29, killed(B0))], asked("kill", 1), "group 1 does not run", id="a group that is starting"),
+        pytest.param([(29, finished(B0))], asked("kill", 1), "group 1 does not run", id="a group that has finished"),
+        pytest.param([(29, killed(A0), killed(B0))], asked("kill"), "no group runs", id="nobody"),
+        pytest.param([], asked("kill", 1, 5), "it has no rank 5", id="no such rank"),
+        pytest.param([], asked("kill", 1, -1), "it has no rank -1", id="a rank below 0"),
+        pytest.param([(29, killed(LIGHT0))], asked("lighthouse"), "lighthouse does not run", id="no Lighthouse"),
+        pytest.param([(29, stop())], asked("kill", 1), "group 1 does not run", id="the run is ending"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_says_why(before: list[Any], drill: InjectAsked, reason: str) -> None:
+    story = play(*RUNNING, *before, (30, drill))
+    assert acts(story) == []
+    assert [refused["reason"] for refused in story.records("fault_refused")] == [reason]
+    assert story.records("fault_injected") == []
+
+
+def test_before_the_run_has_nodes_a_drill_is_refused() -> None:
+    assert [r["reason"] for r in play((0, asked("kill"))).records("fault_refused")] == ["no group runs"]
+
+
+def test_a_worker_that_could_not_do_it_is_believed_and_later_failures_are_not_put_down_to_it() -> None:
+    story = play(
+        *RUNNING, (30, asked("node", 1)), (30.1, InjectRefused(B0, 0, "node", "not permitted")), (31, killed(B0))
+    )
+    (refused,) = story.records("fault_refused")
+    assert refused == {"kind": "node", "group": 1, "rank": 0, "reason": "not permitted"}
+    assert story.state.groups[1].marks.detect_s is None
+
+
+def test_the_lighthouse_is_drilled_when_the_groups_step_says_so() -> None:
+    settings = config(faults={"plan": [Fault(kind="lighthouse", group=0, at=5)]})
+    assert acts(play(*RUNNING, config=settings)) == [Inject(LIGHT0, 0, "kill")]
+
+
+def test_two_faults_of_one_step_are_both_done() -> None:
+    settings = config(faults={"plan": [Fault(group=0, at=5), Fault(group=1, at=5), Fault(kind="lighthouse", at=5)]})
+    assert acts(play(*RUNNING, config=settings)) == [
+        Inject(A0, 0, "kill"),
+        Inject(LIGHT0, 0, "kill"),
+        Inject(B0, 0, "kill"),
+    ]
+
+
+# --- the random stream -----------------------------------------------------------------------------------------------
+
+RANDOM = config(faults={"mean_s": 20.0, "kinds": ["stop", "hang"], "seed": 3, "count": 4})
+
+
+def due() -> list[float]:
+    found = [drill_plan.stream(RANDOM, index) for index in range(4)]
+    return [5 + drill.after_s for drill in found if drill is not None]  # the first step is committed at 5
+
+
+def test_random_faults_come_when_they_are_due_counted_from_the_first_step() -> None:
+    story = play(*RUNNING[:-1], (500,), config=RANDOM)
+    assert [time for time, action in story.done if isinstance(action, Inject)] == due()
+    assert len(story.records("fault_injected")) == 4  # no more than faults.count
+    assert {record["by"] for record in story.records("fault_injected")} == {"faults.mean_s"}
+
+
+def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None:
+    before = play(*STARTED, config=RANDOM)
+    assert deadline(before.state, 3, RANDOM) is None
+    after = play(*RUNNING[:-1], config=RANDOM)
+    assert deadline(after.state, 5, RANDOM) == due()[0]
+
+
+def test_those_that_were_missed_by_a_late_controller_are_made_up_for() -> None:
+    story = play(*RUNNING[:-1], config=RANDOM)
+    story.turn(400, [])
+    assert len(story.all(Inject)) == 4
+
+
+def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
+    policy = config(faults={"mean_s": 20.0, "count": 4}, restart={"policy": "never"}, groups={"min": 1})
+    story = play(*RUNNING[:-1], (6, killed(A0)), (500,), config=policy)
+    assert len(story.records("fault_injected")) + len(story.records("fault_refused")) == 4
+    assert all(record["group"] == 0 for record in story.records("fault_refused"))
+    assert A1 not in {action.id for action in story.all(Inject)}
+
+
+def test_the_stream_ends_with_the_run() -> None:
+    story = play(*RUNNING[:-1], (5.5, stop()), (500,), config=RANDOM)
+    assert story.all(Inject) == []
+    assert C0 not in {action.id for action in story.all(Cancel)}

@@ -1,0 +1,240 @@
+"""Which nodes a group gets: tables, and two properties over many small allocations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from histories import (
+    A0,
+    A1,
+    B0,
+    B1,
+    B2,
+    C0,
+    LIGHT0,
+    RUNNING,
+    URL,
+    config,
+    granted,
+    killed,
+    node_lost,
+    play,
+    ready,
+    stepped,
+    store,
+)
+
+from ftslurm.config.schema import Config, nodes_needed
+from ftslurm.core.groups.placement import place, suspect
+from ftslurm.core.state.actions import Kill, Launch, Probe
+from ftslurm.core.state.events import LighthouseUp, NodesLeft, NodeState
+from ftslurm.core.state.model import Allocation, Cause, Exit, Place
+
+
+def nodes(count: int) -> Allocation:
+    return Allocation("7", tuple(f"n{i + 1}" for i in range(count)))
+
+
+def at(*names: str, slot: int = 0) -> Place:
+    return Place(names, slot)
+
+
+@pytest.mark.parametrize(
+    ("size", "have", "taken", "avoid", "expected"),
+    [
+        pytest.param(1, 3, [], "", at("n1"), id="the first node of an empty allocation"),
+        pytest.param(1, 3, [at("n1")], "", at("n2"), id="the next free one"),
+        pytest.param(1, 3, [at("n1"), at("n3")], "", at("n2"), id="a gap is filled before later nodes"),
+        pytest.param(2, 5, [at("n2")], "", at("n3", "n4"), id="neighbours rather than earlier nodes"),
+        pytest.param(2, 5, [at("n2"), at("n4")], "", at("n1", "n3"), id="the nearest where there are no neighbours"),
+        pytest.param(3, 7, [at("n2"), at("n6")], "", at("n3", "n4", "n5"), id="three in a row"),
+        pytest.param(1, 3, [], "n1", at("n2"), id="a lost node is passed over"),
+        pytest.param(2, 4, [], "n2", at("n3", "n4"), id="neighbours beyond a lost node"),
+        pytest.param(1, 2, [at("n1"), at("n2")], "", None, id="full"),
+        pytest.param(1, 2, [at("n1")], "n2", None, id="what is not taken is lost"),
+        pytest.param(3, 2, [], "", None, id="larger than the allocation"),
+        pytest.param(2, 3, [at("n2")], "n3", None, id="one node free, two needed"),
+    ],
+)
+def test_a_group_gets(size: int, have: int, taken: list[Place], avoid: str, expected: Place | None) -> None:
+    assert place(size, 1, [nodes(have)], taken, frozenset(avoid.split())) == expected
+
+
+@pytest.mark.parametrize(
+    ("size", "have", "taken", "expected"),
+    [
+        pytest.param(1, 2, [], at("n1"), id="the first slot first"),
+        pytest.param(1, 2, [at("n1")], at("n1", slot=1), id="a node is filled up before the next is begun"),
+        pytest.param(1, 2, [at("n1", slot=1)], at("n1"), id="a slot that became free"),
+        pytest.param(1, 2, [at("n1"), at("n1", slot=1)], at("n2"), id="the next node once the first is full"),
+        pytest.param(2, 4, [at("n1", "n2")], at("n1", "n2", slot=1), id="the same slot on both nodes"),
+        pytest.param(2, 2, [at("n1"), at("n2", slot=1)], None, id="free slots of different numbers do not add up"),
+    ],
+)
+def test_two_groups_that_share_nodes_have_slots_of_their_own(
+    size: int, have: int, taken: list[Place], expected: Place | None
+) -> None:
+    assert place(size, 2, [nodes(have)], taken, frozenset()) == expected
+
+
+@pytest.mark.parametrize(
+    ("prefer", "taken", "avoid", "expected"),
+    [
+        pytest.param(at("n3", "n4"), [], "", at("n3", "n4"), id="again where it was, though earlier nodes are free"),
+        pytest.param(at("n1", "n4"), [], "", at("n1", "n4"), id="also where it was far apart"),
+        pytest.param(at("n3", "n4"), [], "n4", at("n1", "n2"), id="elsewhere if one of its nodes is lost"),
+        pytest.param(at("n3", "n4"), [at("n4")], "", at("n1", "n2"), id="elsewhere if another group has come there"),
+        pytest.param(at("n3", "n4"), [at("n1", "n2")], "n4", at("n3", "n5"), id="its sound node and a spare one"),
+        pytest.param(at("m1", "m2"), [], "", at("n1", "n2"), id="its nodes belong to an allocation that is gone"),
+        pytest.param(at("n3"), [], "", at("n1", "n2"), id="a place of another size is no place for it"),
+    ],
+)
+def test_a_group_that_ran_before_is_placed(
+    prefer: Place, taken: list[Place], avoid: str, expected: Place | None
+) -> None:
+    assert place(2, 1, [nodes(5)], taken, frozenset(avoid.split()), prefer) == expected
+
+
+def test_whatever_is_taken_a_place_is_free_sound_and_of_the_right_size() -> None:
+    dice = random.Random(1)
+    for _ in range(300):
+        allocation, per_node, size = nodes(dice.randint(1, 6)), dice.randint(1, 3), dice.randint(1, 3)
+        spots = [Place((n,), s) for n in allocation.nodes for s in range(per_node)]
+        taken = dice.sample(spots, dice.randint(0, len(spots)))
+        avoid = frozenset(dice.sample(allocation.nodes, dice.randint(0, 1)))
+        prefer = dice.choice([None, Place(tuple(dice.sample(allocation.nodes, 1)))])
+        got = place(size, per_node, [allocation], taken, avoid, prefer)
+        free = {s: [n for n in allocation.nodes if n not in avoid and Place((n,), s) not in taken] for s in range(3)}
+        if got is None:
+            assert all(len(free[s]) < size for s in range(per_node))
+        else:
+            assert 0 <= got.slot < per_node
+            assert len(set(got.nodes)) == len(got.nodes) == size
+            assert set(got.nodes) <= set(free[got.slot])
+
+
+def test_the_nodes_that_are_asked_for_hold_every_group() -> None:
+    for count, size, per_node in itertools.product(range(1, 6), range(1, 4), range(1, 4)):
+        config = Config()
+        config.groups.count, config.groups.nodes, config.groups.per_node = count, size, min(per_node, count)
+        allocation = nodes(nodes_needed(config))
+        taken: list[Place] = []
+        for group in range(count):
+            spot = place(size, config.groups.per_node, [allocation], taken, frozenset())
+            assert spot is not None, (
+                f"group {group} of {count} ({size} nodes, {per_node} to a node): {allocation.nodes}"
+            )
+            taken.append(spot)
+
+
+# --- nodes under suspicion -------------------------------------------------------------------------------------------
+
+
+def on(node: str, time: float = 10.0, cause: Cause = Cause.KILLED, named: bool = True, launched: bool = True) -> Exit:
+    return Exit(0, time, cause, tuple(node.split()), node=node if named else None, launched=launched)
+
+
+@pytest.mark.parametrize(
+    ("exits", "suspected"),
+    [
+        pytest.param([on("n1")], None, id="one failure is chance"),
+        pytest.param([on("n1"), on("n1")], "n1", id="two on one node"),
+        pytest.param([on("n1"), on("n1"), on("n1")], "n1", id="three"),
+        pytest.param([on("n1"), on("n2")], None, id="two on different nodes"),
+        pytest.param([on("n1"), on("n1"), on("n2")], None, id="two on one node, then elsewhere too"),
+        pytest.param([on("n2", 10), on("n1", 200), on("n1", 210)], "n1", id="what is long ago is forgotten"),
+        pytest.param([on("n1", 10), on("n1", 200)], None, id="also the first of two"),
+        pytest.param([on("n1"), on("n1", cause=Cause.NODE_LOST)], None, id="a lost node is dealt with already"),
+        pytest.param(
+            [on("n1"), on("n1", cause=Cause.LIGHTHOUSE_LOST)], None, id="nor is the Lighthouse's end its fault"
+        ),
+        pytest.param([on("n1"), on("n1", cause=Cause.CANCELLED)], None, id="nor what was asked for"),
+        pytest.param([on("n1"), on("n1", cause=Cause.PREEMPTED)], None, id="nor a preemption"),
+        pytest.param([on("n1"), on("n1", launched=False)], None, id="nor a launch that never reached it"),
+        pytest.param([on("n1", cause=Cause.HANG), on("n1", cause=Cause.START_TIMEOUT)], "n1", id="hangs, slow starts"),
+        pytest.param([on("n1 n2", named=False), on("n2 n3", named=False)], "n2", id="the one that both had"),
+        pytest.param([on("n1 n2", named=False), on("n1 n2", named=False)], None, id="either of two"),
+        pytest.param([on("n1 n2", named=False), on("n2")], "n2", id="once it is named"),
+    ],
+)
+def test_of_the_nodes_of_a_group_that_keeps_failing_the_suspect_is(exits: list[Exit], suspected: str | None) -> None:
+    assert suspect(exits, 100.0) == suspected
+
+
+def test_the_node_on_which_a_group_keeps_failing_is_excluded_and_the_group_moves() -> None:
+    story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60,))
+    (excluded,) = story.records("node_excluded")
+    assert excluded == {"node": "n2", "group": 1, "reason": "group 1 failed there 2 times, and nowhere else"}
+    assert [launch.place for launch in story.all(Launch, since=30)] == [at("n2"), at("n3")]
+    assert story.all(Probe) == []  # it is not lost: nobody has to look whether it comes back
+
+
+def test_it_is_not_excluded_if_there_is_no_other_place() -> None:
+    story = play((0, granted(2)), *RUNNING[1:], (30, killed(B0)), (40, killed(B1)), (60,))
+    assert story.records("node_excluded") == []
+    assert [launch.place for launch in story.all(Launch, since=30)] == [at("n2"), at("n2")]
+
+
+def test_nor_on_this_machine_where_nodes_are_only_names() -> None:
+    local = config(cluster={"kind": "local"})
+    story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60,), config=local)
+    assert story.state.nodes.avoid == frozenset()
+
+
+def test_a_group_that_fails_elsewhere_too_clears_the_node() -> None:
+    story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (50, killed(B2)), (70,))
+    (restored,) = story.records("node_restored")
+    assert restored == {"node": "n2", "reason": "group 1 fails elsewhere too"}
+    assert (story.state.nodes.avoid, story.state.nodes.suspected) == (frozenset(), ())
+
+
+def test_a_place_that_another_group_will_come_back_to_is_no_better_place() -> None:
+    up = (
+        (0, granted(3)),
+        (1, LighthouseUp(LIGHT0, URL)),
+        (2, ready(A0), ready(B0), ready(C0)),
+        (3, store(A0), store(B0), store(C0)),
+        (5, stepped(A0, 1), stepped(B0, 1), stepped(C0, 1)),
+    )
+    fails = ((30, killed(B0)), (31, killed(A0)), (40, killed(A1)), (40.5, killed(B1)), (70,))
+    assert play(*up, *fails, config=config(groups={"count": 3})).records("node_excluded") == []
+
+
+def test_a_suspected_node_is_better_than_none() -> None:
+    story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (42, node_lost(B2, "n3")), (70,))
+    assert [record["node"] for record in story.records("node_excluded")] == ["n2", "n3"]
+    assert story.unit(B0).place == Place(("n2",))
+    assert story.records("node_restored") == [{"node": "n2", "reason": "no other node is free"}]
+
+
+def test_a_lost_node_elsewhere_does_not_clear_it() -> None:
+    story = play((0, granted(4)), *RUNNING[1:], (30, killed(B0)), (40, killed(B1)), (50, node_lost(B2, "n3")), (70,))
+    assert story.state.nodes.avoid == {"n2", "n3"}
+
+
+def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
+    gone = (45, NodesLeft(("n1", "n3")))
+    story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), gone, (50, killed(B2)), (70,))
+    assert story.records("node_restored") == []
+    assert story.state.nodes.avoid == {"n2"}
+
+
+def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:
+    told = (30, NodeState("n2", "draining", "maintenance"))
+    elsewhere = play(*RUNNING, told, (40, killed(B0)), (60,))
+    assert elsewhere.unit(B0).place == Place(("n3",))
+    assert elsewhere.records("node_shunned") == [{"node": "n2", "reason": "Slurm says draining: maintenance"}]
+    only = play((0, granted(2)), *RUNNING[1:], told, (40, killed(B0)), (60,))
+    assert only.unit(B0).place == Place(("n2",))
+    again = play(*RUNNING, told, (35, NodeState("n2", "mixed", "none")), (40, killed(B0)), (60,))
+    assert again.unit(B0).place == Place(("n2",))
+
+
+@pytest.mark.parametrize(("word", "unfit"), [("down*", True), ("fail", True), ("mixed", False), ("idle", False)])
+def test_nodes_that_slurm_finds_unfit_are_excluded_and_others_are_not(word: str, unfit: bool) -> None:
+    story = play(*RUNNING, (30, NodeState("n2", word, "disk")), (31, NodeState("n2", word, "disk")))
+    reasons = [record["reason"] for record in story.records("node_excluded")]
+    assert reasons == ([f"Slurm says {word}: disk"] if unfit else [])
+    assert story.ids(Kill) == []  # what runs there may go on

@@ -1,0 +1,209 @@
+"""Does a unit run again, and when? A table: exit times in, the answer out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from histories import (
+    A0,
+    A1,
+    A2,
+    B0,
+    B1,
+    LIGHT0,
+    RUNNING,
+    STARTED,
+    URL,
+    config,
+    granted,
+    killed,
+    play,
+    raised,
+    ready,
+    stepped,
+    store,
+)
+
+from ftslurm.config.schema import RestartConfig
+from ftslurm.core.groups.placement import suspect
+from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, unexplained, wait
+from ftslurm.core.state.events import LighthouseUp, NodesLeft
+from ftslurm.core.state.model import Cause, Exit
+
+PATIENCE_S = 60.0
+CONFIG = RestartConfig(max_per_group=3, window_s=100.0, backoff_s=2.0, backoff_max_s=5.0)
+
+
+def exits(*times: float, cause: Cause = Cause.KILLED) -> list[Exit]:
+    return [Exit(n, time, cause, ("n1",)) for n, time in enumerate(times)]
+
+
+@pytest.mark.parametrize(
+    ("times", "restart_at"),
+    [
+        ([10], 10),  # the first failure is answered at once
+        ([10, 20], 22),  # the second after backoff_s
+        ([10, 20, 30], 34),  # each later one after twice the wait before it
+        ([10, 109.9], 111.9),  # still within window_s
+        ([10, 110], 110),  # the one of 100 s ago is forgotten
+        ([10, 20, 30, 40, 400], 400),
+    ],
+)
+def test_the_next_attempt_comes_at(times: list[float], restart_at: float) -> None:
+    assert judge(exits(*times), CONFIG, PATIENCE_S) == RestartAt(restart_at)
+
+
+def test_more_failures_than_the_budget_within_the_window_and_the_group_is_given_up() -> None:
+    answer = judge(exits(10, 20, 30, 40), CONFIG, PATIENCE_S)
+    assert answer == GiveUp("4 failures within 100 s are more than restart.max_per_group=3 allows")
+
+
+def test_no_budget_means_that_the_first_failure_is_the_last() -> None:
+    assert isinstance(judge(exits(10), RestartConfig(max_per_group=0), PATIENCE_S), GiveUp)
+
+
+def test_the_policy_never_gives_up_at_the_first_failure_and_names_itself() -> None:
+    assert judge(exits(10), RestartConfig(policy="never"), PATIENCE_S) == GiveUp("restart.policy=never")
+
+
+@pytest.mark.parametrize("cause", [Cause.CANCELLED, Cause.TIME_LIMIT, Cause.OK])
+def test_exits_that_were_asked_for_cost_no_budget(cause: Cause) -> None:
+    assert judge([*exits(10, 11, 12, cause=cause), *exits(20)], CONFIG, PATIENCE_S) == RestartAt(20)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.START_FAILED, Cause.START_TIMEOUT, Cause.UNKNOWN],
+)
+def test_every_other_exit_is_a_failure(cause: Cause) -> None:
+    assert judge(exits(10, 20, cause=cause), CONFIG, PATIENCE_S) == RestartAt(22)
+
+
+def test_a_lost_node_counts_but_is_not_waited_for() -> None:
+    lost = exits(10, 20, 30, cause=Cause.NODE_LOST)
+    assert judge(lost, CONFIG, PATIENCE_S) == RestartAt(30)
+    assert isinstance(judge(lost, RestartConfig(max_per_group=2), PATIENCE_S), GiveUp)
+
+
+def test_an_error_that_the_loss_of_a_node_explains_a_moment_later_is_no_failure() -> None:
+    closed = replace(exits(10, cause=Cause.USER_ERROR)[0], nodes=("n1", "n2"), error="connection closed by peer")
+    lost = replace(exits(20, cause=Cause.NODE_LOST)[0], node="n1", nodes=("n1", "n2"))
+    later = replace(exits(30, cause=Cause.USER_ERROR)[0], nodes=("n2", "n3"), error="connection closed by peer")
+    assert unexplained([closed, lost, later]) == [lost, later]
+    assert suspect([closed, lost, later], 3600.0) is None
+    assert judge([closed, lost, later], CONFIG, PATIENCE_S) == RestartAt(30)
+
+
+def test_asking_twice_gives_the_same_answer() -> None:
+    history = exits(10, 20, 30)
+    assert judge(history, CONFIG, PATIENCE_S) == judge(history, CONFIG, PATIENCE_S)
+
+
+@pytest.mark.parametrize(("failures", "seconds"), [(0, 0), (1, 0), (2, 2), (3, 4), (4, 5), (5, 5), (10_000, 5)])
+def test_the_wait_after_the_nth_failure_doubles_up_to_the_longest(failures: int, seconds: float) -> None:
+    assert wait(failures, CONFIG) == seconds
+
+
+def test_no_backoff_means_no_wait_ever() -> None:
+    assert [wait(n, RestartConfig(backoff_s=0)) for n in (1, 2, 50)] == [0, 0, 0]
+
+
+def test_launches_that_reach_no_node_cost_no_budget_and_are_tried_again_for_a_while() -> None:
+    away = [Exit(n, 10.0 + 2 * n, Cause.START_FAILED, ("n1",), launched=False) for n in range(40)]
+    assert judge([*exits(5), *away[:20]], CONFIG, PATIENCE_S) == RestartAt(48 + LAUNCH_AGAIN_S)
+    assert isinstance(judge([*exits(5), *away], CONFIG, PATIENCE_S), GiveUp)  # slurmctld has been away for a minute
+    assert judge([*exits(5), *away, *exits(100)], CONFIG, PATIENCE_S) == RestartAt(102)  # the second failure of its own
+
+
+# --- attempts that were healthy for a while --------------------------------------------------------------------------
+
+BACKOFF = RestartConfig(max_per_group=10, window_s=1000.0, backoff_s=2.0, backoff_max_s=60.0)
+
+
+@pytest.mark.parametrize(
+    ("healthy", "seconds"),
+    [
+        ([0, 0, 0], 4),  # the third in a row
+        ([0, 0, 60], 0),  # healthy for backoff_max_s: as if it were the first
+        ([0, 0, 59], 4),
+        ([0, 60, 0], 2),  # the second after a healthy one
+        ([60, 0, 0], 4),  # the healthy one is the first of three
+        ([60, 60, 60], 0),
+    ],
+)
+def test_after_a_healthy_stretch_the_backoff_begins_anew(healthy: list[float], seconds: float) -> None:
+    history = [Exit(n, 100.0 * n, Cause.KILLED, ("n1",), healthy_s=h) for n, h in enumerate(healthy)]
+    assert judge(history, BACKOFF, PATIENCE_S) == RestartAt(200 + seconds)
+
+
+def test_a_healthy_attempt_that_was_asked_to_end_also_ends_the_chain() -> None:
+    fell = [Exit(n, 10.0 * n, Cause.KILLED, ("n1",)) for n in range(3)]
+    asked = Exit(3, 300.0, Cause.CANCELLED, ("n1",), healthy_s=250.0)
+    assert judge([*fell, asked], BACKOFF, PATIENCE_S) == RestartAt(300)
+
+
+# --- an error that follows the script ---------------------------------------------------------------------------------
+
+
+def error(node: str, words: str = "ValueError: x", step: int | None = 7, cause: Cause = Cause.USER_ERROR) -> Exit:
+    return Exit(0, 10.0, cause, tuple(node.split()), error=words, step=step)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "hopeless"),
+    [
+        pytest.param(error("n1"), error("n2"), True, id="the same, at the same step, elsewhere"),
+        pytest.param(error("n1", "at 0x7f01"), error("n2", "at 0x7f02"), True, id="addresses in memory do not matter"),
+        pytest.param(error("n1", step=None), error("n2", step=None), True, id="before the first step"),
+        pytest.param(error("n1"), error("n1"), False, id="on the same node"),
+        pytest.param(error("n1 n2"), error("n2 n3"), False, id="on one node that is the same"),
+        pytest.param(error("n1"), error("n2", step=8), False, id="at another step"),
+        pytest.param(error("n1"), error("n2", "ValueError: y"), False, id="another error"),
+        pytest.param(error("n1", cause=Cause.KILLED), error("n2", cause=Cause.KILLED), False, id="no error at all"),
+        pytest.param(error("n1", ""), error("n2", ""), True, id="the same silence"),
+    ],
+)
+def test_the_same_error_on_different_nodes_is_the_scripts(first: Exit, second: Exit, hopeless: bool) -> None:
+    answer = judge([first, second], BACKOFF, PATIENCE_S)
+    assert isinstance(answer, GiveUp) == hopeless
+    if isinstance(answer, GiveUp):
+        assert "on n1 and on n2: it is the script, not the node" in answer.reason
+
+
+def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -> None:
+    back = (31, ready(B1)), (32, store(B1)), (33, stepped(B1, 10))
+    lost = NodesLeft(("n1", "n3"))
+    story = play(*RUNNING, (29, lost), (30, raised(B0)), *back, (40, raised(B1)), (60,))
+    (given_up,) = story.records("group_given_up")
+    assert "it is the script, not the node" in given_up["reason"]
+
+
+# --- nobody ever starts -----------------------------------------------------------------------------------------------
+
+
+def test_groups_that_all_fail_to_start_again_and_again_end_the_run_before_their_budgets_are_used_up() -> None:
+    starts = [(t, raised(step, f"OSError: {t}", started=False)) for t, step in ((4, A0), (4.5, B0), (6, A1), (6.5, B1))]
+    story = play((0, granted(3)), *starts)
+    assert story.outcome() == "failed"
+    assert "every group failed 2 times or more before its first step" in story.reason()
+    assert [unit.attempt for unit in story.state.groups] == [1, 1]
+
+
+def test_unless_one_of_them_is_running_now() -> None:
+    fails = [(4, raised(A0, "OSError: 1", started=False)), (4.5, raised(B0, "OSError: 2", started=False))]
+    again = [(6, raised(A1, "OSError: 3", started=False)), (6.1, LighthouseUp(LIGHT0, URL))]
+    third = [(8, ready(A2)), (8.1, store(A2)), (9, raised(B1, "OSError: 4", started=False))]
+    story = play((0, granted(3)), *fails, *again, *third)
+    assert story.outcome() is None
+
+
+def test_a_group_that_has_failed_in_another_way_may_yet_start() -> None:
+    starts = [
+        (4, raised(A0, "a", started=False)),
+        (4.5, killed(B0)),
+        (6, raised(A1, "b", started=False)),
+        (7, killed(B1)),
+    ]
+    story = play(*STARTED, *starts, config=config(restart={"max_per_group": 3}))
+    assert story.outcome() is None

@@ -1,0 +1,282 @@
+"""Hangs: which group is to blame, row by row, and what is done about it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from histories import (
+    A0,
+    A1,
+    B0,
+    C0,
+    C1,
+    LIGHT0,
+    URL,
+    Moment,
+    Story,
+    config,
+    granted,
+    killed,
+    play,
+    ready,
+    stepped,
+    store,
+)
+
+from ftslurm.config.schema import Config
+from ftslurm.core.health.hangs import DUMP_S, hung, overtaken
+from ftslurm.core.rules import begin, deadline
+from ftslurm.core.state.actions import Dump, Kill, Launch, Where
+from ftslurm.core.state.events import Alive, Dumped, Ended, Event, LighthouseUp
+from ftslurm.core.state.model import Phase, Pulse, StepId
+from ftslurm.protocol.stages import Stage
+
+LIMIT = 60.0
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
+NAMES = "ABCD"
+
+
+def settings(groups: int = 3, workers: int = 1) -> Config:
+    return config(groups={"count": groups, "workers": workers}, health={"hang_after_s": LIMIT})
+
+
+def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | None], now: float = 200.0) -> str:
+    """Who is blamed at `now`, when all answer. Of each task: when it moved, to which step and stage."""
+    state = begin(settings(len(groups)))
+    units = []
+    for unit, tasks in zip(state.groups, groups, strict=True):
+        pulses = [
+            None
+            if task is None
+            else Pulse(now, [*task, "S"][3], task[1], task[2], task[0], task[0] if task[3:] == ("T",) else None)
+            for task in tasks
+        ]
+        units.append(
+            replace(
+                unit,
+                phase=Phase.RUNNING,
+                pulses=tuple(pulses),
+                current=replace(unit.current, step=9, hosts=("n1",) * len(tasks)),
+            )
+        )
+    state = replace(state, groups=tuple(units))
+    long_ago = tuple(replace(one, since=100.0) for one in overtaken(state, now, settings(len(groups))))
+    found = (
+        hung(replace(state, standstill=replace(state.standstill, overtaken=long_ago)), now, settings(len(groups)))
+        if len(groups) > 1
+        else ()
+    )
+    return " ".join(f"{NAMES[one.unit.group or 0]}{one.task}" for one in found)
+
+
+@pytest.mark.parametrize(
+    ("groups", "culprit"),
+    [
+        # Nobody hangs.
+        pytest.param([[(199, 10, ASKS)], [(180, 10, COMPUTES)]], "", id="all have moved lately"),
+        pytest.param([[(100, 10, COMPUTES)], [(101, 10, COMPUTES)], [(120, 10, COMPUTES)]], "", id="all evaluate"),
+        pytest.param([[(100, 10, COLLECTIVE)], [(130, 10, COLLECTIVE)]], "", id="all in one collective: the network?"),
+        pytest.param([[(138, 10, ASKS)], [(141, 10, COMPUTES)]], "", id="one waits for another that computes"),
+        pytest.param([[(100, 10, COMPUTES)]], "", id="nobody to compare with"),
+        pytest.param([[(100, 10, COMPUTES, "T")]], "", id="the only group is stopped"),
+        pytest.param([[(100, 10, COMPUTES)], [None]], "", id="the other has not said where it is"),
+        # One does; the others wait for it.
+        pytest.param([[(100, 10, COMPUTES)], [(100.3, 10, ASKS)], [(100.2, 10, ASKS)]], "A0", id="before the quorum"),
+        pytest.param(
+            [[(100, 10, ASKS)], [(99.9, 10, COMPUTES)]], "B0", id="it committed a moment before another asked"
+        ),
+        pytest.param([[(99.9, 10, ASKS)], [(100, 10, COMPUTES)]], "B0", id="it committed a moment after another asked"),
+        pytest.param([[(100, 10, COLLECTIVE)], [(99.9, 10, HAS_QUORUM)]], "B0", id="it has its quorum"),
+        pytest.param([[(100, 10, COLLECTIVE)], [(100.1, 10, HAS_QUORUM)]], "B0", id="and had it a moment later"),
+        pytest.param([[(103, 10, COLLECTIVE)], [(100, 10, ASKS)]], "B0", id="it asked, and does not see the answer"),
+        pytest.param([[(100, 10, VOTES)], [(100.1, 11, ASKS)]], "A0", id="it votes, and the others are a step further"),
+        # One does; the others have given it up.
+        pytest.param([[(100, 10, COLLECTIVE)], [(130, 10, ASKS)]], "A0", id="a collective timed out for the others"),
+        pytest.param([[(100, 10, COLLECTIVE)], [(140, 10, ASKS)], [(140, 10, ASKS)]], "A0", id="and they stand too"),
+        pytest.param(
+            [[(100, 10, ASKS)], [(199, 30, COLLECTIVE)], [(199, 30, VOTES)]], "A0", id="they train without it"
+        ),
+        # A stopped process needs no comparison, as long as it is one of several.
+        pytest.param([[(100, 10, COLLECTIVE)], [(101, 10, COLLECTIVE, "T")]], "B0", id="the stopped one"),
+        pytest.param([[(99, 10, COMPUTES)], [(101, 10, ASKS, "T")]], "B0", id="rather than one that only stands still"),
+        pytest.param([[(100, 1, 0, "T")], [(101, 1, 0)], [(99, 1, 0, "T")]], "A0 C0", id="two stopped at once"),
+        pytest.param([[(100, 1, 0)], [(170, 1, 0, "T")]], "", id="stopped, but only for a moment"),
+        pytest.param([[(100, 1, 0, "D")], [(100, 1, 0)]], "", id="one that waits for a disk is not stopped"),
+        # Rank by rank: siblings of the culprit wait for it in places of their own.
+        pytest.param(
+            [[(100.1, 10, VOTES), (100, 10, HAS_QUORUM)], [(100.3, 11, ASKS), (100.3, 11, ASKS)]],
+            "A1",
+            id="its sibling votes and waits for it",
+        ),
+        pytest.param(
+            [[(100, 10, COLLECTIVE), (100.1, 10, COLLECTIVE)], [(100, 10, COLLECTIVE), (99, 10, COMPUTES)]],
+            "B1",
+            id="one rank of many is behind",
+        ),
+        pytest.param([[(100, 10, ASKS), (90, 10, COMPUTES)], [(100, 10, ASKS), (90, 10, COMPUTES)]], "", id="alike"),
+    ],
+)
+def test_to_blame_is(groups: list[list[tuple[float, int, int]]], culprit: str) -> None:
+    assert blamed(*groups) == culprit
+
+
+def test_groups_that_have_not_joined_are_not_compared() -> None:
+    state = begin(settings(2))
+    running = [
+        replace(
+            u,
+            phase=Phase.RUNNING,
+            pulses=(Pulse(200, step=s, stage=s, moved=100.0),),
+            current=replace(u.current, hosts=("n1",), step=joined),
+        )
+        for u, s, joined in zip(state.groups, (1, 2), (9, None), strict=True)
+    ]
+    assert hung(replace(state, groups=tuple(running)), 200.0, settings(2)) == ()
+
+
+# --- in the life of a run ---------------------------------------------------------------------------------------------
+
+STARTED: tuple[Moment, ...] = (
+    (0, granted(4)),
+    (1, LighthouseUp(LIGHT0, URL)),
+    (2, ready(A0), ready(B0), ready(C0)),
+    (3, store(A0), store(B0), store(C0)),
+    (20, stepped(A0, 10), stepped(B0, 10), stepped(C0, 10)),
+)
+STOOD = 20.0  # C hangs right after its commit, the others ask for a quorum and wait
+
+
+def said(now: float, step: StepId, task: int = 0, stage: int | None = None, state: str = "S") -> Event:
+    here = stage if stage is not None else COMPUTES if step == C0 else ASKS
+    return Alive(step, task, now, state, step=10, stage=here, since_s=now - STOOD)
+
+
+def hanging(*moments: Moment, until: float, steps: tuple[StepId, ...] = (A0, B0, C0)) -> Story:
+    beats = [(STOOD + n, [said(STOOD + n, step) for step in steps]) for n in range(2, int(until - STOOD) + 1, 2)]
+    history = sorted([*STARTED, *beats, *moments, (until,)], key=lambda moment: moment[0])
+    return play(*history, config=settings())
+
+
+def test_while_all_move_nobody_is_asked() -> None:
+    beats = [(t, [Alive(step, 0, t, step=t, stage=1, since_s=1.0) for step in (A0, B0, C0)]) for t in range(22, 300, 2)]
+    assert play(*STARTED, *beats, config=settings()).all(Where) == []
+
+
+def test_everybody_is_asked_each_heartbeat_once_somebody_has_stood_still_for_half_the_limit() -> None:
+    story = hanging(until=STOOD + 59)
+    times = [time for time, action in story.done if action == Where(A0)]
+    assert times[0] == STOOD + LIMIT / 2
+    assert {b - a for a, b in itertools.pairwise(times)} == {2}
+    assert story.ids(Kill) == []
+    assert {action.id for action in story.all(Where)} == {A0, B0, C0}
+
+
+def test_the_next_question_is_due_also_when_nobody_says_anything() -> None:
+    story = hanging(until=STOOD + 30)
+    assert deadline(story.state, story.now, story.config) == STOOD + 32
+
+
+def test_off_by_default() -> None:
+    story = play(
+        *STARTED, *[(t, said(t, C0), said(t, A0)) for t in range(22, 400, 2)], config=config(groups={"count": 3})
+    )
+    assert story.all(Where) == []
+    assert story.ids(Kill) == []
+
+
+def test_the_culprit_is_found_after_the_limit_dumped_and_then_killed_and_the_others_are_not_touched() -> None:
+    ends = (STOOD + 64.3, Ended(C0, 137))
+    story = hanging(ends, until=STOOD + 66, steps=(A0, B0, C0))
+    (found,) = story.records("hang_found")
+    assert {"group": 2, "attempt": 0, "rank": 0, "step": 10, "stage": 0, "silent_s": 62}.items() <= found.items()
+    assert found["reason"] == "rank 0 has not moved for 62 s, computing after step 10"
+    assert story.times(Dump, C0) == [STOOD + 62]
+    assert story.times(Kill, C0) == [STOOD + 62 + DUMP_S]
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["rank"], exited["node"], exited["noticed"]) == ("hang", 0, "n3", STOOD + 62)
+    assert story.ids(Launch, since=STOOD) == [C1]
+    assert story.ids(Kill) == [C0]
+    assert story.phases() == [Phase.RUNNING, Phase.RUNNING, Phase.STARTING]
+
+
+def test_the_time_of_its_last_move_is_the_same_however_late_a_message_comes() -> None:
+    jitter = itertools.cycle((0.0, 0.03, 0.007, 0.11))
+    beats = [
+        (t, said(t, A0), said(t, B0), Alive(C0, 0, t, step=10, stage=0, since_s=t - STOOD - next(jitter)))
+        for t in range(22, 84, 2)
+    ]
+    story = play(*STARTED, *beats, (85,), config=settings())
+    assert [found["group"] for found in story.records("hang_found")] == [2]
+
+
+def test_all_that_pause_together_and_not_equally_long_are_no_hang() -> None:
+    def at(t: float, step: StepId, until: float) -> Event:
+        if t < until:
+            return Alive(step, 0, t, step=10, stage=COMPUTES, since_s=t - STOOD)
+        return Alive(step, 0, t, step=10, stage=ASKS, since_s=t - until)
+
+    ends = {A0: STOOD + 80, B0: STOOD + 95, C0: STOOD + 110}
+    beats = [(t, *[at(t, step, until) for step, until in ends.items()]) for t in range(22, 132, 2)]
+    assert play(*STARTED, *beats, config=settings()).records("hang_found") == []
+
+
+def test_once_all_stacks_are_in_the_logs_nothing_more_is_waited_for() -> None:
+    story = hanging((STOOD + 62.2, Dumped(C0, 0)), until=STOOD + 63)
+    assert story.times(Kill, C0) == [STOOD + 62.2]
+
+
+def test_all_ranks_are_waited_for() -> None:
+    wide = settings(workers=2)
+    up = [(2, ready(s, n, n)) for s, n in zip((A0, B0, C0), ("n1", "n2", "n3"), strict=True)]
+    beats = [(t, [said(t, s, task) for s in (A0, B0, C0) for task in (0, 1)]) for t in range(22, 84, 2)]
+    dumps = [(82.2, Dumped(C0, 1)), (82.6, Dumped(C0, 0)), (83,)]
+    story = play(*STARTED[:2], *up, *STARTED[3:], *beats[:-1], *beats[-1:], *dumps, config=wide)
+    assert story.times(Kill, C0) == [82.6]
+
+
+def test_a_task_that_says_nothing_more_is_silent_and_not_hung() -> None:
+    story = hanging(until=STOOD + 300, steps=(A0, B0))
+    assert story.records("hang_found") == []
+
+
+def test_old_words_are_no_evidence_as_after_a_stall_of_the_controller() -> None:
+    story = hanging(until=STOOD + 20)
+    story.turn(STOOD + 500, [])
+    assert story.records("hang_found") == []
+    story.turn(STOOD + 500.1, [Alive(s, 0, STOOD + 500.1, step=700, stage=1, since_s=0.1) for s in (A0, B0, C0)])
+    assert story.records("hang_found") == []
+
+
+def test_a_stopped_rank_is_found_by_its_state() -> None:
+    beats = [(t, said(t, A0), said(t, B0), said(t, C0, stage=ASKS, state="T")) for t in range(22, 84, 2)]
+    story = play(*STARTED, *beats, (83,), config=settings())
+    (found,) = story.records("hang_found")
+    assert found["group"] == 2
+    assert "stopped (SIGSTOP)" in found["reason"]
+
+
+def test_one_is_blamed_at_a_time_and_another_that_stood_still_as_well_gets_its_time_again() -> None:
+    beats = [(t, said(t, A0), said(t, B0, stage=COMPUTES), said(t, C0)) for t in range(22, 160, 2)]
+    story = play(*STARTED, *beats, config=settings())
+    first, second = story.records("hang_found")
+    assert {first["group"], second["group"]} == {1, 2}
+    times = [time for time, action in story.done if isinstance(action, Dump)]
+    assert times[0] == STOOD + 2 + LIMIT  # it was seen to be passed at the first heartbeat
+    assert times[1] >= times[0] + LIMIT
+
+
+def test_who_joins_again_is_compared_again() -> None:
+    again = [
+        (30, killed(A0)),
+        (31, ready(A1)),
+        (32, store(A1)),
+        (33, stepped(A1, 40), stepped(B0, 40), stepped(C0, 40)),
+    ]
+    beats = [
+        (t, *[Alive(s, 0, t, step=40, stage=int(s != A1), since_s=t - 33.0) for s in (A1, B0, C0)])
+        for t in range(34, 96, 2)
+    ]
+    story = play(*STARTED, *again, *beats, config=settings())
+    assert [found["group"] for found in story.records("hang_found")] == [0]

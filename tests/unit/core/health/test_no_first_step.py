@@ -1,0 +1,130 @@
+"""A training that takes no step: when people are told, and what is said to be the likely reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from histories import (
+    A0,
+    B0,
+    B1,
+    LIGHT0,
+    RUNNING,
+    STARTED,
+    URL,
+    Moment,
+    config,
+    finished,
+    granted,
+    killed,
+    play,
+    ready,
+    stepped,
+    store,
+)
+
+from ftslurm.config.schema import Config
+from ftslurm.core.health import first_step
+from ftslurm.core.rules import begin
+from ftslurm.core.state.events import Alive, LighthouseUp, Progressed
+from ftslurm.core.state.model import Marks, Phase, Pulse
+from ftslurm.protocol.stages import Stage
+
+COMPUTES, ASKS, HAS_QUORUM, COLLECTIVE, VOTES = Stage
+EARLY: tuple[Moment, ...] = (*STARTED, (4, Alive(A0, 0, 4.0, step=0, stage=0), Alive(B0, 0, 4.0, step=0, stage=ASKS)))
+
+
+def settings(limit_s: float = 60.0, **sections: dict[str, Any]) -> Config:
+    return config(health={"first_step_s": limit_s}, **sections)
+
+
+def told(*moments: Moment, config: Config | None = None) -> list[float]:
+    """After how many seconds people were told, each time."""
+    return [record["seconds"] for record in play(*moments, config=config or settings()).records("no_first_step")]
+
+
+def test_people_are_told_when_all_scripts_have_run_for_long_and_again_at_every_doubling() -> None:
+    story = play(*EARLY, (600,), config=settings())
+    first, *later = story.records("no_first_step")
+    assert first["seconds"] == 60
+    assert first["groups"] == [{"group": 0, "attempt": 0, "stage": None}, {"group": 1, "attempt": 0, "stage": ASKS}]
+    assert [record["seconds"] for record in later] == [120, 240, 480]
+    assert story.outcome() is None  # nothing is ended
+
+
+@pytest.mark.parametrize(
+    ("moments", "config_"),
+    [
+        pytest.param((*RUNNING, (600,)), settings(), id="they train"),
+        pytest.param((*EARLY, (60, stepped(A0, 1)), (600,)), settings(), id="the first step came in time"),
+        pytest.param((*EARLY, (600,)), settings(0.0), id="it is off"),
+        pytest.param((*EARLY, (600,)), settings(lighthouse={"kind": "none"}), id="no quorum, no steps"),
+        pytest.param((*EARLY, (30, finished(A0)), (600,)), settings(), id="one had nothing to do"),
+        pytest.param((*STARTED[:3], (600,)), settings(), id="they are not ready yet"),
+        pytest.param((*RUNNING, (30, killed(B0)), (31, ready(B1)), (32, store(B1)), (600,)), settings(), id="heals"),
+    ],
+)
+def test_nobody_is_told_when(moments: tuple[Moment, ...], config_: Config) -> None:
+    assert told(*moments, config=config_) == []
+
+
+def test_the_time_goes_on_while_a_group_fails_and_comes_back() -> None:
+    again = ((50, killed(B0)), (51, ready(B1)), (52, store(B1)))
+    assert told(*EARLY, *again, (70,)) == [60]
+
+
+def test_a_full_restart_begins_the_time_anew() -> None:
+    saved = {"on_state_loss": "checkpoint"}
+    story = play(*RUNNING, (30, killed(A0), killed(B0)), (200,), config=settings(restart=saved))
+    assert story.state.stepless is None
+
+
+def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = False, seen: bool = False) -> str:
+    """The reason for groups at these steps and stages, with so many aborted steps each."""
+    made = settings(groups={"count": len(doing), "min": least})
+    units = []
+    for unit, place in zip(begin(made).groups, doing, strict=True):
+        marks = Marks(quorum=8.0 if quorum else None)
+        unit = replace(
+            unit, phase=Phase.RUNNING, marks=marks, current=replace(unit.current, seen=(1, 0) if seen else None)
+        )
+        if place is not None:
+            step, stage, aborted = place
+            unit = replace(
+                unit, pulses=(Pulse(9.0, step=step, stage=stage),), current=replace(unit.current, aborted=aborted)
+            )
+        units.append(unit)
+    return first_step.reason(units, made)
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        (because((0, COMPUTES, 0), (0, COMPUTES, 0)), "no script has asked for a quorum"),
+        (because(None), "no script has asked for a quorum"),
+        (because((0, ASKS, 0), (0, ASKS, 0)), "all ask for a quorum and none is given"),
+        (because((0, ASKS, 0), (0, ASKS, 0), seen=True), "wait for one another"),
+        (because((0, ASKS, 0), (0, COMPUTES, 0), None), "group 0 asked for a quorum and may wait for groups 1, 2"),
+        (because((0, ASKS, 0), least=2), "only 1 groups run, and no quorum comes with fewer than groups.min=2"),
+        (because((0, COMPUTES, 3), (0, ASKS, 2)), "5 steps were tried and none was committed"),
+        (because((0, COLLECTIVE, 0), (0, VOTES, 0)), "all ask for a quorum and none is given"),  # in another thread
+        (because((0, COLLECTIVE, 0), (0, HAS_QUORUM, 0), quorum=True), "GLOO_SOCKET_IFNAME"),
+        (because((0, HAS_QUORUM, 0), (0, VOTES, 0), quorum=True), "raise health.first_step_s"),
+    ],
+)
+def test_the_likely_reason(reason: str, words: str) -> None:
+    assert words in reason
+
+
+def test_steps_that_were_tried_and_not_committed_are_counted() -> None:
+    tried = Progressed(A0, 0, quorum_id=1, participants=1, committed=0, aborted=7)
+    (record,) = play(*EARLY, (5, tried), (100,), config=settings()).records("no_first_step")
+    assert record["reason"].startswith("7 steps were tried")
+
+
+def test_a_group_that_has_no_node_does_not_keep_it_from_being_told() -> None:
+    wide = settings(groups={"count": 2, "min": 1})
+    one_node = ((0, granted(1)), (1, LighthouseUp(LIGHT0, URL)), (2, ready(A0)), (3, store(A0)), (80,))
+    assert told(*one_node, config=wide) == [60]

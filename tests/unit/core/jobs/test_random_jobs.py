@@ -1,0 +1,214 @@
+"""Array mode against a world of dice: jobs that wait, end, come back and are refused, answers that are late or lost.
+
+After a time in which anything may happen Slurm is left in peace; then every group trains again, in a job of its own,
+and there is no job too many.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from dataclasses import dataclass
+
+import pytest
+from histories import FOREIGN, LIGHT0, NO_NODES, URL, Story, array_config, flat
+
+from ftslurm.core.jobs.supply import lasts, wanted
+from ftslurm.core.rules import begin, deadline
+from ftslurm.core.state.actions import (
+    Action,
+    AskJobs,
+    Assign,
+    Begin,
+    CancelJobs,
+    Kill,
+    Launch,
+    RequestJobs,
+    RequeueJob,
+    StartNow,
+    Stop,
+)
+from ftslurm.core.state.events import (
+    Ended,
+    Event,
+    Hello,
+    JobLeaving,
+    JobsSeen,
+    JobsUnknown,
+    LighthouseUp,
+    Progressed,
+    Ready,
+    RequeueRefused,
+    ScaleAsked,
+    StoreUp,
+    Submitted,
+    TaskFailed,
+)
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Job, Phase, StepId
+
+BLOCKS, HISTORIES = 6, 4
+TROUBLE_S, PEACE_S = 300.0, 700.0
+ENDS = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETED")
+
+
+@dataclass
+class Truth:
+    """A job, as slurmctld has it."""
+
+    name: str
+    state: str = "PENDING"
+    reason: str = ""
+    node: str = ""
+    until: float = 0.0  # when it starts, or is no more COMPLETING
+
+
+class Slurm:
+    """slurmctld, the nodes, and the groups' steps on them."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.config = array_config(groups={"count": self.dice.randint(2, 4), "max": 5})
+        self.config.cluster.requeue = self.dice.random() < 0.7
+        self.jobs: dict[str, Truth] = {}
+        self.live: dict[StepId, str] = {}  # in which job
+        self.coming: list[tuple[float, int, Event]] = []
+        self.numbers = itertools.count(90)
+        self.step = 0
+        self.trouble = sorted(self.dice.uniform(10, TROUBLE_S) for _ in range(self.dice.randint(2, 12)))
+        self.later(0, NO_NODES)
+        self.later(1, LighthouseUp(LIGHT0, URL))
+
+    def later(self, time: float, event: Event) -> None:
+        heapq.heappush(self.coming, (time, next(self.numbers), event))
+
+    def until(self, now: float) -> list[Event]:
+        for job in self.jobs.values():
+            if job.state == "PENDING" and now >= job.until:
+                job.state, job.reason, job.node = "RUNNING", "", f"n{next(self.numbers)}"
+            elif job.state == "COMPLETING" and now >= job.until:
+                job.state = "CANCELLED"
+        while self.trouble and self.trouble[0] <= now:
+            self.strike(self.trouble.pop(0))
+        for step, name in list(self.live.items()):
+            if self.jobs[name].state == "RUNNING" and self.dice.random() < 0.2:
+                self.step += 1
+                self.later(now, Progressed(step, self.step, 1, 1, 1, 0))
+        events = []
+        while self.coming and self.coming[0][0] <= now:
+            events.append(heapq.heappop(self.coming)[2])
+            if isinstance(events[-1], Ended):
+                self.live.pop(events[-1].id, None)
+        return events
+
+    def strike(self, now: float) -> None:
+        lot, running = self.dice.random(), [job for job in self.jobs.values() if job.state == "RUNNING"]
+        if lot < 0.15:
+            self.later(now, ScaleAsked(self.dice.randint(1, 5), "ann"))
+        elif running:
+            job = self.dice.choice(running)
+            if lot < 0.4:
+                cause = self.dice.choice([Cause.PREEMPTED, Cause.TIME_LIMIT])
+                self.later(now, JobLeaving(job.name, cause, "Slurm sent SIGTERM to it"))
+            if 0.3 < lot < 0.6:
+                self.requeue(job, now + self.dice.uniform(0, 5))
+            elif 0.4 < lot < 0.9:
+                job.state, job.until = self.dice.choice([*ENDS, "COMPLETING"]), now + self.dice.uniform(0, 20)
+                self.steps_end(job, now)
+            elif lot >= 0.9:
+                for step in [step for step, name in self.live.items() if name == job.name]:
+                    self.later(now, TaskFailed(step, Evidence(None, job.node, node_lost=True)))
+
+    def requeue(self, job: Truth, now: float) -> None:
+        job.state, job.reason, job.until = "PENDING", "BeginTime", now + 121
+        self.steps_end(job, now)
+
+    def steps_end(self, job: Truth, now: float) -> None:
+        for step in [step for step, name in self.live.items() if name == job.name]:
+            if self.dice.random() < 0.7:  # else its srun hangs
+                self.later(now + self.dice.uniform(0.1, 2), Ended(step, code=137, checkpoint=FOREIGN))
+
+    def obey(self, now: float, action: Action) -> None:
+        soon, dice = now + self.dice.uniform(0.05, 2), self.dice
+        match action:
+            case AskJobs() if dice.random() < 0.1 and now < TROUBLE_S:
+                self.later(soon, JobsUnknown(soon - now))
+            case AskJobs():
+                shown = [
+                    Job(j.name, 0, j.state, f"id-{j.name}", (j.node,) if j.state == "RUNNING" else (), j.reason)
+                    for j in self.jobs.values()
+                ]
+                self.later(soon, JobsSeen(tuple(shown), now, soon - now))
+            case RequestJobs(pool, count):
+                if dice.random() < 0.2 and now < TROUBLE_S:
+                    self.later(soon, Submitted(pool, (), "Invalid qos specification"))
+                    return
+                array = next(self.numbers)
+                names = tuple(f"{array}_{task}" for task in range(count))
+                self.jobs |= {name: Truth(name, until=now + dice.expovariate(0.05)) for name in names}
+                self.later(soon, Submitted(pool, names))
+            case CancelJobs(names):
+                for job in (self.jobs[name] for name in names):
+                    job.state, job.until = "COMPLETING", soon
+                    self.steps_end(job, now)
+            case RequeueJob(name) if dice.random() < 0.3:
+                self.later(soon, RequeueRefused(name, "Requested operation is presently disabled"))
+            case RequeueJob(name) if self.jobs[name].state == "RUNNING":
+                self.requeue(self.jobs[name], now)
+            case StartNow(name) if self.jobs[name].state == "PENDING":
+                self.jobs[name].reason, self.jobs[name].until = "", now + dice.uniform(0, 30)
+            case Launch(id=step, group=group, place=place) if group is not None:
+                self.live[step] = str(place.allocation)
+                if self.jobs[str(place.allocation)].node != place.nodes[0]:  # it is no more what it was
+                    self.later(soon, Ended(step, code=1, launcher_failed=True, checkpoint=FOREIGN))
+                    return
+                self.later(now + 0.1, Hello(step, 0, place.nodes[0]))
+                self.later(now + 2.2, Ready(step, 0))
+            case Assign(id=step):
+                self.later(soon, StoreUp(step, "n1", 29500))
+            case Begin(id=step):
+                self.step += 1
+                self.later(soon, Progressed(step, self.step, 1, 1, 1, 0))
+            case Kill(id=step) | Stop(id=step) if step in self.live:
+                self.later(soon, Ended(step, code=143, checkpoint=FOREIGN))
+
+
+def live_through(seed: int) -> Story:
+    slurm = Slurm(seed)
+    config = slurm.config
+    config.restart.max_per_group, config.restart.on_state_loss = 1000, "checkpoint"
+    story = Story(config, begin(config))
+    now = 0.0
+    while now < TROUBLE_S + PEACE_S and story.outcome() is None:
+        times = [now + 2.0, *(event[0] for event in slurm.coming[:1])]
+        if (due := deadline(story.state, story.now, config)) is not None:
+            times.append(due)
+        now = max(now, min(times)) + slurm.dice.choice([0.0, 0.0, 0.3])
+        for action in story.turn(now, flat(slurm.until(now))):
+            slurm.obey(now, action)
+            if isinstance(action, RequestJobs):
+                there = sum(lasts(job, story.state, now, config) for job in story.state.job_pool.jobs)
+                asked = sum(asking.count for asking in story.state.job_pool.asking)
+                assert there + asked <= wanted(story.state, 0, now, config), f"at {now}: two jobs for one group"
+        places = [u.place for u in story.state.groups if u.phase in LIVE and u.place is not None]
+        assert len({(place.allocation, place.nodes) for place in places}) == len(places)
+    if story.outcome() is not None:  # no group held the state any more, or sbatch refused too often
+        assert "checkpoint" in story.reason() or "no job will bring one" in story.reason() or "lost" in story.reason()
+        return story
+    phases = {u.name: (u.phase, u.waits_for, u.place) for u in story.state.groups}
+    assert all(u.phase is Phase.RUNNING and u.current.step is not None for u in story.state.groups), phases
+    there = sorted(job.name for job in slurm.jobs.values() if job.state in ("RUNNING", "PENDING"))
+    used = sorted(str(u.place.allocation) for u in story.state.groups if u.place is not None)
+    assert there == used, f"jobs for nobody: {there}, {used}"
+    return story
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_whatever_slurm_does_each_group_comes_back_in_a_job_of_its_own(block: int) -> None:
+    ends = 0
+    for seed in range(block * HISTORIES, (block + 1) * HISTORIES):
+        try:
+            ends += live_through(seed).outcome() is None
+        except Exception as error:
+            raise AssertionError(f"live_through({seed}): {error!r}") from error
+    assert ends > 0

@@ -1,0 +1,183 @@
+"""Whatever a journal says: it is read soon, and what is made of it can be shown, printed as JSON, and gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import Any
+
+import example_journal as example
+import histories
+import pytest
+from fuzz import DEEP, NUMBERS, VALUES, spoilt, tried
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from ftslurm.config.schema import MOST_GROUPS
+from ftslurm.core.rules import begin, deadline, decide
+from ftslurm.core.state.events import Granted
+from ftslurm.core.state.model import Allocation
+from ftslurm.errors import RunNotFound
+from ftslurm.monitor import logs, sentences, status, status_json, summary, table
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Journal, JournalReader, integer, last_line, names, number, numbers, text
+from ftslurm.run.replay import read_past
+from ftslurm.security.terminal import readable
+
+Line = dict[str, Any]
+MORE = [
+    example.event(20, "allocation_requested", pool=0, count=2, names=["90_0"]),
+    example.event(20, "allocation_pending", allocation="90_0", pool=0, reason="Priority"),
+    example.event(20, "allocation_granted", allocation="90_0", pool=0, nodes=["n1"], ends=example.START + 900),
+    example.event(20, "allocation_ends", allocation="90_0", pool=0, ends=example.START + 900),
+    example.event(20, "allocation_leaving", allocation="90_0", pool=0, cause="preempted", reason="x"),
+    example.event(20, "allocation_lost", allocation="90_0", pool=0, state="PENDING", reason="x"),
+    example.event(20, "allocation_refused", pool=0, reason="no such partition", count=1, seconds=3.0),
+    example.event(20, "scaled", groups=3, by=1000),
+    example.event(20, "scale_refused", groups=3, by=1000, reason="x"),
+    example.event(20, "group_waits", group=1, reason="a node", allocation="90_0"),
+    example.event(20, "group_given_up", group=1, reason="x"),
+    example.event(20, "standby_given_up", unit="standby-000", reason="x"),
+    example.event(20, "full_restart", step=10, checkpoint_step=5, checkpoint="/c/step-00000005", reason="x"),
+    example.event(20, "checkpoint_saved", group=0, attempt=0, step=5, path="/c/step-00000005", seconds=0.1),
+    example.event(20, "checkpoint_failed", group=0, attempt=0, step=5, error="x"),
+    example.event(20, "checkpoint_restored", group=0, attempt=0, step=5),
+    example.event(20, "serving", unit="group-0000", group=0, attempt=0, url="http://n1:1", seconds=1.0, recovery_s=1.0),
+    example.event(20, "session_opened", group=0, attempt=0, sessions=1, seconds=1.0, recovery_s=None),
+    example.event(20, "hang_found", group=0, attempt=0, step=5, stage=3, silent_s=9.0, reason="x"),
+    example.event(20, "step_adopted", unit="group-0000", group=0, attempt=0, step=5, slurm_step="7.1"),
+    example.event(20, "node_restored", node="n2", reason="x"),
+    example.event(20, "fault_refused", kind="kill", group=0, rank=0, reason="x"),
+    example.event(20, "command", what="stop", by=1000, reason="x"),
+    example.event(20, "warning", group=0, text="x"),
+    example.event(20, "controller_error", where="a message", error="KeyError: x"),
+    example.event(20, "controller_left", reason="x", leader=1),
+    example.event(20, "quorum_refused", reason="x"),
+    example.event(20, "roll_over", seconds=30.0, reason="x"),
+    example.event(20, "run_requeued", steps=12, restarts=1, reason="x"),
+]
+STORIES: dict[str, list[Line]] = {"kill": example.one_kill(), "lost": example.lost_node()}
+KNOWN = {line["event"]: line for line in [*STORIES["kill"], *STORIES["lost"], *MORE]}
+BAD = st.sampled_from(sorted(KNOWN)).flatmap(lambda name: spoilt(KNOWN[name], st.one_of(NUMBERS, VALUES)))
+RUN = RunDir(Path("/scratch/runs/ddp-0930-k3"))
+SOON_S = 10.0  # on a busy machine; it takes some milliseconds
+
+
+def mixed(bad: list[Line]) -> list[Line]:
+    """A journal with these lines in the middle, and the end of it after them."""
+    lines = STORIES["kill"]
+    return [*lines[:40], *bad, *lines[-8:]]
+
+
+JOURNALS = st.lists(BAD, min_size=1, max_size=6)
+
+
+def shown(lines: list[Line]) -> None:
+    """All that people and programs get to see of a journal, line by line and at its end."""
+    now, out = status.RunStatus(), Console(file=StringIO(), width=100)
+    for line in lines:
+        now = status.fold(now, readable(line))
+        sentences.describe(readable(line), now)
+    assert len(now.groups) <= MOST_GROUPS
+    json.dumps(status_json.to_json(now, example.START + 30), allow_nan=False)
+    if len(now.groups) < 100:  # the table of thousands of groups takes its time, and is as right as that of a few
+        out.print(table.render(now, example.START + 30, width=100, height=40))
+        out.print(summary.summary(now, RUN))
+
+
+@tried(100)
+@given(bad=JOURNALS)
+def test_whatever_a_journal_says_its_status_can_be_shown(bad: list[Line]) -> None:
+    began = time.monotonic()
+    shown(mixed(bad))
+    assert time.monotonic() - began < SOON_S
+
+
+@tried(100)
+@given(bad=JOURNALS)
+def test_a_controller_goes_on_after_whatever_a_journal_says(bad: list[Line], tmp_path_factory: Any) -> None:
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    began = time.monotonic()
+    example.write(run, mixed(bad)[: 40 + len(bad)])
+    past, _ = read_past(run)
+    for config in (histories.config(groups={"count": 3}), histories.array_config(groups={"count": 3})):
+        nodes = () if config.cluster.mode == "array" else ("n1", "n2", "n3")
+        granted, state = Granted(Allocation("7", nodes), None, past), begin(config)
+        for events in ([granted], []):
+            state, _ = decide(state, events, example.START + 30, config)
+            deadline(state, example.START + 30, config)
+        assert len(state.groups) <= MOST_GROUPS
+    assert time.monotonic() - began < SOON_S
+
+
+NUMERIC = sorted(
+    {name for line in KNOWN.values() for name, value in line.items() if not isinstance(value, (str, list))}
+)
+
+
+@pytest.mark.parametrize("value", [10**30, 2**53 - 1, -1, True, math.nan, math.inf, "1", [1], {}], ids=repr)
+def test_no_number_of_a_line_makes_its_reader_loop_or_fail(value: object, tmp_path: Path) -> None:
+    for field in NUMERIC:
+        began = time.monotonic()
+        bad = [{**line, field: value} for line in KNOWN.values()]
+        shown(mixed(bad))
+        run = example.new_run(tmp_path / field, mixed(bad)[: 40 + len(bad)])
+        past, _ = read_past(run)
+        config = histories.config(groups={"count": 3, "max": 4})
+        decide(begin(config), [Granted(Allocation("7", ("n1", "n2", "n3")), None, past)], example.START + 30, config)
+        assert time.monotonic() - began < SOON_S, field
+
+
+@tried(100)
+@given(data=st.lists(st.one_of(st.binary(max_size=40), BAD.map(lambda line: json.dumps(line).encode())), max_size=5))
+def test_any_bytes_are_a_journal_and_another_can_be_written_after_them(
+    data: list[bytes], tmp_path_factory: Any
+) -> None:
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    run.events.write_bytes(b"\n".join(data))
+    before = JournalReader(run.events).read_new()
+    last_line(run.events)
+    with Journal(run.events) as journal:
+        journal.append("warning", text="the next")
+    after = JournalReader(run.events).read_new()
+    assert after[-1]["text"] == "the next"
+    assert len(after) >= len(before)
+
+
+@tried(300)
+@given(event=spoilt({"step": 1, "time": 1.0, "text": "x", "nodes": ["n1"], "phases": {"end": 0.1}}, VALUES))
+def test_a_field_of_a_wrong_type_is_a_missing_field(event: Line) -> None:
+    assert (found := integer(event, "step")) is None or (type(found) is int and abs(found) < 2**53)
+    assert (when := number(event, "time")) is None or (type(when) is float and abs(when) <= 2**53)
+    assert type(text(event, "text") or "") is str
+    assert all(type(name) is str for name in names(event, "nodes"))
+    assert all(type(value) in (float, type(None)) for value in numbers(event, "phases").values())
+
+
+def test_a_line_that_is_nested_too_deep_to_be_shown_is_none(tmp_path: Path) -> None:
+    run = example.new_run(tmp_path, [example.started()])
+    with run.events.open("a") as file:
+        file.write('{"event":"warning","time":1,"text":' + DEEP + "}\n" + json.dumps(example.finished(9)) + "\n")
+    assert [line["event"] for line in JournalReader(run.events).read_new()] == ["run_started", "run_finished"]
+
+
+@tried(60)
+@given(bad=st.lists(spoilt(example.started()), max_size=3), marks=st.binary(max_size=60))
+def test_logs_are_shown_whatever_the_journal_and_the_marks_say(
+    bad: list[Line], marks: bytes, tmp_path_factory: Any
+) -> None:
+    run = example.write(RunDir(tmp_path_factory.mktemp("run")), bad)
+    folder = run.attempt("group-0000", 0)
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_text("hello\n")
+    (folder / "rank-0.times").write_bytes(marks + b"\nnan 3\ninf 6\n1e400 2\n-1 -1\n1 " + b"9" * 5000 + b"\n")
+    out = BytesIO()
+    logs.show(run, logs.Wanted(), out)
+    assert b"hello" in out.getvalue()
+    with contextlib.suppress(RunNotFound):
+        logs.show(run, logs.Wanted(group=0), out, follow=True, until=lambda: True, poll_s=0.0)

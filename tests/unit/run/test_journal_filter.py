@@ -1,0 +1,60 @@
+"""A journal of a million lines is read in a second, and nothing is told of it that all its lines would not tell."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+from random_journal import folded, history, write
+
+from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.replay import read_past
+
+BOUND_S = 5.0  # on a quiet machine it takes 0.8 s; all lines taken apart, 20 s
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_passed_on_tells_the_same_as_all_lines(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    run = write(RunDir(tmp_path / "run"), history(dice, dice.choice([1, 3, 20]), 2000, dice.choice([0.0, 0.02, 0.3])))
+    monkeypatch.setattr("ftslurm.run.journal_filter._PIECE", dice.choice([1, 1000, 1 << 16]))
+    monkeypatch.setattr("ftslurm.run.journal_filter._MOST", dice.choice([1000, 30_000, 1 << 25]))
+    told = list(Skim().read(JournalReader(run.events)))
+    assert folded(iter(told)) == folded(JournalReader(run.events).iter_new())
+    skimmed = read_past(run)
+    with monkeypatch.context() as patched:
+        patched.setattr(Skim, "read", lambda _, journal: journal.iter_new())
+        assert skimmed == read_past(run)
+
+
+def test_who_reads_on_later_comes_to_the_same(tmp_path: Path) -> None:
+    lines = list(history(random.Random(7), 5, 1000, 0.05))
+    run, reader, skim, status = RunDir(tmp_path / "run"), None, Skim(), RunStatus()
+    for end in (0, 100, 101, 500, len(lines)):
+        write(run, iter(lines[:end]))
+        reader = reader or JournalReader(run.events)
+        for event in skim.read(reader):
+            status = fold(status, event)
+        assert status == folded(JournalReader(run.events).iter_new())
+
+
+def test_a_million_lines_are_read_in_a_second(tmp_path: Path) -> None:
+    run = write(RunDir(tmp_path / "run"), history(random.Random(1), 64, 1_000_000, 0.003))
+    began = time.process_time()
+    told = list(Skim().read(JournalReader(run.events)))
+    status = folded(iter(told))
+    assert time.process_time() - began < BOUND_S
+    assert len(told) < 100_000
+    assert status.step > 10_000
+    began = time.process_time()
+    past, _ = read_past(run)
+    assert time.process_time() - began < BOUND_S
+    assert past is not None
+    assert past.step == status.step

@@ -1,0 +1,153 @@
+"""Job arrays that were submitted by hand: their tasks share a run, and reach their time limit one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ftslurm.config.schema import Config
+from ftslurm.controller.slurm_queue import PILOT, Jobs
+from ftslurm.core.handover import vacate
+from ftslurm.core.rules import begin
+from ftslurm.core.state.actions import RequeueJob, Stop
+from ftslurm.core.state.model import Allocation, Cause, Job, Phase, Place, RunState
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.launchers.step_processes import Children
+from ftslurm.run.directory import RunDir
+from ftslurm.submission import array_task
+
+SBATCH = Path(__file__).parents[3] / "sbatch"
+ENDS = 10_000.0
+
+
+def by_hand(folder: Path = Path("runs"), groups: int = 3) -> Config:
+    config = Config()
+    config.run.name, config.run.root, config.groups.count = "toy", str(folder), groups
+    config.cluster.kind, config.cluster.mode, config.cluster.controller = "slurm", "array", "here"
+    config.cluster.pilots = "81"
+    return config
+
+
+def test_all_tasks_find_one_run_directory_whoever_makes_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: array_task.join(by_hand(tmp_path)), range(16)))
+    assert {run.root for run in found} == {tmp_path / "toy-81"}
+    assert os.listdir(tmp_path) == ["toy-81"]
+    assert found[0].config.read_text().count("pilots: '81'") == 1
+    assert array_task.join(by_hand(tmp_path)).root == tmp_path / "toy-81"  # also when it is requeued
+
+    other = by_hand(tmp_path)
+    other.cluster.pilots, other.run.dir = "90", str(tmp_path / "toy-81")
+    with pytest.raises(EnvironmentProblem, match="exists already"):
+        array_task.join(other)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"SLURM_ARRAY_TASK_COUNT": "2", "SLURM_JOB_NUM_NODES": "2"}, "sbatch --array=0-3"),
+        ({"SLURM_ARRAY_TASK_COUNT": "4", "SLURM_JOB_NUM_NODES": "1"}, "sbatch --nodes=2"),
+        ({"SLURM_ARRAY_TASK_COUNT": "4", "SLURM_JOB_NUM_NODES": "2"}, None),
+    ],
+)
+def test_what_the_array_lacks_is_told_with_what_to_type(environ: dict[str, str], words: str | None) -> None:
+    config = by_hand()
+    config.groups.nodes, config.standby.count = 2, 1
+    if words is None:
+        array_task.check(config, environ)
+    else:
+        with pytest.raises(EnvironmentProblem, match=words):
+            array_task.check(config, environ)
+
+
+def test_a_process_is_a_task_of_the_run_only_where_the_groups_are_to_be_in_its_array() -> None:
+    environ = {"SLURM_ARRAY_JOB_ID": "81", "SLURM_ARRAY_TASK_ID": "0"}
+    config = by_hand()
+    assert array_task.array_of(config, environ) == "81"
+    assert array_task.array_of(config, {}) is None
+    config.cluster.mode = "steps"
+    assert array_task.array_of(config, environ) is None
+
+
+def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen(["sleep", "60"]) as pilot:
+        for name, value in (("SLURM_ARRAY_JOB_ID", "81"), ("SLURM_ARRAY_TASK_ID", "0"), (PILOT, str(pilot.pid))):
+            monkeypatch.setenv(name, value)
+        jobs = Jobs(by_hand(), RunDir(tmp_path), Children(tmp_path, local=False))
+        assert jobs.act(RequeueJob("81_0"), 0.0) == []
+        assert pilot.wait(20) == -signal.SIGUSR1  # as if Slurm wanted its nodes
+        assert not jobs.children.asides.running
+
+
+def training(config: Config) -> RunState:
+    """Each group in its task, all with the same time limit."""
+    state = begin(config)
+    groups, jobs = [], []
+    for unit in state.groups:
+        task, node = f"81_{unit.group}", f"n{unit.group}"
+        jobs.append(Job(task, state="RUNNING", id=str(unit.group), nodes=(node,), began=0.0, ends=ENDS))
+        place = Place((node,), allocation=task)
+        groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, current=replace(unit.current, step=5)))
+    pool = replace(state.job_pool, jobs=tuple(jobs), polled=True)
+    return replace(state, groups=tuple(groups), job_pool=pool, allocation=Allocation("81", ()))
+
+
+def test_before_their_time_limit_groups_leave_one_by_one() -> None:
+    config = by_hand()
+    now = ENDS - config.cluster.handover_s
+    state, actions = vacate(training(config), now - 1, config)
+    assert not actions
+    state, actions = vacate(state, now, config)
+    assert [type(action) for action in actions].count(Stop) == 1
+    assert [job.leaving for job in state.job_pool.jobs].count(Cause.TIME_LIMIT) == 1
+    (left,) = [unit for unit in state.groups if unit.phase is Phase.STOPPING]
+    again, actions = vacate(state, now + 100, config)
+    assert not actions  # the others wait until it is back
+
+    back = replace(left, phase=Phase.RUNNING, attempt=1, current=replace(left.current, step=None))
+    jobs = tuple(
+        replace(job, leaving=None, began=now, ends=now + ENDS) if job.leaving else job for job in again.job_pool.jobs
+    )
+    groups = tuple(back if unit.name == left.name else unit for unit in again.groups)
+    assert not vacate(replace(again, groups=groups, job_pool=replace(again.job_pool, jobs=jobs)), now + 200, config)[
+        1
+    ]  # it has yet to heal
+    groups = tuple(replace(unit, current=replace(unit.current, step=9)) for unit in groups)
+    state, actions = vacate(
+        replace(again, groups=groups, job_pool=replace(again.job_pool, jobs=jobs)), now + 200, config
+    )
+    assert [action.id.unit for action in actions if isinstance(action, Stop)] not in ([], [left.name])
+
+    config.cluster.requeue = False  # then nothing brings a task back, and none leaves earlier than it must
+    assert not vacate(training(config), now + 100, config)[1]
+
+
+@pytest.mark.parametrize("has", ["PYTHON", ".venv", "python3"])
+@pytest.mark.parametrize("template", ["array", "lighthouse"])
+def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(
+    template: str, has: str, weird_tmp_path: Path
+) -> None:
+    folder = weird_tmp_path
+    for name in ("mine", "bin/python3", *([".venv/bin/python"] if has != "python3" else [])):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text('#!/bin/bash\nprintf "%s\\n" "$0" "$@"\n')
+        (folder / name).chmod(0o755)
+    environ = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_NNODES": "2", "SLURM_ARRAY_TASK_COUNT": "5", "SLURM_JOB_ID": "7"}
+    environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}"} | (
+        {"PYTHON": f"{folder}/mine"} if has == "PYTHON" else {}
+    )
+    command = ["bash", SBATCH / f"{template}.sbatch", "a b", "c='d'"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    expected = {"PYTHON": "mine", ".venv": ".venv/bin/python", "python3": "bin/python3"}[has]
+    array = ["-m", "ftslurm", "run", "cluster=slurm", "cluster.mode=array", "cluster.controller=here"]
+    ours = {"array": [*array, "groups.count=5", "groups.nodes=2"], "lighthouse": ["-m", "ftslurm.lighthouse"]}[template]
+    ours = ours if template == "array" else [*ours, "name=lighthouse-7"]
+    assert done.stdout.splitlines() == [f"{folder}/{expected}", *ours, "a b", "c='d'"]

@@ -18,7 +18,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
 from ftslurm.run.journal_filter import Skim
 from ftslurm.security.terminal import readable
-from ftslurm.submission import submit
+from ftslurm.submission import jobs_of_run
 
 ANSWER_S = 10.0  # how long an answer is waited for; the controller reads its inbox four times a second
 POLL_S = 0.05
@@ -44,7 +44,7 @@ def status_of_running(config: Config, run: RunDir, reader: JournalReader, imposs
     status = read_status(reader)
     if status.outcome != "running":
         raise EnvironmentProblem(f"{run.root.name} is over: {sentences.ended(status.outcome)}; {impossible}")
-    why = submit.abandoned(config, run)
+    why = jobs_of_run.abandoned(config, run)
     if why is not None or status.started is None:
         raise EnvironmentProblem(f"{run.root.name} does not run: {why or 'it has not started yet'}")
     return status

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config
 from ftslurm.monitor import summary, table
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import submit
+from ftslurm.submission import jobs_of_run
 
 END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
 
@@ -26,9 +26,9 @@ def follow_run(config: Config, run: RunDir) -> int:
         The exit code: 0 the run succeeded, 1 it failed or lost its controller, 130 interrupted.
     """
     console = table.console()
-    there = submit.still_there(config, run)
+    there = jobs_of_run.still_there(config, run)
     local = config.cluster.kind == "local"
-    note = partial(submit.silence, config, run, liveness.Watch())
+    note = partial(jobs_of_run.silence, config, run, liveness.Watch())
     follow = partial(table.follow, run, console=console, until=lambda: not there(), poll_s=0.2 if local else 0.5)
     _interrupt_on(signal.SIGTERM, signal.SIGHUP)
     try:
@@ -65,9 +65,9 @@ def wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
     """Print why the job waits in the queue, until its controller has begun the journal."""
     printed, asked = None, float("-inf")
     while not run.events.exists() and there():
-        if time.monotonic() - asked >= submit.QUEUE_S:
+        if time.monotonic() - asked >= jobs_of_run.QUEUE_S:
             asked = time.monotonic()
-            line = submit.in_queue(run)
+            line = jobs_of_run.in_queue(run)
             if line != printed and not run.events.exists():
                 printed = line
                 print(line, flush=True)

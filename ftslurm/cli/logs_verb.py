@@ -7,7 +7,7 @@ import sys
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config import compose
 from ftslurm.monitor import logs
-from ftslurm.submission import submit
+from ftslurm.submission import jobs_of_run
 
 
 def main(words: list[str]) -> int:
@@ -24,7 +24,7 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     run = find_run(args)
     wanted = logs.Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
-    there = submit.still_there(compose.load(run.config, own=False), run)
+    there = jobs_of_run.still_there(compose.load(run.config, own=False), run)
     colours = sys.stdout.isatty()
     logs.show(run, wanted, sys.stdout.buffer, follow=args.follow, until=lambda: not there(), colours=colours)
     return 0

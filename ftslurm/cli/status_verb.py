@@ -16,7 +16,7 @@ from ftslurm.controller.resume_state import Story
 from ftslurm.monitor import status_json, summary, table
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import submit
+from ftslurm.submission import jobs_of_run
 
 HISTORY_LINES = 10  # of the journal, above the live table
 
@@ -37,14 +37,14 @@ def main(words: list[str]) -> int:
 
 
 def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
-    note = submit.in_queue(run) if config.cluster.kind == "slurm" and not run.events.exists() else None
+    note = jobs_of_run.in_queue(run) if config.cluster.kind == "slurm" and not run.events.exists() else None
     story = Story(run)
     story.read()
     status = story.status if as_json else story.shown()  # JSON escapes control characters itself
     status = replace(status, run_id=status.run_id or run.root.name)
     running = status.outcome == "running"
     if running and status.started is not None:
-        note = submit.abandoned(config, run) or submit.silence(config, run)
+        note = jobs_of_run.abandoned(config, run) or jobs_of_run.silence(config, run)
     moment = liveness.moment(config, run) if running else time.time()
     if as_json:
         print(json.dumps(status_json.to_json(status, moment) | {"note": note}, indent=2))
@@ -61,10 +61,10 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
 
 
 def _show_live(config: Config, run: RunDir) -> None:
-    there = submit.still_there(config, run)
+    there = jobs_of_run.still_there(config, run)
     if config.cluster.kind == "slurm":
         following.wait_for_start(run, there)
     console = table.console()
-    note = partial(submit.silence, config, run, liveness.Watch())
+    note = partial(jobs_of_run.silence, config, run, liveness.Watch())
     status = table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, note=note)
     console.print(summary.summary(status, run))

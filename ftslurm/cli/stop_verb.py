@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
@@ -14,7 +13,8 @@ from ftslurm.monitor.status import RunStatus, fold
 from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, last_event
-from ftslurm.submission import requeue, submit
+from ftslurm.slurm import client
+from ftslurm.submission import jobs_of_run, requeue
 
 
 def main(words: list[str]) -> int:
@@ -51,17 +51,17 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
     # In array mode the job may wait in the queue while another process leads the run.
     silent_s = liveness.silent_s(config, run) if began and (array or status.outcome == "running") else None
     no_leader = not array or silent_s is not None
-    if job is not None and began and no_leader and submit.take_out_of_queue(job):
-        submit.cancel(config, run)
+    if job is not None and began and no_leader and jobs_of_run.take_out_of_queue(job):
+        jobs_of_run.cancel(config, run)
         requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
         return f"{run.root.name} was waiting in the queue to go on: Slurm job {job} is cancelled"
     if status.outcome != "running":
         return f"{run.root.name} is over already: {status.outcome}"
-    why = submit.abandoned(config, run)
+    why = jobs_of_run.abandoned(config, run)
     if why is not None and run.events.exists():
         return f"{run.root.name} cannot be stopped: {why}"
     has_jobs = job is not None or (array and config.cluster.kind == "slurm")
-    if silent_s is not None and has_jobs and (cancelled := submit.cancel(config, run)):
+    if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(config, run)):
         jobs = "job" if len(cancelled) == 1 else "jobs"
         are = "is" if len(cancelled) == 1 else "are"
         return (
@@ -74,8 +74,8 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
 def _cancel_before_start(run: RunDir, job: str) -> str:
     """Cancel a job that has not started; returns what was done."""
     # --state: a job that has started meanwhile has a controller, which reads its inbox.
-    subprocess.run(["scancel", "--state=PENDING", job], check=False)
-    if submit.job_state(job) == "CANCELLED" and not run.events.exists():
+    client.cancel(job, pending_only=True)
+    if jobs_of_run.job_state(job) == "CANCELLED" and not run.events.exists():
         requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled before it started")
         return f"{run.root.name} had not started: Slurm job {job} is cancelled"
     return f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts"
@@ -95,7 +95,7 @@ def _wait_for_stop(reader: JournalReader, status: RunStatus) -> bool:
 
 def _report_silence(config: Config, run: RunDir) -> int:
     """Print why the command was not answered; returns the exit code."""
-    why = submit.abandoned(config, run)  # the controller may have ended meanwhile
+    why = jobs_of_run.abandoned(config, run)  # the controller may have ended meanwhile
     if why is not None:
         print(f"{run.root.name} cannot be stopped: {why}")
         return 0

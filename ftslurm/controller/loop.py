@@ -69,7 +69,7 @@ from ftslurm.run.metadata import about
 from ftslurm.run.replay import claim, home, newest_checkpoint
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
-from ftslurm.slurm import commands
+from ftslurm.slurm import commands, parse
 
 LOOK_S = 0.25  # how often the inbox is looked at: one listing of a local folder
 NOT_OURS = "Requested node configuration is not available"  # what srun says of a node that the job has lost
@@ -270,14 +270,14 @@ class Controller:
                 self.last_complaint[news.id] = news.line
                 if not self.local and (NOT_OURS in news.line or "Node failure on" in news.line):
                     self._ask_nodes()
-                if commands.out_of_time(news.line, self.job):
+                if parse.out_of_time(news.line, self.job):
                     self.events += asked_by_slurm(
                         ["TIMEOUT"], self.config, batch=commands.is_batch(os.environ), by="srun"
                     )
-                evidence = None if self.local else commands.read_srun(news.line)
+                evidence = None if self.local else parse.read_srun(news.line)
                 if evidence is not None and news.id in self.children.adopted:
                     self._make_sure()  # it ends so, too, when another controller has attached
-                    evidence = commands.not_adopted(evidence)
+                    evidence = parse.read_attach(evidence)
                 ours = self.children.killed(news.id)  # after that srun only echoes it
                 if evidence is not None and (not ours or (evidence.node_lost and evidence.started)):
                     self.events.append(TaskFailed(news.id, evidence))
@@ -292,7 +292,7 @@ class Controller:
     def _answered(self, news: Answered) -> None:
         if news.what == NODES and news.code == 0 and news.text.strip():
             with contextlib.suppress(ValueError):
-                self.events.append(NodesLeft(tuple(commands.expand_hosts(news.text.strip()))))
+                self.events.append(NodesLeft(tuple(parse.expand_hosts(news.text.strip()))))
         elif news.what == WHY:
             restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
             said = asked_by_slurm(news.text.split(), self.config, restarts, commands.is_batch(os.environ))
@@ -305,14 +305,14 @@ class Controller:
             state, _, reason = news.text.splitlines()[0].strip().partition("|")
             self.events.append(NodeState(news.what.removeprefix(STATE), state.lower(), reason))
         elif news.what.startswith(LOOK):
-            self.events.append(commands.read_look(news.what.removeprefix(LOOK), news.text))
+            self.events.append(parse.read_probe(news.what.removeprefix(LOOK), news.text))
         else:
             self.events += self.jobs.answered(news)
 
     def _ask_nodes(self) -> None:
         """Which nodes are still the job's?"""
         if self.job.isdigit() and self.config.cluster.mode == "steps":
-            self.children.asides.ask(NODES, ["squeue", "--noheader", f"--jobs={self.job}", "--format=%N"])
+            self.children.asides.ask(NODES, commands.job_nodes(self.job))
 
     # --- what is done ----------------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Controller:
             error = "scancel needs a Slurm step" if self.local else "Slurm has not named the step"
             self.events.append(InjectRefused(step, 0, "cancel", error))
         else:
-            self.children.asides.ask(f"scancel {slurm_id}", ["scancel", slurm_id])
+            self.children.asides.ask(f"scancel {slurm_id}", commands.cancel(slurm_id))
 
     def _launch(self, action: Launch) -> None:
         if action.id.unit == LIGHTHOUSE:

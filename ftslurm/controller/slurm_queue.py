@@ -7,7 +7,6 @@ import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -37,7 +36,8 @@ from ftslurm.launchers.step_processes import Children
 from ftslurm.run.directory import RunDir
 from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node
-from ftslurm.slurm.commands import BUSY, QUEUE, expand_hosts, node_fate, read_fate, read_queue, scrubbed, srun_command
+from ftslurm.slurm import client, commands
+from ftslurm.slurm.parse import expand_hosts, is_busy, read_node_fate, read_queue
 
 QUEUE_ASKED, CANCEL, REQUEST, REQUEUE, START, EXCLUDE = "queue", "cancel ", "request ", "requeue ", "start ", "exclude "
 PILOT_AGAIN = "pilot of "
@@ -68,17 +68,17 @@ class Jobs:
         match action:
             case AskJobs():
                 self.asked, self.asked_at = now, time.monotonic()
-                self.children.asides.ask(QUEUE_ASKED, QUEUE, env=_clean(), timeout_s=PATIENCE_S)
+                self.children.asides.ask(QUEUE_ASKED, commands.queue(), env=_clean(), timeout_s=PATIENCE_S)
             case RequestJobs(pool, count, exclude):
                 command = [sys.executable, "-m", "ftslurm.submission.pilots", str(self.run.root)]
                 command += [str(pool), str(count), ",".join(exclude)]
                 self.children.asides.ask(f"{REQUEST}{pool}", command, env=_clean(), timeout_s=5 * PATIENCE_S)
             case Exclude(name, nodes):
                 out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
-                command = ["scontrol", "update", f"jobid={name}", f"excnodelist={out}"]
+                command = commands.exclude_nodes(name, out)
                 self.children.asides.ask(EXCLUDE + name, command, timeout_s=PATIENCE_S)
             case AskFate(node):
-                self.children.asides.ask(FATE + node, node_fate(node), timeout_s=PATIENCE_S)
+                self.children.asides.ask(FATE + node, commands.node_record(node), timeout_s=PATIENCE_S)
             case CancelJobs(names):
                 self.children.asides.ask(CANCEL + ",".join(names), self._cancel(names), timeout_s=PATIENCE_S)
             case RequeueJob(name) if name == _own_task() and PILOT in os.environ:
@@ -87,7 +87,7 @@ class Jobs:
             case RequeueJob(name):
                 if shutil.which("scontrol") is None:
                     return [RequeueRefused(name, "there is no scontrol here")]
-                self.children.asides.ask(REQUEUE + name, ["scontrol", "requeue", name], timeout_s=PATIENCE_S)
+                self.children.asides.ask(REQUEUE + name, commands.requeue(name), timeout_s=PATIENCE_S)
             case StartPilot(name, job, node):
                 argv = [
                     *_srun(job, node),
@@ -101,7 +101,7 @@ class Jobs:
                 self.children.asides.forget(before)  # its srun waits for a node that was gone meanwhile
                 self.children.asides.ask(f"{before}{self.pilots}", argv, env=_of_job(name), timeout_s=inf)
             case StartNow(name):
-                command = ["scontrol", "update", f"jobid={name}", "starttime=now"]
+                command = commands.start_now(name)
                 self.children.asides.ask(START + name, command, timeout_s=PATIENCE_S)
             case _:
                 pass
@@ -133,11 +133,11 @@ class Jobs:
         if news.what.startswith(PILOT_AGAIN):
             log.warning("the pilot of %s has ended: %s", news.what.removeprefix(PILOT_AGAIN), news.text.strip()[-1000:])
         if news.what.startswith(FATE):
-            fate = read_fate(news.what.removeprefix(FATE), news.text)
+            fate = read_node_fate(news.what.removeprefix(FATE), news.text)
             return [] if fate is None else [fate]
         if news.what.startswith(REQUEUE) and news.code != 0:
             text = " ".join(news.text.split()) or f"exit code {news.code}"
-            if any(word in text for word in (*NOT_NOW, *BUSY)):
+            if is_busy(text) or any(words in text for words in NOT_NOW):
                 return []  # a look at the queue tells what became of it; if it still runs it is requeued again
             return [RequeueRefused(news.what.removeprefix(REQUEUE), text)]
         return []
@@ -174,13 +174,10 @@ class Jobs:
         """Cancel what is left of them when the run is over, also what sbatch is just being asked for."""
         self.children.asides.wait((REQUEST, SUCCESSOR), ENDS_S)
         new = tuple(name for name in self.run.pools() if name not in self.pools)
-        with suppress(OSError, subprocess.TimeoutExpired):
-            if names or new:
-                subprocess.run(self._cancel((*names, *new)), capture_output=True, timeout=PATIENCE_S, check=False)
-            other = self._other_controller()
-            if other is not None:
-                command = ["scancel", "--state=PENDING", other]
-                subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+        if names or new:
+            client.call(self._cancel((*names, *new)), PATIENCE_S)
+        if (other := self._other_controller()) is not None:
+            client.cancel(other, pending_only=True, timeout_s=PATIENCE_S)
 
     def _other_controller(self) -> str | None:
         """The job of a controller that would only find that the run is over: our successor's, or our predecessor's."""
@@ -192,12 +189,12 @@ class Jobs:
     def _cancel(self, names: tuple[str, ...]) -> list[str]:
         """The command that ends jobs. What was submitted by hand and runs is told to end, and counts as completed."""
         if self.config.cluster.pilots is None:
-            return ["scancel", *names]
+            return commands.cancel(*names)
         with suppress(OSError):
             self.run.released.mkdir(mode=0o700, exist_ok=True)
             for name in names:
                 (self.run.released / name).touch(mode=0o600)
-        return ["scancel", "--state=PENDING", *names]
+        return commands.cancel(*names, pending_only=True)
 
 
 def srun_names(state: RunState) -> dict[str, str]:
@@ -214,7 +211,9 @@ def _own_task() -> str | None:
 def _srun(job: str, node: str) -> list[str]:
     """The beginning of a command that runs on one node of a job, beside what runs there."""
     here = str(Path.cwd())
-    return srun_command(job=job, name="pilot", nodes=[node], tasks_per_node=1, gpus=False, chdir=here, extra=[])
+    return commands.srun_command(
+        job=job, name="pilot", nodes=[node], tasks_per_node=1, gpus=False, chdir=here, extra=[]
+    )
 
 
 def _of_job(name: str) -> dict[str, str]:
@@ -226,4 +225,4 @@ def _of_job(name: str) -> dict[str, str]:
 
 def _clean() -> dict[str, str]:
     """An environment in which Slurm's commands do what they are told, and no more."""
-    return {name: value for name, value in scrubbed(os.environ).items() if not name.startswith("SQUEUE_")}
+    return {name: value for name, value in commands.scrubbed(os.environ).items() if not name.startswith("SQUEUE_")}

@@ -7,8 +7,6 @@ left to end it. A guard cannot know by itself whether the controller has died or
 
 from __future__ import annotations
 
-import contextlib
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from pathlib import Path
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.run.liveness import Watch
+from ftslurm.slurm import client, commands
 
 CANCEL_S = 60.0  # slurmctld may be as busy as it likes: Slurm ends us long before
 
@@ -38,15 +37,4 @@ def end_job(environ: Mapping[str, str], after_s: float) -> bool:
         silent_s = watch.silent_s(alive) or None  # 0.0: it was touched
     if silent_s is None:
         return False
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(
-            ["scancel", job],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Slurm signals our process group now
-            timeout=CANCEL_S,
-            check=False,
-        )
-        return True
-    return False
+    return client.call(commands.cancel(job), CANCEL_S).failure is not client.Failure.NOT_STARTED

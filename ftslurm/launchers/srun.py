@@ -22,6 +22,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
+from ftslurm.slurm.parse import expand_hosts
 
 KEEPER = "FTSLURM_KEEPER"  # the process that starts us again if we crash; without it our Lighthouse ends, too
 _BESIDE = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": platform.node()}  # no step, but a process
@@ -133,4 +134,4 @@ def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Al
             "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "
             "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch, or use cluster.controller=job"
         )
-    return Allocation(job, tuple(commands.expand_hosts(nodes)))
+    return Allocation(job, tuple(expand_hosts(nodes)))

@@ -24,6 +24,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run import log_cap
 from ftslurm.security import owned_files
+from ftslurm.slurm import commands
 
 HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
 ORDER_S = 1.0  # and a process that has been told to end in less
@@ -218,7 +219,7 @@ class Children:
         number = first if entry.kills == 1 else signal.SIGKILL
         if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
             entry.cancelling = True  # our srun is not the one with which it ends
-            self.asides.ask(entry.slurm_id, ["scancel", entry.slurm_id])
+            self.asides.ask(entry.slurm_id, commands.cancel(entry.slurm_id))
         for child in entry.children:
             if child.code is None and number is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -342,7 +343,7 @@ class Children:
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
                 if abnormal and step.slurm_id is not None and not step.cancelling:
                     step.cancelling = True
-                    self.asides.ask(step.slurm_id, ["scancel", step.slurm_id])
+                    self.asides.ask(step.slurm_id, commands.cancel(step.slurm_id))
                 if not step.stuck and self.asides.asking(step.slurm_id):
                     continue
             step.log.close()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 
 from ftslurm.config.schema import Config, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers.local import visible_gpus
-from ftslurm.slurm.commands import SINFO, Partition, partition_names, read_sinfo
+from ftslurm.slurm import client
+from ftslurm.slurm.parse import Partition, partition_names
 
 SLURM_ONLY = (
     "partition",
@@ -24,7 +23,6 @@ SLURM_ONLY = (
     "sbatch",
     "srun",
 )
-ANSWER_S = 20.0  # a busy slurmctld takes its time; one that is down makes sinfo try for about ten seconds
 
 
 def resolve(config: Config, preview: bool = False) -> str:
@@ -38,7 +36,7 @@ def resolve(config: Config, preview: bool = False) -> str:
         EnvironmentProblem: cluster=slurm without Slurm, more than the partition has, or a CUDA context without GPUs.
     """
     note, cluster = "", config.cluster
-    partitions, why_not = ([], "") if cluster.kind == "local" else ask_slurm()
+    partitions, why_not = ([], "") if cluster.kind == "local" else client.partitions()
     if cluster.kind == "auto" and cluster.mode == "array":
         cluster.kind = "slurm"  # an array needs it
     if cluster.kind == "auto":
@@ -85,21 +83,6 @@ def _check_standby(config: Config) -> None:
             "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
             "(groups.gpus=0, or none was found): leave it out, or give the groups GPUs"
         )
-
-
-def ask_slurm() -> tuple[list[Partition], str]:
-    """The cluster's partitions, or none and the reason."""
-    for program in ("sbatch", "srun", "sinfo"):
-        if shutil.which(program) is None:
-            return [], f"{program} is not on PATH"
-    try:
-        answer = subprocess.run(SINFO, capture_output=True, text=True, timeout=ANSWER_S, check=True)
-    except subprocess.TimeoutExpired:
-        return [], f"Slurm's controller has not answered within {ANSWER_S:g} s (sinfo)"
-    except subprocess.CalledProcessError as error:
-        return [], f"no Slurm answers ({last_line(error.stderr).removeprefix('sinfo: ')})"
-    rows = read_sinfo(answer.stdout)
-    return rows, "" if rows else "sinfo shows no partition"
 
 
 def last_line(text: str) -> str:

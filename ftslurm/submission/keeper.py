@@ -31,6 +31,7 @@ from ftslurm.run import leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
 from ftslurm.run.replay import read_past
+from ftslurm.slurm import client
 from ftslurm.submission import requeue
 
 COMMAND = [sys.executable, "-m", "ftslurm.submission.controller_process"]
@@ -38,7 +39,6 @@ MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next con
 INTERRUPTED = 130  # our exit code when somebody has pressed Ctrl-C
 BAD_INPUT = 2  # the exit code of a controller that could not begin
 LAST = ("run_finished", "run_requeued", leadership.LEFT)  # the last lines of a controller that had come to its end
-CANCEL_S = 60.0
 AWAY_S = 600.0
 
 
@@ -141,9 +141,7 @@ def give_up(run: RunDir, reason: str) -> int:
     steps = [live.slurm_step for live in left if live.slurm_step]
     with suppress(OSError):
         requeue.end_journal(run, reason, "failed", left)
-    with suppress(OSError, subprocess.TimeoutExpired):
-        if steps:
-            subprocess.run(["scancel", *steps], capture_output=True, timeout=CANCEL_S, check=False)
+    client.cancel(*steps)
     print(f"ftslurm: {reason}", file=sys.stderr, flush=True)
     return 1
 

@@ -28,6 +28,7 @@ from ftslurm.run import configuration, inbox, leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import run_key
+from ftslurm.slurm import client, commands
 from ftslurm.submission.candidate import Candidate
 from ftslurm.submission.submit import PILOT, batch_command, refusal, sbatch_parameters
 from ftslurm.submission.submit import submit as submit_controller
@@ -108,27 +109,21 @@ def try_out(config: Config, run: RunDir) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
             script.write(text)
             script.flush()
-            with suppress(OSError, subprocess.TimeoutExpired):
-                done = subprocess.run(
-                    ["sbatch", "--test-only", script.name], capture_output=True, text=True, timeout=60, check=False
-                )
-                words = [line.partition("error: ")[2] or line for line in done.stderr.splitlines() if line.strip()]
-                # Busy nodes are no reason not to wait for them, nor are drained ones; what Slurm would never start is.
-                waits = any("currently not available" in word.lower() for word in words)
-                waits = waits or (any(NOT_AVAILABLE in word for word in words) and _some_nodes_are_down())
-                if done.returncode and not waits:
-                    where = f" of cluster.ranges[{pool - 1}]" if pool else ""
-                    why = "; ".join(words) or f"exit code {done.returncode}"
-                    raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {why}")
+            answer = client.call(commands.try_submission(script.name))
+        if answer.failure in (None, client.Failure.NOT_STARTED, client.Failure.TIMED_OUT):
+            continue
+        words = [line.partition("error: ")[2] or line for line in answer.err.splitlines() if line.strip()]
+        # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
+        waits = any("currently not available" in word.lower() for word in words)
+        waits = waits or (any(NOT_AVAILABLE in word for word in words) and _some_nodes_are_down())
+        if not waits:
+            where = f" of cluster.ranges[{pool - 1}]" if pool else ""
+            raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {'; '.join(words)}")
 
 
 def _some_nodes_are_down() -> bool:
     """Whether there are nodes that cannot start a job now, but may later: sbatch --test-only does not count on them."""
-    with suppress(OSError, subprocess.TimeoutExpired):
-        command = ["sinfo", "--noheader", "--Node", "--format=%T"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        return any(state.strip() not in UP for state in done.stdout.splitlines())
-    return False
+    return any(state.strip() not in UP for state in client.call(commands.node_states()).out.splitlines())
 
 
 def name() -> str:
@@ -159,8 +154,7 @@ def hold(run: RunDir, batch: bool = True) -> int:
     may_lead = config.cluster.mode == "array" and (config.cluster.controller == "job" or config.cluster.pilots)
     held = stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]) if may_lead else None)
     if held and not batch:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(["scancel", name()], capture_output=True, timeout=60, check=False)
+        client.cancel(name())
     return 0
 
 
@@ -256,11 +250,7 @@ def _group_here(run: RunDir) -> Iterator[int]:
 
 def _ends() -> bool:
     """Whether Slurm has begun to end this job. (One task of an array has the array's own id, which means all.)"""
-    command = ["squeue", "--noheader", f"--jobs={name()}", "--format=%T"]
-    with suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        return done.returncode == 0 and done.stdout.split() != ["RUNNING"]
-    return False
+    return client.job_state(name())[0] not in ("RUNNING", "UNKNOWN", "")
 
 
 def main(words: Sequence[str]) -> int:

@@ -10,7 +10,6 @@ only submitted where Slurm does not requeue (JobRequeue=0, no scontrol on the no
 from __future__ import annotations
 
 import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from ftslurm.run.journal import Event, Journal, JournalReader
 from ftslurm.run.journal_filter import Skim
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
-from ftslurm.slurm import commands
+from ftslurm.slurm import client, commands
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
 ANSWER_S = 20.0  # the longest that one command of Slurm's may take
@@ -77,7 +76,7 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
     job = environ["SLURM_JOB_ID"]
     if "SLURM_ARRAY_TASK_ID" in environ:  # the raw id of one task means the whole array
         job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
-    state, restarts, *reason = [*_ask(commands.job_state(job)).split(), "", ""]
+    state, restarts, *reason = [*client.call(commands.job_state(job), ANSWER_S).out.split(), "", ""]
     if restarts.isdigit() and int(restarts) > int(environ.get("SLURM_RESTART_COUNT") or 0):
         return None
     if state in ("CANCELLED", "COMPLETING") and "TimeLimit" not in reason:
@@ -85,23 +84,10 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
     for attempt in range(tries):
         if attempt:
             time.sleep(WAIT_S)
-        said = _ask(["scontrol", "requeue", job])
-        if not any(words in said for words in commands.BUSY):
+        answer = client.call(commands.requeue(job), ANSWER_S)
+        if answer.failure is None or not answer.failure.transient:
             break
-    return said or None
-
-
-def _ask(command: list[str]) -> str:
-    """What a command of Slurm's says; empty if it has done its work without a word."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"{command[0]}: Socket timed out after {ANSWER_S:g} s"
-    except OSError as error:
-        return f"{command[0]}: {error.strerror}"
-    return (done.stdout + done.stderr).strip() or (
-        f"{command[0]}: exit code {done.returncode}" if done.returncode else ""
-    )
+    return answer.text or None
 
 
 def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, suppress
-from functools import lru_cache
+from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,12 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import local
-from ftslurm.monitor.sentences import seconds
-from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.run.journal import last_event
 from ftslurm.security import owned_files
-from ftslurm.slurm import commands
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node, last_line
 
-LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
-    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
-}  # fmt: skip
 CONTROLLER, SUCCESSOR, PILOT = "controller", "successor", "pilot"  # what a job may run (ftslurm.submission.entry)
 PILOT_AGAIN = "pilot-again"  # a pilot that is no batch process, because the job has lost that
-QUEUE_S = 15.0  # how often Slurm is asked what a job waits for
 YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 
 
@@ -201,133 +192,3 @@ def _ignoring(*numbers: int) -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
-    """A function that says whether somebody is still going to write this run's journal.
-
-    For a local run it looks at the process. For a job it asks Slurm, at most every 15 seconds, and only because a job
-    can be cancelled before its controller has written a word.
-    """
-    asked, answer = time.monotonic(), True
-
-    def ask() -> bool:
-        nonlocal asked, answer
-        job = run.job()
-        if job is None:
-            return True
-        if config.cluster.kind == "local":
-            return _process_lives(int(job))
-        if time.monotonic() - asked >= 15.0:
-            asked = time.monotonic()
-            array = config.cluster.mode == "array"
-            answer = abandoned(config, run) is None if array else job_state(job) in LIVE_STATES
-        return answer
-
-    return ask
-
-
-def job_state(job: str) -> str:
-    """Slurm's word for the job's state; "" if Slurm does not know it, "UNKNOWN" if it does not answer."""
-    return _ask_squeue(job, "%T")
-
-
-def abandoned(config: Config, run: RunDir) -> str | None:
-    """Why nobody will write the end of this run's journal; None if somebody will, as far as can be told."""
-    job = run.job()
-    if job is None:
-        return None  # cluster.controller=here: the allocation it ran in is not ours to know
-    if config.cluster.kind == "local":
-        return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
-    if config.cluster.mode == "array":  # whoever leads: its job may be a pilot's
-        age = liveness.age_s(run.alive)
-        left = jobs_of(config, run) if age is None or age > liveness.SILENT_S else None  # it spares asking Slurm
-        return "none of its Slurm jobs is left" if left == [] else None
-    state = job_state(job)
-    return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
-
-
-def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
-    """That the controller is not heard any more, and what to do; None: it is. `watch`: see heard.silent_s."""
-    if config.cluster.kind == "slurm" and last_event(run.events) == "run_requeued":
-        return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
-    silent, job = liveness.silent_s(config, run, watch), run.job()
-    if silent is None:
-        return None
-    ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
-    return f"the controller has not been heard for {seconds(silent)}{ends}"
-
-
-def jobs_of(config: Config, run: RunDir) -> list[str] | None:
-    """Every job of this run that waits or runs, its controller's and those of its groups; None: Slurm does not say."""
-    try:
-        done = subprocess.run(commands.QUEUE, capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    own = run.job()
-    groups = commands.read_queue(
-        done.stdout, run.mark(), config.cluster.pilots, run.pools() | ({own: 0} if own else {})
-    )
-    return [job.name for job in groups if job.state in LIVE_STATES]
-
-
-def cancel(config: Config, run: RunDir) -> list[str]:
-    """End every job of a run whose controller is not heard; those that Slurm has been told to."""
-    left = jobs_of(config, run)
-    try:
-        done = subprocess.run(["scancel", *left], capture_output=True, timeout=60, check=False) if left else None
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return left or [] if done is not None and done.returncode == 0 else []
-
-
-def take_out_of_queue(job: str) -> bool:
-    """Cancel a job that waits in Slurm's queue; whether it did, and is no more."""
-    if job_state(job) != "PENDING":
-        return False
-    with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(["scancel", "--state=PENDING", job], capture_output=True, timeout=60, check=False)
-    return job_state(job) in ("CANCELLED", "")
-
-
-def in_queue(run: RunDir) -> str | None:
-    """A line about a Slurm job whose controller has not begun: what it waits for, or how it ended; None: no job."""
-    job = run.job()
-    if job is None:
-        return None
-    state, _, reason = _ask_squeue(job, "%T %r").partition(" ")
-    if state == "PENDING":
-        reason += ": Slurm holds a requeued job for two minutes" if reason == "BeginTime" else ""
-        return f"Slurm job {job} is waiting in the queue" + (f" ({reason})" if reason not in ("", "None") else "")
-    known = state not in ("", "UNKNOWN")
-    return f"Slurm job {job} is {state}" if known else f"Slurm does not know job {job} (any more)"
-
-
-@lru_cache(maxsize=1)
-def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 the same answer for some seconds
-    return in_queue(run)
-
-
-def _ask_squeue(job: str, what: str) -> str:
-    command = ["squeue", "--noheader", "--states=all", f"--jobs={job}", f"--format={what}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "UNKNOWN"
-    unknown = "" if "Invalid job id" in done.stderr else "UNKNOWN"
-    return unknown if done.returncode else done.stdout.strip()
-
-
-def _process_lives(pid: int) -> bool:
-    try:
-        done, _ = os.waitpid(pid, os.WNOHANG)  # ours, if we submitted it
-        return done == 0
-    except ChildProcessError:
-        pass
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

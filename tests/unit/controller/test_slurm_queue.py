@@ -15,7 +15,7 @@ from ftslurm.core.state.events import RequeueRefused
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children
 from ftslurm.run.directory import RunDir
-from ftslurm.slurm.commands import read_queue
+from ftslurm.slurm.parse import read_queue
 
 
 def new(folder: Path) -> RunDir:

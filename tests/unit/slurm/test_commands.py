@@ -9,17 +9,16 @@ import pytest
 
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Evidence
-from ftslurm.slurm.commands import (
+from ftslurm.slurm.commands import scrubbed, srun_command
+from ftslurm.slurm.parse import (
     Partition,
     expand_hosts,
     out_of_time,
     partition_names,
-    read_fate,
     read_gpus,
-    read_sinfo,
+    read_node_fate,
+    read_partitions,
     read_srun,
-    scrubbed,
-    srun_command,
 )
 
 # --- host lists ------------------------------------------------------------------------------------------------------
@@ -129,17 +128,17 @@ def test_the_rows_of_sinfo() -> None:
             "",
         ]
     )
-    assert read_sinfo(text) == [
+    assert read_partitions(text) == [
         Partition("gpu", default=True, up=True, nodes=12, cpus=64, gpus=4),
         Partition("cpu", default=False, up=True, nodes=200, cpus=128, gpus=0),
         Partition("debug", default=False, up=False, nodes=2, cpus=4, gpus=2),
         Partition("drained", default=False, up=False, nodes=1, cpus=4, gpus=0),
     ]
-    assert partition_names(read_sinfo(text)) == "gpu, cpu, debug, drained"
+    assert partition_names(read_partitions(text)) == "gpu, cpu, debug, drained"
 
 
 def test_a_partition_with_nodes_of_two_kinds_is_named_once() -> None:
-    rows = read_sinfo("gpu*|up|4|64|gpu:4\ngpu*|up|2|64|gpu:8")
+    rows = read_partitions("gpu*|up|4|64|gpu:4\ngpu*|up|2|64|gpu:8")
     assert partition_names(rows) == "gpu"
     assert partition_names([]) == "none"
 
@@ -248,10 +247,12 @@ def test_srun_knows_first_that_the_time_of_the_job_is_over(job: str, why: str, o
 )
 def test_what_slurm_says_of_a_node_tells_whether_it_is_down_and_since_when_it_is_up(state: str, down: bool) -> None:
     times = "BootTime=2026-11-22T17:00:01 SlurmdStartTime=2026-11-22T21:11:50"
-    fate = read_fate(
+    fate = read_node_fate(
         "n2", f"NodeName=n2 Arch=x86_64 OS=Linux 6.1 State={state} Weight=1 {times} Reason=lost [root@x]\n"
     )
     started = time.mktime(time.strptime("2026-11-22T21:11:50", "%Y-%m-%dT%H:%M:%S"))
     assert fate == NodeFate("n2", down, started)
-    assert read_fate("n2", "slurm_load_node error: Unable to contact slurm controller") is None
-    assert read_fate("n2", "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None") == NodeFate("n2", True, None)
+    assert read_node_fate("n2", "slurm_load_node error: Unable to contact slurm controller") is None
+    assert read_node_fate("n2", "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None") == NodeFate(
+        "n2", True, None
+    )

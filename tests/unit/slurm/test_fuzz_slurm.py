@@ -21,14 +21,14 @@ from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
-from ftslurm.slurm.commands import (
+from ftslurm.slurm.parse import (
     expand_hosts,
-    not_adopted,
     out_of_time,
+    read_attach,
     read_gpus,
-    read_look,
+    read_partitions,
+    read_probe,
     read_queue,
-    read_sinfo,
     read_srun,
 )
 
@@ -95,7 +95,7 @@ def test_a_line_of_sruns_is_evidence_or_none(line: str) -> None:
     if evidence is not None:
         assert evidence.node is None or is_node(evidence.node)
         assert evidence.code is None or 0 <= evidence.code <= 999
-        assert not_adopted(evidence) is None or isinstance(str(evidence), str)
+        assert read_attach(evidence) is None or isinstance(str(evidence), str)
 
 
 @tried(200)
@@ -109,7 +109,7 @@ def test_what_squeue_says_of_the_jobs_end_is_understood_or_not(words: list[str])
     text=st.one_of(spoilt({"steps": {"group-0000/1": "ST"}}).map(json.dumps), TEXTS, st.just(DEEP), st.just("{" + DEEP))
 )
 def test_what_a_probe_brings_back_is_a_look_or_a_refusal(text: str) -> None:
-    looked = read_look("n1", text)
+    looked = read_probe("n1", text)
     assert not (looked.refused and looked.reachable)
     assert all(type(word) is str for pair in looked.steps or () for word in pair)
 
@@ -127,7 +127,7 @@ def test_what_squeue_prints_is_read_or_refused(text: str) -> None:
 @tried(200)
 @given(cells=st.lists(st.one_of(TEXTS, NUMBERS.map(str)), min_size=5, max_size=5))
 def test_what_sinfo_prints_is_read_or_passed_over(cells: list[str]) -> None:
-    assert all(row.nodes >= 0 for row in read_sinfo("|".join(cells)))
+    assert all(row.nodes >= 0 for row in read_partitions("|".join(cells)))
     assert read_gpus(f"gpu:{cells[0]},gpu:a:²,{cells[1]}") >= 0
 
 

@@ -75,7 +75,7 @@ def test_a_busy_slurmctld_is_asked_again_and_a_refusal_is_passed_on(
 
 def test_where_there_is_no_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert requeue.requeue(BATCH) == "scontrol: No such file or directory"
+    assert requeue.requeue(BATCH) == "scontrol cannot be started: No such file or directory"
 
 
 def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:

@@ -60,7 +60,7 @@ from ftslurm.core.state.events import (
 from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.slurm.commands import not_adopted
+from ftslurm.slurm.parse import read_attach
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
@@ -204,7 +204,7 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
 
 
 def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> None:
-    sign = not_adopted(Evidence(0, "n2", code=ExitCode.NO_GUARD))
+    sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
     gone, fate = (12.9, TaskFailed(B0, sign), Ended(B0, 76)), (13, NodeFate("n2", down=False))
     story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, fate, (14, ALL), config=array())
     assert story.ids(Launch, since=13) == [B1]
@@ -214,10 +214,10 @@ def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> N
 
 
 def test_codes_of_the_way_to_a_step_are_no_codes_of_a_script() -> None:
-    assert not_adopted(Evidence(0, "n1", code=3)) == Evidence(0, "n1", code=3)
-    assert not_adopted(Evidence(0, "n1", code=ExitCode.END_REPORTED)) is None  # its end has been told
-    assert cast(Evidence, not_adopted(Evidence(0, "n1", code=ExitCode.NO_GUARD))).cause is Cause.UNKNOWN
-    assert cast(Evidence, not_adopted(Evidence(0, "n1", code=ExitCode.DETACHED))).signal == 9
+    assert read_attach(Evidence(0, "n1", code=3)) == Evidence(0, "n1", code=3)
+    assert read_attach(Evidence(0, "n1", code=ExitCode.END_REPORTED)) is None  # its end has been told
+    assert cast(Evidence, read_attach(Evidence(0, "n1", code=ExitCode.NO_GUARD))).cause is Cause.UNKNOWN
+    assert cast(Evidence, read_attach(Evidence(0, "n1", code=ExitCode.DETACHED))).signal == 9
 
 
 def test_what_one_task_of_several_tells_of_the_scripts_end_counts_though_the_others_are_silent() -> None:
@@ -267,7 +267,7 @@ def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(fa
 
 
 def test_a_guard_that_is_gone_from_a_node_that_was_started_anew_was_lost_with_it() -> None:
-    sign = not_adopted(Evidence(0, "n2", code=ExitCode.NO_GUARD))
+    sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
     gone = (13, TaskFailed(B0, sign), Ended(B0, 76))
     story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (13.2, BOUNCED), config=array())
     (exited,) = story.records("step_exited")
@@ -290,7 +290,7 @@ def test_a_job_that_is_requeued_before_its_step_has_answered_may_have_lost_its_n
 
 @pytest.mark.parametrize("saved", [None, CHECKPOINT])
 def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
-    sign = not_adopted(Evidence(0, "n2", code=ExitCode.NO_GUARD))
+    sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
     gone = [event for s in (A0, B0) for event in (TaskFailed(s, sign), Ended(s, 76, checkpoint=saved))]
     fates = [NodeFate("n1", down=False), NodeFate("n2", down=False)]
     story = play(*ADOPTED[:2], UP, (12.9, gone), (13, fates), (14, ALL), (20,), config=array())

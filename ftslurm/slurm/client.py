@@ -1,0 +1,116 @@
+"""Run one of Slurm's commands and wait for its answer, with a time-out and a judgement.
+
+No function here raises: an `Answer` says what was printed and, if the command failed, why. The controller must not
+wait and does not use this module while the run goes on; it runs the same commands in the background
+(launchers/background.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ftslurm.slurm import commands
+from ftslurm.slurm.parse import Partition, is_busy, read_partitions
+
+ANSWER_S = 60.0  # Slurm's programs give up by themselves long before
+PARTITIONS_S = 20.0  # a busy slurmctld takes its time; if it is down sinfo tries for about ten seconds
+# Defaults of the user's for their own command lines: they filter what we ask for, or make scancel ask back.
+_DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
+
+
+class Failure(Enum):
+    """Why a command of Slurm's has not done what it was asked for."""
+
+    NOT_STARTED = "not started"  # the program is missing, or the machine has no memory for it
+    TIMED_OUT = "timed out"
+    BUSY = "busy"  # slurmctld cannot be reached for the moment
+    REFUSED = "refused"
+
+    @property
+    def transient(self) -> bool:
+        """Whether another try may succeed."""
+        return self in (Failure.TIMED_OUT, Failure.BUSY)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has printed, and its failure; None: it has succeeded."""
+
+    out: str = ""
+    err: str = ""
+    failure: Failure | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command has succeeded."""
+        return self.failure is None
+
+    @property
+    def text(self) -> str:
+        """All that was printed, for a person."""
+        return (self.out + self.err).strip()
+
+
+def judge(code: int, text: str) -> Failure | None:
+    """Why a command that has ended with this exit code, and has printed this, has failed; None: it has not."""
+    if code == 0:
+        return None
+    return Failure.BUSY if is_busy(text) else Failure.REFUSED
+
+
+def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
+    """Run a command of Slurm's and wait for it."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_DEFAULTS)}
+    try:
+        done = subprocess.run(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,  # when our job ends Slurm signals our process group; this command is not part of it
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(err=f"{command[0]} has not answered within {timeout_s:g} s", failure=Failure.TIMED_OUT)
+    except OSError as error:
+        return Answer(err=f"{command[0]} cannot be started: {error.strerror}", failure=Failure.NOT_STARTED)
+    failure = judge(done.returncode, done.stdout + done.stderr)
+    silent = failure is not None and not (done.stdout + done.stderr).strip()
+    return Answer(done.stdout, f"{command[0]}: exit code {done.returncode}" if silent else done.stderr, failure)
+
+
+def cancel(*jobs: str, pending_only: bool = False, timeout_s: float = ANSWER_S) -> bool:
+    """End jobs or steps; whether Slurm has accepted it (also if there is nothing to end)."""
+    return not jobs or call(commands.cancel(*jobs, pending_only=pending_only), timeout_s).ok
+
+
+def job_state(job: str) -> tuple[str, str]:
+    """The state of a job and its reason; ("", "") if Slurm does not know the job, ("UNKNOWN", "") without an answer."""
+    answer = call(commands.job_state_and_reason(job), 30.0)
+    if not answer.ok:
+        return ("" if "Invalid job id" in answer.err else "UNKNOWN"), ""
+    state, _, reason = answer.out.strip().partition(" ")
+    return state, reason
+
+
+def partitions() -> tuple[list[Partition], str]:
+    """The cluster's partitions, or none and the reason."""
+    for program in ("sbatch", "srun", "sinfo"):
+        if shutil.which(program) is None:
+            return [], f"{program} is not on PATH"
+    answer = call(commands.partitions(), PARTITIONS_S)
+    if answer.failure is Failure.TIMED_OUT:
+        return [], f"Slurm's controller has not answered within {PARTITIONS_S:g} s (sinfo)"
+    if not answer.ok:
+        lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+        return [], f"no Slurm answers ({lines[-1].removeprefix('sinfo: ') if lines else 'no message'})"
+    rows = read_partitions(answer.out)
+    return rows, "" if rows else "sinfo shows no partition"

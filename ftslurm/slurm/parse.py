@@ -1,0 +1,278 @@
+"""What Slurm's programs print, as values. Pure; the commands themselves are built in slurm/commands.py.
+
+Lines and answers that make no sense are refused or skipped as each function says: nothing printed can hurt the
+controller. The texts were recorded on Slurm 22.05.8 and 24.11.5.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ftslurm.core.state.events import Looked, NodeFate
+from ftslurm.core.state.model import Cause, Evidence, Job
+from ftslurm.protocol.exit_codes import ExitCode
+from ftslurm.security.json_text import read_object
+from ftslurm.security.names import NODE, is_node
+from ftslurm.slurm.commands import QUEUE_FIELDS
+
+_BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")
+
+
+def is_busy(text: str) -> bool:
+    """Whether an error says that slurmctld cannot be reached for the moment; the command is worth another try."""
+    return any(words in text for words in _BUSY)
+
+
+# --- host lists ------------------------------------------------------------------------------------------------------
+
+_MOST_HOSTS = 1 << 16  # more than any cluster has
+_LONGEST_NAME = 255
+_HOSTS = re.compile(r"([^\[\],\s]|\[[0-9]{1,18}(-[0-9]{1,18})?(,[0-9]{1,18}(-[0-9]{1,18})?)*\])*")
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Expand Slurm's host list: "n[01-03,7],m1" -> n01 n02 n03 n7 m1.
+
+    Raises:
+        ValueError: brackets that do not match, a range that is none, or more names than any cluster has.
+    """
+    out: list[str] = []
+    for part in re.split(r",(?![^\[\]]*\])", text.strip()):
+        if not _HOSTS.fullmatch(part):
+            raise ValueError(f"not a host list: {text!r:.80}")
+        names = [""]
+        for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]+)\]", part):
+            ends = [literal] if literal else _numbers(ranges, _MOST_HOSTS // len(names))
+            names = [name + end for name in names for end in ends]
+            if len(names[0]) > _LONGEST_NAME:
+                raise ValueError(f"not a host list: {text!r:.80}")
+        out += names if part else []
+        if len(out) > _MOST_HOSTS:
+            raise ValueError(f"too many hosts: {text!r:.80}")
+    return out
+
+
+def _numbers(ranges: str, most: int) -> list[str]:
+    out = list[str]()
+    for part in ranges.split(","):
+        low, _, high = part.partition("-")
+        span = range(int(low), int(high or low) + 1)
+        if not span:
+            raise ValueError(f"not a range of hosts: {part!r}")
+        if len(out) + len(span) > most:
+            raise ValueError(f"too many hosts: {ranges!r:.60}")
+        out += [str(n).zfill(len(low)) for n in span]
+    return out
+
+
+# --- srun ------------------------------------------------------------------------------------------------------------
+
+_TASK_LINE = re.compile(
+    rf"srun: error: (?P<node>{NODE}): tasks? (?P<task>[0-9]{{1,9}})(?:[,\-][0-9,\-]*)?: (?P<what>.+)"
+)
+_NODE_LINE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
+_NO_LAUNCH = re.compile(rf"srun: error: Task launch for \S+ failed on node (?P<node>{NODE}): (?P<why>.+)")
+_SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")
+_CANCELLED = re.compile(
+    rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
+)
+_DUE_TO = {
+    "TIME LIMIT": Cause.TIME_LIMIT,
+    "PREEMPTION": Cause.PREEMPTED,
+    "JOB REQUEUE": Cause.PREEMPTED,
+    "NODE FAILURE": Cause.NODE_LOST,
+}
+_SIGNALS = {
+    "Killed": signal.SIGKILL,
+    "Terminated": signal.SIGTERM,
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
+    "Floating point exception": signal.SIGFPE,
+    "Interrupt": signal.SIGINT,
+    "Hangup": signal.SIGHUP,
+}
+
+
+def read_srun(line: str) -> Evidence | None:
+    """Read a line of srun's stderr: evidence about a task or a node; None if the line has none.
+
+    srun prints the line 0.1 s after the fault. Its exit code comes much later and is 137 or 143 whatever happened.
+    """
+    if match := _CANCELLED.search(line):
+        words = match["why"] or ""
+        cause = next((c for words_, c in _DUE_TO.items() if words_ in words), Cause.CANCELLED)
+        error = f"Slurm cancelled the step{' due to ' + words.lower() if words else ' (scancel)'}"
+        return Evidence(None, match["node"], cause=cause, node_lost=cause is Cause.NODE_LOST, error=error)
+    if match := _NO_LAUNCH.search(line):
+        error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
+        lost = any(words in match["why"] for words in _SILENT)
+        return Evidence(None, match["node"], node_lost=lost, error=error, started=False)
+    if match := _NODE_LINE.search(line):
+        try:
+            first = next(iter(expand_hosts(match["nodes"])), None)
+        except ValueError:
+            return None
+        return Evidence(None, first, node_lost=True, error=line.strip()) if is_node(first) else None
+    match = _TASK_LINE.search(line)
+    if match is None:
+        return None
+    task, what = int(match["task"]), match["what"].strip()
+    if code := re.match(r"Exited with exit code ([0-9]{1,3})\b", what):
+        return Evidence(task, match["node"], code=int(code[1]))
+    if what.startswith("Out Of Memory"):
+        return Evidence(task, match["node"], out_of_memory=True, error=what)
+    for words, number in _SIGNALS.items():
+        if what.startswith(words):
+            return Evidence(task, match["node"], signal=int(number))
+    return Evidence(task, match["node"], error=what)
+
+
+def out_of_time(line: str, job: str) -> bool:
+    """Whether a line of srun's says that this job's time limit has ended a step; Slurm tells the job a moment later."""
+    match = _CANCELLED.search(line)
+    over = match is not None and (match["why"] or "").strip() == "TIME LIMIT"
+    return over and match is not None and match["step"].partition(".")[0] == job
+
+
+def read_attach(evidence: Evidence) -> Evidence | None:
+    """What a failure of an attaching srun says of the step that an earlier controller has launched; None: nothing."""
+    if evidence.code == ExitCode.NO_GUARD:
+        error = "the step has not outlived its controller, or cannot be reached: see its step.log"
+        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error, doubtful=True)
+    if evidence.code == ExitCode.END_REPORTED:
+        return None
+    if evidence.code == ExitCode.DETACHED:
+        return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
+    return evidence
+
+
+# srun's errors when the node, and not slurmctld, prevents a step from starting.
+_UNREACHABLE = ("failed on node", "Requested node configuration is not available", "Required node not available")
+
+
+def read_probe(node: str, text: str) -> Looked:
+    """Read the output of a probe (ftslurm.guard.probe, started through srun).
+
+    A probe whose program could not run has reached the node all the same.
+    """
+    for line in text.splitlines():
+        steps = (read_object(line) or {}).get("steps") if line.startswith("{") else None
+        if isinstance(steps, dict):
+            return Looked(node, True, tuple((step, str(states)) for step, states in steps.items()))
+    if any(words in text for words in _UNREACHABLE):
+        return Looked(node, False)
+    return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
+
+
+# --- scontrol and squeue ---------------------------------------------------------------------------------------------
+
+
+def read_node_fate(node: str, text: str) -> NodeFate | None:
+    """Read a node's record: whether it is down or silent, and when it or its slurmd was last started.
+
+    None if the text is no record: Slurm has not answered.
+    """
+    words = dict(word.partition("=")[::2] for word in text.split())
+    state = words.get("State")
+    if state is None:
+        return None
+    starts = [_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime")]
+    down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
+    return NodeFate(node, down, max((start for start in starts if start is not None), default=None))
+
+
+def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> list[Job]:
+    """Read the output of `commands.queue`: the jobs of one run that give groups their nodes.
+
+    The comment of a job has the run's id and tells its jobs from all others. If a job has no time limit, only
+    PreemptTime shows that it is preempted: squeue then hides its new, near end.
+
+    Args:
+        run_mark: the beginning of the comment of its jobs (RunDir.mark).
+        array: a job array that was submitted by hand and whose tasks are this run's.
+        known: the pool of each job that the run has submitted, by name.
+
+    Raises:
+        ValueError: a row of one of these jobs makes no sense.
+    """
+    out = []
+    for line in text.splitlines():
+        fields = line.strip().split("|", len(QUEUE_FIELDS) - 1)
+        if len(fields) != len(QUEUE_FIELDS):
+            continue
+        name, job, state, reason, nodes, began, ends, cut, base, comment = (field.strip() for field in fields)
+        mark, _, pool = comment.removesuffix("|").rpartition(":")
+        if mark == run_mark and re.fullmatch("[0-9]{1,9}", pool):
+            number = int(pool)
+        elif name in known or (array is not None and base == array and name != base):
+            number = known.get(name, 0)
+        else:
+            continue
+        state = "RUNNING" if state == "SIGNALING" else state  # its batch process is being sent a signal
+        runs = state == "RUNNING"
+        hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
+        if not all(is_node(host) for host in hosts):
+            raise ValueError(f"not the nodes of job {name}: {nodes!r:.80}")
+        waits = reason if state == "PENDING" else ""
+        start, end, told = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
+        preempted = start is not None and told is not None and told >= start  # else: before it was requeued
+        job = job if runs else ""
+        out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
+    return out
+
+
+def _unix(text: str) -> float | None:
+    """Slurm's time, which is local, as unix time; None if the text is no time."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One row of sinfo: nodes of a partition that are alike."""
+
+    name: str
+    default: bool
+    up: bool
+    nodes: int
+    cpus: int
+    gpus: int
+
+
+def read_partitions(text: str) -> list[Partition]:
+    """Read the output of `commands.partitions`. A partition with nodes of several kinds has several rows."""
+    out = []
+    for line in text.splitlines():
+        fields = line.strip().split("|")
+        if len(fields) != 5:
+            continue
+        name, state, nodes, cpus, gres = fields
+        if (count := re.fullmatch("[0-9]{1,9}", nodes)) is None:
+            continue
+        per_node = int(re.sub("[^0-9]", "", cpus)[:9] or 0)
+        up, default = state == "up", name.endswith("*")
+        out.append(Partition(name.rstrip("*"), default, up, int(count[0]), per_node, read_gpus(gres)))
+    return out
+
+
+def read_gpus(gres: str) -> int:
+    """GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4."""
+    total = 0
+    for part in re.sub(r"\([^)]*\)", "", gres).split(","):
+        words = part.split(":")
+        if words[0] == "gpu":
+            total += int(words[-1]) if re.fullmatch("[0-9]{1,9}", words[-1]) else 1
+    return total
+
+
+def partition_names(rows: Iterable[Partition]) -> str:
+    """The partitions there are, for error messages."""
+    return ", ".join(dict.fromkeys(row.name for row in rows)) or "none"

@@ -1,0 +1,142 @@
+"""The jobs of a run, seen from outside: does its controller still live, and which of its jobs wait or run?
+
+The verbs of the command line (status, logs, stop) ask this in the user's process. A run's own journal tells nothing
+once its controller is gone, so Slurm is asked, or the process table for a local run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from ftslurm.config.schema import Config
+from ftslurm.monitor.sentences import seconds
+from ftslurm.run import liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import last_event
+from ftslurm.slurm import client, commands
+from ftslurm.slurm.parse import read_queue
+
+LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
+    "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
+}  # fmt: skip
+QUEUE_S = 15.0  # how often Slurm is asked about one job
+
+
+def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
+    """Return a function that tells whether a controller may still write this run's journal.
+
+    For a local run it looks at the process. For a job it asks Slurm, at most every 15 seconds, because a job can be
+    cancelled before its controller has written anything.
+    """
+    asked, answer = time.monotonic(), True
+
+    def ask() -> bool:
+        nonlocal asked, answer
+        job = run.job()
+        if job is None:
+            return True
+        if config.cluster.kind == "local":
+            return _process_lives(int(job))
+        if time.monotonic() - asked >= QUEUE_S:
+            asked = time.monotonic()
+            array = config.cluster.mode == "array"
+            answer = abandoned(config, run) is None if array else job_state(job) in LIVE_STATES
+        return answer
+
+    return ask
+
+
+def job_state(job: str) -> str:
+    """The state of a job; "" if Slurm does not know it, "UNKNOWN" if Slurm does not answer."""
+    return client.job_state(job)[0]
+
+
+def abandoned(config: Config, run: RunDir) -> str | None:
+    """Why no controller will write the end of this run's journal; None if one will, as far as can be told."""
+    job = run.job()
+    if job is None:
+        return None  # cluster.controller=here: the allocation it ran in is not ours to know
+    if config.cluster.kind == "local":
+        return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
+    if config.cluster.mode == "array":  # whoever leads: its job may be a pilot's
+        age = liveness.age_s(run.alive)
+        left = live_jobs(config, run) if age is None or age > liveness.SILENT_S else None  # it spares asking Slurm
+        return "none of its Slurm jobs is left" if left == [] else None
+    state = job_state(job)
+    return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
+
+
+def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
+    """A note that the controller is not heard any more, and what to do; None if it is heard.
+
+    Args:
+        watch: see liveness.silent_s.
+    """
+    if config.cluster.kind == "slurm" and last_event(run.events) == "run_requeued":
+        return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
+    silent, job = liveness.silent_s(config, run, watch), run.job()
+    if silent is None:
+        return None
+    ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
+    return f"the controller has not been heard for {seconds(silent)}{ends}"
+
+
+def live_jobs(config: Config, run: RunDir) -> list[str] | None:
+    """Every job of this run that waits or runs, its controller's and those of its groups; None without an answer."""
+    answer = client.call(commands.queue())
+    if not answer.ok:
+        return None
+    own = run.job()
+    known = run.pools() | ({own: 0} if own else {})
+    jobs = read_queue(answer.out, run.mark(), config.cluster.pilots, known)
+    return [job.name for job in jobs if job.state in LIVE_STATES]
+
+
+def cancel(config: Config, run: RunDir) -> list[str]:
+    """Cancel every job of a run whose controller is not heard; returns those that Slurm has accepted to cancel."""
+    left = live_jobs(config, run) or []
+    return left if client.cancel(*left) else []
+
+
+def take_out_of_queue(job: str) -> bool:
+    """Cancel a job that waits in Slurm's queue; whether it did wait, and has gone."""
+    if job_state(job) != "PENDING":
+        return False
+    client.cancel(job, pending_only=True)
+    return job_state(job) in ("CANCELLED", "")
+
+
+def in_queue(run: RunDir) -> str | None:
+    """A line about a Slurm job whose controller has not begun: what it waits for, or how it ended; None: no job."""
+    job = run.job()
+    if job is None:
+        return None
+    state, reason = client.job_state(job)
+    if state == "PENDING":
+        reason += ": Slurm holds a requeued job for two minutes" if reason == "BeginTime" else ""
+        return f"Slurm job {job} is waiting in the queue" + (f" ({reason})" if reason not in ("", "None") else "")
+    known = state not in ("", "UNKNOWN")
+    return f"Slurm job {job} is {state}" if known else f"Slurm does not know job {job} (any more)"
+
+
+@lru_cache(maxsize=1)
+def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 the same answer for some seconds
+    return in_queue(run)
+
+
+def _process_lives(pid: int) -> bool:
+    try:
+        done, _ = os.waitpid(pid, os.WNOHANG)  # ours, if we submitted it
+        return done == 0
+    except ChildProcessError:
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,89 @@
+"""One place runs Slurm's commands: time-outs, failures and the user's own defaults are judged there."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+import ftslurm
+from ftslurm.slurm import client
+from ftslurm.slurm.client import Failure, call
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at the front of PATH, for programs that answer what no Slurm can be made to answer."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("script", "failure", "transient"),
+    [
+        ("echo done", None, False),
+        ("echo 'error: Unable to contact slurm controller (connect failure)' >&2; exit 1", Failure.BUSY, True),
+        ("echo 'error: Invalid job id specified' >&2; exit 1", Failure.REFUSED, False),
+        ("exit 3", Failure.REFUSED, False),
+        ("exec sleep 60", Failure.TIMED_OUT, True),
+    ],
+)
+def test_a_failure_of_a_command_is_judged(script: str, failure: Failure | None, transient: bool, slurm: Path) -> None:
+    program(slurm, "squeue", script)
+    answer = call(["squeue"], timeout_s=1.0)
+    assert answer.failure is failure
+    assert answer.ok is (failure is None)
+    assert answer.text
+    assert failure is None or failure.transient is transient
+
+
+def test_a_program_that_is_missing_is_a_failure_too(tmp_path: Path) -> None:
+    answer = call([str(tmp_path / "squeue")])
+    assert answer.failure is Failure.NOT_STARTED
+    assert "cannot be started: No such file" in answer.text
+
+
+def test_defaults_that_a_user_has_set_for_slurms_commands_do_not_count(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # scancel would ask back
+    monkeypatch.setenv("SQUEUE_PARTITION", "debug")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    program(slurm, "scancel", "env")
+    assert {"SLURM_CONF=/etc/slurm.conf"} <= set(call(["scancel"]).out.splitlines())
+    assert not any(line.startswith(("SCANCEL_", "SQUEUE_")) for line in call(["scancel"]).out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("script", "state"),
+    [
+        ("echo 'PENDING ReqNodeNotAvail, UnavailableNodes:n1'", ("PENDING", "ReqNodeNotAvail, UnavailableNodes:n1")),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", ("", "")),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", ("UNKNOWN", "")),
+    ],
+)
+def test_a_jobs_state_is_known_unknown_or_not_answered(script: str, state: tuple[str, str], slurm: Path) -> None:
+    program(slurm, "squeue", script)
+    assert client.job_state("7") == state
+
+
+def test_nothing_to_cancel_needs_no_slurm(slurm: Path) -> None:
+    program(slurm, "scancel", "exit 1")
+    assert client.cancel()
+    assert not client.cancel("7")
+
+
+def test_command_lines_of_slurm_are_built_in_one_folder() -> None:
+    programs = {"squeue", "scontrol", "scancel", "sbatch", "sinfo", "srun"}
+    root = Path(ftslurm.__file__).parent
+    for path in set(root.rglob("*.py")) - set((root / "slurm").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
+                assert node.elts[0].value not in programs, f"{path}:{node.lineno}"

@@ -1,7 +1,4 @@
-"""Histories: moments (time, what happened, ...) in; the state, and everything that was done about it, out.
-
-Group 0 is A, group 1 is B, and so on; A0 is A's first attempt.
-"""
+"""Histories: moments (time, what happened, ...) in; the state, and everything that was done about it, out."""
 
 from __future__ import annotations
 
@@ -10,36 +7,16 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
 
+from steps import A0, B0, LIGHT0, URL
+
 from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, deadline, decide
-from ftslurm.core.state.actions import Action, Assign, Begin, Kill, Launch, Record, Stop
-from ftslurm.core.state.events import (
-    Alive,
-    Ended,
-    Event,
-    Granted,
-    Hello,
-    JobsSeen,
-    LighthouseUp,
-    Progressed,
-    Ready,
-    StopAsked,
-    StoreUp,
-    Submitted,
-    TaskDone,
-    TaskFailed,
-)
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState, Saved, StepId, Unit
 
-A0, A1, A2, A3 = (StepId("group-0000", attempt) for attempt in range(4))
-B0, B1, B2, B3 = (StepId("group-0001", attempt) for attempt in range(4))
-C0, C1 = (StepId("group-0002", attempt) for attempt in range(2))
-S0, S1, S2 = (StepId("standby-000", attempt) for attempt in range(3))
-LIGHT0, LIGHT1, LIGHT2, LIGHT3 = (StepId("lighthouse", attempt) for attempt in range(4))
-URL = "http://n1:29510"
-
 Moment = tuple[Any, ...]  # the time, then events and lists of events
-T = TypeVar("T", bound=Action)
+T = TypeVar("T", bound=act.Action)
 
 
 def config(**sections: dict[str, Any]) -> Config:
@@ -58,8 +35,8 @@ def _defaults() -> Config:
     return config()
 
 
-def granted(nodes: int) -> Granted:
-    return Granted(Allocation("7", tuple(f"n{i + 1}" for i in range(nodes))))
+def granted(nodes: int) -> ev.Granted:
+    return ev.Granted(Allocation("7", tuple(f"n{i + 1}" for i in range(nodes))))
 
 
 def pilot(name: str, *nodes: str, pool: int = 0, ends: float | None = None) -> Job:
@@ -81,47 +58,47 @@ def group_of(step: StepId) -> int:
     return int(step.unit.removeprefix("group-"))
 
 
-def ready(step: StepId, *hosts: str) -> list[Event]:
+def ready(step: StepId, *hosts: str) -> list[ev.Event]:
     """Every task says hello and ready; hosts[task] is its node."""
     hosts = hosts or (f"n{group_of(step) + 1}",)
-    return [event for task, host in enumerate(hosts) for event in (Hello(step, task, host), Ready(step, task))]
+    return [event for task, host in enumerate(hosts) for event in (ev.Hello(step, task, host), ev.Ready(step, task))]
 
 
-def store(step: StepId) -> Event:
-    return StoreUp(step, f"n{group_of(step) + 1}", 29500)
+def store(step: StepId) -> ev.Event:
+    return ev.StoreUp(step, f"n{group_of(step) + 1}", 29500)
 
 
-def stepped(step: StepId, number: int, committed: int = 1) -> Event:
-    return Progressed(step, number, quorum_id=3, participants=2, committed=committed, aborted=0)
+def stepped(step: StepId, number: int, committed: int = 1) -> ev.Event:
+    return ev.Progressed(step, number, quorum_id=3, participants=2, committed=committed, aborted=0)
 
 
-def killed(step: StepId, **ended: Any) -> list[Event]:
+def killed(step: StepId, **ended: Any) -> list[ev.Event]:
     """A rank dies of SIGKILL and the step is gone at once."""
-    return [TaskFailed(step, Evidence(0, None, signal=9)), Ended(step, code=137, **ended)]
+    return [ev.TaskFailed(step, Evidence(0, None, signal=9)), ev.Ended(step, code=137, **ended)]
 
 
 CHECKPOINT = Saved("/ckpt/step-00000005", 5)
 FOREIGN = Saved("/ckpt", None)
 
 
-def raised(step: StepId, error: str = "ValueError: x", started: bool = True, **ended: Any) -> list[Event]:
+def raised(step: StepId, error: str = "ValueError: x", started: bool = True, **ended: Any) -> list[ev.Event]:
     evidence = Evidence(0, None, code=1, error=error, started=started)
-    return [TaskFailed(step, evidence), Ended(step, code=137, **ended)]
+    return [ev.TaskFailed(step, evidence), ev.Ended(step, code=137, **ended)]
 
 
-def node_lost(step: StepId, node: str, **ended: Any) -> list[Event]:
-    return [TaskFailed(step, Evidence(None, node, node_lost=True)), Ended(step, code=137, **ended)]
+def node_lost(step: StepId, node: str, **ended: Any) -> list[ev.Event]:
+    return [ev.TaskFailed(step, Evidence(None, node, node_lost=True)), ev.Ended(step, code=137, **ended)]
 
 
-def finished(step: StepId) -> list[Event]:
-    return [TaskDone(step, 0), Ended(step, code=0)]
+def finished(step: StepId) -> list[ev.Event]:
+    return [ev.TaskDone(step, 0), ev.Ended(step, code=0)]
 
 
 def beats(until: Mapping[StepId, float], since: float = 2.0, every: float = 2.0, task: int = 0) -> list[Moment]:
     """The signs of life of the first task of each step, or of another one, up to its time."""
     count = int((max(until.values()) - since) / every) + 1
     times = [since + n * every for n in range(count)]
-    return [(t, [Alive(step, task, t) for step, last in until.items() if t <= last]) for t in times]
+    return [(t, [ev.Alive(step, task, t) for step, last in until.items() if t <= last]) for t in times]
 
 
 def merged(*histories: Iterable[Moment]) -> list[Moment]:
@@ -129,8 +106,8 @@ def merged(*histories: Iterable[Moment]) -> list[Moment]:
     return sorted((moment for history in histories for moment in history), key=lambda moment: moment[0])
 
 
-def stop(reason: str = "stopped by ann") -> Event:
-    return StopAsked(reason, "ann")
+def stop(reason: str = "stopped by ann") -> ev.Event:
+    return ev.StopAsked(reason, "ann")
 
 
 @dataclass
@@ -139,14 +116,14 @@ class Story:
 
     config: Config
     state: RunState
-    done: list[tuple[float, Action]] = field(default_factory=list)
+    done: list[tuple[float, act.Action]] = field(default_factory=list)
     now: float = 0.0
 
-    def turn(self, now: float, events: Sequence[Event]) -> list[Action]:
+    def turn(self, now: float, events: Sequence[ev.Event]) -> list[act.Action]:
         """One decision, as the controller takes it; asked again, it must change nothing and ask for nothing."""
         self.now = now
         self.state, actions = decide(self.state, events, now, self.config)
-        kinds = [isinstance(action, Record) for action in actions]
+        kinds = [isinstance(action, act.Record) for action in actions]
         assert kinds == sorted(kinds, reverse=True), f"at {now}: a record comes after another action: {actions}"
         assert decide(self.state, [], now, self.config) == (self.state, []), f"at {now}: asking twice is not the same"
         due = deadline(self.state, now, self.config)
@@ -162,14 +139,16 @@ class Story:
     def all(self, kind: type[T], since: float = 0.0) -> list[T]:
         return [action for time, action in self.done if isinstance(action, kind) and time >= since]
 
-    def ids(self, kind: type[Launch | Assign | Begin | Stop | Kill], since: float = 0.0) -> list[StepId]:
+    def ids(
+        self, kind: type[act.Launch | act.Assign | act.Begin | act.Stop | act.Kill], since: float = 0.0
+    ) -> list[StepId]:
         return [action.id for action in self.all(kind, since)]
 
-    def times(self, kind: type[Action], step: StepId) -> list[float]:
+    def times(self, kind: type[act.Action], step: StepId) -> list[float]:
         return [time for time, action in self.done if isinstance(action, kind) and getattr(action, "id", None) == step]
 
     def records(self, name: str, since: float = 0.0) -> list[dict[str, Any]]:
-        return [record.fields for record in self.all(Record, since) if record.event == name]
+        return [record.fields for record in self.all(act.Record, since) if record.event == name]
 
     def unit(self, step: StepId) -> Unit:
         return next(unit for unit in self.state.units if unit.name == step.unit)
@@ -184,7 +163,7 @@ class Story:
         return self.state.ending.reason if self.state.ending else ""
 
 
-def flat(events: Iterable[Any]) -> list[Event]:
+def flat(events: Iterable[Any]) -> list[ev.Event]:
     return [e for event in events for e in (event if isinstance(event, list) else [event])]
 
 
@@ -198,10 +177,11 @@ def play(*moments: Moment, config: Config | None = None) -> Story:
     return story
 
 
+LIGHTHOUSE_UP = ev.LighthouseUp(LIGHT0, URL)
 # Two groups of one worker on n1 and n2, with a spare n3, at step 10 after 20 seconds.
 STARTED: tuple[Moment, ...] = (
     (0, granted(3)),
-    (1, LighthouseUp(LIGHT0, URL)),
+    (1, LIGHTHOUSE_UP),
     (2, ready(A0), ready(B0)),
     (3, store(A0), store(B0)),
 )
@@ -215,11 +195,11 @@ def array_config(**sections: dict[str, Any]) -> Config:
 
 
 # Two groups in pilots of their own, on n1 and n2, at step 10 after 10 seconds. Slurm was asked at 0 and at 2.5.
-NO_NODES = Granted(Allocation("7", ()))
+NO_NODES = ev.Granted(Allocation("7", ()))
 ASKED_FOR: tuple[Moment, ...] = (
     (0, NO_NODES),
-    (0.1, JobsSeen((), asked=0.0)),
-    (0.5, Submitted(0, ("90_0", "90_1"))),
+    (0.1, ev.JobsSeen((), asked=0.0)),
+    (0.5, ev.Submitted(0, ("90_0", "90_1"))),
 )
 
 
@@ -227,8 +207,8 @@ def array_running(ends: float | None = None) -> tuple[Moment, ...]:
     pilots = pilot("90_0", "n1", ends=ends), pilot("90_1", "n2", ends=ends)
     return (
         *ASKED_FOR,
-        (2.6, JobsSeen(pilots, asked=2.5)),
-        (3, LighthouseUp(LIGHT0, URL), ready(A0), ready(B0)),
+        (2.6, ev.JobsSeen(pilots, asked=2.5)),
+        (3, ev.LighthouseUp(LIGHT0, URL), ready(A0), ready(B0)),
         (4, store(A0), store(B0)),
         (5, stepped(A0, 1), stepped(B0, 1)),
         (10, stepped(A0, 10), stepped(B0, 10)),

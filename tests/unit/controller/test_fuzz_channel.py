@@ -9,14 +9,15 @@ from typing import Any
 import histories
 import pytest
 from fuzz import DEEP, VALUES, spoilt, tried
-from histories import A0, B0, LIGHT0, RUNNING, STARTED
+from histories import RUNNING, STARTED
 from hypothesis import given
 from hypothesis import strategies as st
+from steps import A0, B0, LIGHT0
 
 from ftslurm.config.schema import Fault
 from ftslurm.controller.translate import inject_asked, translate
 from ftslurm.core.rules import deadline, decide
-from ftslurm.core.state.events import Alive, Event, TaskDone
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import StepId
 from ftslurm.protocol import messages
 from ftslurm.protocol.messages import Lines, decode
@@ -66,7 +67,7 @@ STATES = {name: histories.play(*moments, config=config).state for name, (config,
 WRONG = [-1, 2**53, 10**30, 10**400, True, float("nan"), float("inf"), -1e308]
 
 
-def heard(sender: StepId, message: dict[str, Any]) -> Event | None:
+def heard(sender: StepId, message: dict[str, Any]) -> ev.Event | None:
     """A message as the controller takes it: as a line, then translated; None: it is refused, or says nothing."""
     decoded = decode(json.dumps(message).encode())
     try:
@@ -116,7 +117,7 @@ def test_a_task_that_the_step_does_not_have_is_refused(task: object) -> None:
 
 def test_true_is_not_the_number_of_a_task() -> None:
     done = {"type": "exited", "code": 0, "signal": None, "oom": False}
-    assert translate(A0, {**done, "task": 1}, 21.0, tasks=2) == TaskDone(A0, 1)
+    assert translate(A0, {**done, "task": 1}, 21.0, tasks=2) == ev.TaskDone(A0, 1)
     with pytest.raises(TypeError):
         translate(A0, {**done, "task": True}, 21.0, tasks=2)
 
@@ -125,7 +126,7 @@ def test_true_is_not_the_number_of_a_task() -> None:
 @given(place=st.fixed_dictionaries({"step": VALUES, "stage": VALUES, "since_s": VALUES, "state": VALUES}))
 def test_a_sign_of_life_counts_whatever_else_it_says(place: dict[str, Any]) -> None:
     event = heard(A0, {"type": "alive", "task": 0, **place})
-    assert isinstance(event, Alive)
+    assert isinstance(event, ev.Alive)
     assert (event.time, event.since_s >= 0, 0 <= event.stage <= 4) == (21.0, True, True)
 
 

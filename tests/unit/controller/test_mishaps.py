@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 import example_journal as example
 import histories
 import pytest
-from histories import A0, B0, RUNNING, play, stepped
+from histories import RUNNING, play, stepped
+from steps import A0, B0
 
 from ftslurm.controller.mishaps import EVERY_S, Mishaps, decide, described
 from ftslurm.core import rules as core
 from ftslurm.core.reduce import observe
-from ftslurm.core.state.actions import Record
-from ftslurm.core.state.events import Warned
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Complained, Gone, News, Said
 from ftslurm.monitor.sentences import describe
@@ -44,7 +45,7 @@ def bug(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in the core: a warning of this text cannot be handled."""
 
     def broken(state, event, now, config):
-        if isinstance(event, Warned) and event.text == "poison":
+        if isinstance(event, ev.Warned) and event.text == "poison":
             raise IndexError("tuple index out of range")
         return observe(state, event, now, config)
 
@@ -88,11 +89,11 @@ def test_what_ends_the_controller_on_purpose_still_does(end: BaseException) -> N
 @pytest.mark.usefixtures("bug")
 def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
     told, story = Told(), play(*RUNNING)
-    events = [stepped(A0, 11), Warned(A0, "poison"), stepped(B0, 12), Warned(B0, "sound")]
+    events = [stepped(A0, 11), ev.Warned(A0, "poison"), stepped(B0, 12), ev.Warned(B0, "sound")]
     state, actions = decide(story.state, events, 21.0, story.config, told.mishaps)
     assert (state.groups[0].current.step, state.groups[1].current.step, state.lineage.step) == (11, 12, 12)
     assert state.warnings == {"sound"}
-    assert [action.event for action in actions if isinstance(action, Record)] == ["progress", "progress", "warning"]
+    assert [action.event for action in actions if isinstance(action, act.Record)] == ["progress", "progress", "warning"]
     (record,) = told.records
     assert (record["where"], record["error"]) == ("an event (Warned)", "IndexError: tuple index out of range")
 

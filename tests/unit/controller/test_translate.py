@@ -8,25 +8,8 @@ from typing import Any
 import pytest
 
 from ftslurm.controller.translate import translate
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.adoption import Word
-from ftslurm.core.state.events import (
-    Adopted,
-    Event,
-    FirstQuorum,
-    Hello,
-    LighthouseUp,
-    Progressed,
-    QuorumSeen,
-    Ready,
-    ScriptDone,
-    Served,
-    Serving,
-    SessionOpened,
-    StoreUp,
-    TaskDone,
-    TaskFailed,
-    Warned,
-)
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.protocol.messages import decode, encode_short
 
@@ -50,7 +33,7 @@ MESSAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def heard(sender: StepId, kind: str, /, **fields: object) -> Event | None:
+def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
     """A message as it comes out of the channel, translated."""
     message = decode(encode_short(kind, **fields))
     assert message is not None
@@ -60,59 +43,62 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> Event | None:
 @pytest.mark.parametrize(
     ("kind", "event"),
     [
-        ("hello", Hello(GROUP, 1, "n3")),
-        ("ready", Ready(GROUP, 1)),
-        ("adopted", Adopted(GROUP, Word(1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12))),
-        ("store", StoreUp(GROUP, "n3", 29500)),
-        ("progress", Progressed(GROUP, 12, 3, 2, 11, 1, 0.25)),
-        ("serving", Serving(GROUP, "http://n3:4711/new_session")),
-        ("served", Served(GROUP, 2, 40)),
-        ("session", SessionOpened(GROUP, 1)),
-        ("warning", Warned(GROUP, "nothing heals it")),
-        ("failed", TaskFailed(GROUP, Evidence(1, None, code=1, error="ValueError: x"))),
-        ("exited", TaskFailed(GROUP, Evidence(1, None, signal=9))),
+        ("hello", ev.Hello(GROUP, 1, "n3")),
+        ("ready", ev.Ready(GROUP, 1)),
+        ("adopted", ev.Adopted(GROUP, Word(1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12))),
+        ("store", ev.StoreUp(GROUP, "n3", 29500)),
+        ("progress", ev.Progressed(GROUP, 12, 3, 2, 11, 1, 0.25)),
+        ("serving", ev.Serving(GROUP, "http://n3:4711/new_session")),
+        ("served", ev.Served(GROUP, 2, 40)),
+        ("session", ev.SessionOpened(GROUP, 1)),
+        ("warning", ev.Warned(GROUP, "nothing heals it")),
+        ("failed", ev.TaskFailed(GROUP, Evidence(1, None, code=1, error="ValueError: x"))),
+        ("exited", ev.TaskFailed(GROUP, Evidence(1, None, signal=9))),
     ],
 )
-def test_each_message_is_an_event(kind: str, event: Event) -> None:
+def test_each_message_is_an_event(kind: str, event: ev.Event) -> None:
     assert heard(GROUP, kind, **MESSAGES[kind]) == event
 
 
 @pytest.mark.parametrize(
     ("fields", "event"),
     [
-        ({"code": 0, "signal": None, "oom": False}, TaskDone(GROUP, 1)),
-        ({"code": 3, "signal": None, "oom": False}, TaskFailed(GROUP, Evidence(1, None, code=3))),
-        ({"code": None, "signal": 11, "oom": False}, TaskFailed(GROUP, Evidence(1, None, signal=11))),
-        ({"code": None, "signal": 9, "oom": True}, TaskFailed(GROUP, Evidence(1, None, signal=9, out_of_memory=True))),
+        ({"code": 0, "signal": None, "oom": False}, ev.TaskDone(GROUP, 1)),
+        ({"code": 3, "signal": None, "oom": False}, ev.TaskFailed(GROUP, Evidence(1, None, code=3))),
+        ({"code": None, "signal": 11, "oom": False}, ev.TaskFailed(GROUP, Evidence(1, None, signal=11))),
+        (
+            {"code": None, "signal": 9, "oom": True},
+            ev.TaskFailed(GROUP, Evidence(1, None, signal=9, out_of_memory=True)),
+        ),
     ],
 )
-def test_how_a_worker_exited(fields: dict[str, object], event: Event) -> None:
+def test_how_a_worker_exited(fields: dict[str, object], event: ev.Event) -> None:
     assert heard(GROUP, "exited", task=1, **fields) == event
 
 
 def test_the_last_line_of_a_log_is_not_taken_for_the_error() -> None:
     event = heard(GROUP, "exited", task=1, code=2, signal=None, oom=False, error="step 10 loss 0.277")
-    assert event == TaskFailed(GROUP, Evidence(1, None, code=2, error="last line printed: step 10 loss 0.277"))
+    assert event == ev.TaskFailed(GROUP, Evidence(1, None, code=2, error="last line printed: step 10 loss 0.277"))
 
 
 def test_a_failure_before_the_script_was_reached_is_marked() -> None:
     event = heard(GROUP, "failed", **{**MESSAGES["failed"], "started": False})
-    assert isinstance(event, TaskFailed)
+    assert isinstance(event, ev.TaskFailed)
     assert event.evidence.started is False
 
 
 def test_a_step_that_has_not_been_assigned_says_so_to_a_new_controller() -> None:
     fields = {"task": 0, "ready": False, "group": None, "begun": False, "store": None, "lighthouse": None, "step": None}
-    assert heard(GROUP, "adopted", **fields) == Adopted(GROUP, Word(0))
+    assert heard(GROUP, "adopted", **fields) == ev.Adopted(GROUP, Word(0))
 
 
 def test_a_task_says_what_slurm_calls_its_step() -> None:
-    assert heard(GROUP, "hello", task=0, host="n3", slurm_step="81.2") == Hello(GROUP, 0, "n3", "81.2")
+    assert heard(GROUP, "hello", task=0, host="n3", slurm_step="81.2") == ev.Hello(GROUP, 0, "n3", "81.2")
 
 
 @pytest.mark.parametrize("name", ["--me", "81", "81.2 82.0", "-u", "81.2;", ["81.2"], 81.2, ""])
 def test_what_is_no_step_of_slurms_is_never_cancelled_as_one(name: object) -> None:
-    assert heard(GROUP, "hello", task=0, host="n3", slurm_step=name) == Hello(GROUP, 0, "n3", None)
+    assert heard(GROUP, "hello", task=0, host="n3", slurm_step=name) == ev.Hello(GROUP, 0, "n3", None)
 
 
 @pytest.mark.parametrize(
@@ -135,20 +121,20 @@ def test_names_that_cannot_be_make_a_bad_message(kind: str, fields: dict[str, ob
 
 
 def test_no_gap_between_commits_is_no_gap() -> None:
-    assert heard(GROUP, "progress", **{**MESSAGES["progress"], "gap_s": None}) == Progressed(
+    assert heard(GROUP, "progress", **{**MESSAGES["progress"], "gap_s": None}) == ev.Progressed(
         GROUP, 12, 3, 2, 11, 1, None
     )
 
 
 def test_only_the_lighthouse_has_an_address() -> None:
-    assert heard(LIGHTHOUSE, "address", task=0, url="http://n1:1") == LighthouseUp(LIGHTHOUSE, "http://n1:1")
+    assert heard(LIGHTHOUSE, "address", task=0, url="http://n1:1") == ev.LighthouseUp(LIGHTHOUSE, "http://n1:1")
     assert heard(GROUP, "address", task=0, url="http://n1:1") is None
 
 
 def test_only_the_lighthouse_sees_quorums_and_whom_it_cannot_place_is_left_out() -> None:
     fields = {"task": 0, "quorum_id": 7, "members": [0, None, 2], "steps": [5, 0, 4], "first": 0, "total": 3}
-    assert heard(LIGHTHOUSE, "quorum", **fields) == QuorumSeen(LIGHTHOUSE, 7, ((0, 5), (2, 4)))
-    assert heard(GROUP, "quorum", **fields) == FirstQuorum(GROUP)
+    assert heard(LIGHTHOUSE, "quorum", **fields) == ev.QuorumSeen(LIGHTHOUSE, 7, ((0, 5), (2, 4)))
+    assert heard(GROUP, "quorum", **fields) == ev.FirstQuorum(GROUP)
 
 
 def test_what_a_later_version_says_is_no_event() -> None:
@@ -156,11 +142,11 @@ def test_what_a_later_version_says_is_no_event() -> None:
 
 
 def test_a_script_that_has_ended_well_is_told_of_before_its_process_ends() -> None:
-    assert heard(GROUP, "done", task=1, step=12) == ScriptDone(GROUP, 1)
+    assert heard(GROUP, "done", task=1, step=12) == ev.ScriptDone(GROUP, 1)
 
 
 def test_unknown_fields_are_ignored() -> None:
-    assert heard(GROUP, "ready", task=1, new={"a": 1}) == Ready(GROUP, 1)
+    assert heard(GROUP, "ready", task=1, new={"a": 1}) == ev.Ready(GROUP, 1)
 
 
 NEEDED = {

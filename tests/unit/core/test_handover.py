@@ -5,27 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    B0,
-    B1,
-    Moment,
-    Story,
-    array_config,
-    array_running,
-    pilot,
-    play,
-    queued,
-    ready,
-    stepped,
-    store,
-)
+from histories import Moment, Story, array_config, array_running, pilot, play, queued, ready, stepped, store
+from steps import A0, A1, B0, B1
 
 from ftslurm.core.handover import SAVES_S, SPARE_S
 from ftslurm.core.jobs.supply import handover_at
-from ftslurm.core.state.actions import CancelJobs, Kill, Launch, RequestJobs, SaveNow, Stop
-from ftslurm.core.state.events import Checkpointed, Ended, JobLeaving, JobsSeen
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Cause, Job, Phase
 
 ENDS = 3600.0  # of both pilots
@@ -37,7 +23,7 @@ LAST_CALL_S = ARRAY.stop.grace_s + SAVES_S + SPARE_S
 
 
 def seen(now: float, *jobs: Job) -> Moment:
-    return (now, JobsSeen((*OLD, *jobs), now - 0.1))
+    return (now, ev.JobsSeen((*OLD, *jobs), now - 0.1))
 
 
 def test_half_its_time_is_the_most_that_a_short_job_spends_on_handing_over() -> None:
@@ -50,39 +36,39 @@ def test_half_its_time_is_the_most_that_a_short_job_spends_on_handing_over() -> 
 def test_successors_are_asked_for_before_the_time_limit_and_not_earlier() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(HANDOVER - 1)
-    assert story.all(RequestJobs) == [RequestJobs(0, 2)]
+    assert story.all(act.RequestJobs) == [act.RequestJobs(0, 2)]
     story.wait(HANDOVER + 1)
-    assert story.all(RequestJobs, since=100) == [RequestJobs(0, 2)]
-    assert story.all(Stop) == []  # nobody moves before there is a place
+    assert story.all(act.RequestJobs, since=100) == [act.RequestJobs(0, 2)]
+    assert story.all(act.Stop) == []  # nobody moves before there is a place
 
 
 def moving() -> Story:
     """The successors of both pilots run; group 0 has been told to move."""
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(HANDOVER + 1)
-    story.turn(HANDOVER + 5, [JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9), pilot("91_1", "n4", ends=9e9)), 2704)])
+    story.turn(HANDOVER + 5, [ev.JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9), pilot("91_1", "n4", ends=9e9)), 2704)])
     return story
 
 
 def test_groups_move_one_at_a_time_while_another_holds_the_state() -> None:
     story = moving()
-    assert story.ids(Stop) == [A0]
+    assert story.ids(act.Stop) == [A0]
     (leaving,) = story.records("allocation_leaving")
     assert (leaving["allocation"], leaving["cause"]) == ("90_0", "time_limit")
     now = story.now
-    story.turn(now + 1, [Ended(A0, code=143)])
+    story.turn(now + 1, [ev.Ended(A0, code=143)])
     assert story.records("step_exited")[-1]["cause"] == "time_limit"
-    assert story.ids(Launch)[-1] == A1
+    assert story.ids(act.Launch)[-1] == A1
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]
     story.wait(now + 3)
-    assert story.ids(Stop) == [A0]  # A does not hold the state yet
+    assert story.ids(act.Stop) == [A0]  # A does not hold the state yet
     story.turn(now + 4, ready(A1, "n3"))
     story.turn(now + 5, [store(A1)])
     story.turn(now + 6, [stepped(A1, 500), stepped(B0, 500)])
-    assert story.ids(Stop) == [A0, B0]
-    story.turn(now + 7, [Ended(B0, code=143)])
-    assert story.ids(Launch)[-1] == B1
-    assert {names for action in story.all(CancelJobs) for names in action.names} == {"90_0", "90_1"}
+    assert story.ids(act.Stop) == [A0, B0]
+    story.turn(now + 7, [ev.Ended(B0, code=143)])
+    assert story.ids(act.Launch)[-1] == B1
+    assert {names for action in story.all(act.CancelJobs) for names in action.names} == {"90_0", "90_1"}
     assert story.outcome() is None
 
 
@@ -90,38 +76,38 @@ def test_a_group_that_stops_is_given_its_grace_time_and_no_more() -> None:
     story = moving()
     now = story.now
     story.wait(now + 9)
-    assert story.all(Kill) == []
+    assert story.all(act.Kill) == []
     story.wait(now + 11)
-    assert story.ids(Kill) == [A0]
+    assert story.ids(act.Kill) == [A0]
 
 
 def test_the_only_group_that_holds_the_state_does_not_move_before_it_must() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
-    story.turn(HANDOVER - 10, [Ended(B0, code=1)])  # it starts again when it is known whether its job still runs
+    story.turn(HANDOVER - 10, [ev.Ended(B0, code=1)])  # it starts again when it is known whether its job still runs
     story.wait(HANDOVER + 1)
-    story.turn(HANDOVER + 5, [JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9)), HANDOVER + 4)])
+    story.turn(HANDOVER + 5, [ev.JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9)), HANDOVER + 4)])
     assert story.unit(B1).phase is Phase.STARTING
     assert story.records("step_launched")[-1]["nodes"] == ["n3"]  # and not for a short while where it was
-    assert story.ids(Stop) == []
+    assert story.ids(act.Stop) == []
     story.wait(ENDS - 121)
-    assert story.ids(Stop) == []
+    assert story.ids(act.Stop) == []
     story.wait(ENDS - 119)
-    assert story.ids(Stop) == []
-    story.turn(ENDS - 118, [JobLeaving("90_0", Cause.TIME_LIMIT, "Slurm sent SIGUSR2 to it")])  # which is known
-    assert story.ids(Stop) == []
+    assert story.ids(act.Stop) == []
+    story.turn(ENDS - 118, [ev.JobLeaving("90_0", Cause.TIME_LIMIT, "Slurm sent SIGUSR2 to it")])  # which is known
+    assert story.ids(act.Stop) == []
     assert {record["allocation"] for record in story.records("allocation_leaving")} == {"90_1"}  # which is empty
     story.wait(ENDS - LAST_CALL_S + 1)  # it is the last: what it holds is saved first
-    assert (story.ids(SaveNow), story.ids(Stop)) == ([A0], [])
-    story.turn(ENDS - LAST_CALL_S + 2, [Checkpointed(A0, 20, "/ckpt/step-00000020", 0.5)])
-    assert story.ids(Stop) == [A0]
+    assert (story.ids(act.SaveNow), story.ids(act.Stop)) == ([A0], [])
+    story.turn(ENDS - LAST_CALL_S + 2, [ev.Checkpointed(A0, 20, "/ckpt/step-00000020", 0.5)])
+    assert story.ids(act.Stop) == [A0]
 
 
 def test_the_last_that_holds_the_state_is_not_kept_by_a_checkpoint_that_does_not_come() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(ENDS - ARRAY.stop.grace_s - SPARE_S - 1)
-    assert (story.ids(SaveNow), story.ids(Stop)) == ([B0], [A0])
+    assert (story.ids(act.SaveNow), story.ids(act.Stop)) == ([B0], [A0])
     story.wait(ENDS - ARRAY.stop.grace_s - SPARE_S + 1)
-    assert story.ids(Stop) == [A0, B0]
+    assert story.ids(act.Stop) == [A0, B0]
 
 
 def test_halfway_to_the_end_a_group_makes_room_for_a_successor_that_may_wait_for_its_node() -> None:
@@ -130,46 +116,46 @@ def test_halfway_to_the_end_a_group_makes_room_for_a_successor_that_may_wait_for
     story.wait(HANDOVER + 1)
     story.turn(*_with(HANDOVER + 5, queued("91_0", "Resources"), queued("91_1", "Priority")))
     story.wait(halfway - 1)
-    assert story.ids(Stop) == []
+    assert story.ids(act.Stop) == []
     story.wait(halfway + 1)
-    assert story.ids(Stop) == [A0]
-    story.turn(halfway + 2, [Ended(A0, code=143)])
-    assert story.ids(Launch)[-1] == B0  # it waits; not in a job that ends
-    assert CancelJobs(("90_0",)) in story.all(CancelJobs)  # so that its node comes free
+    assert story.ids(act.Stop) == [A0]
+    story.turn(halfway + 2, [ev.Ended(A0, code=143)])
+    assert story.ids(act.Launch)[-1] == B0  # it waits; not in a job that ends
+    assert act.CancelJobs(("90_0",)) in story.all(act.CancelJobs)  # so that its node comes free
     story.turn(*_with(halfway + 10, pilot("91_0", "n1", ends=9e9), queued("91_1", "Resources")))
-    assert story.ids(Launch)[-1] == A1
+    assert story.ids(act.Launch)[-1] == A1
 
 
 def test_halfway_nobody_moves_when_nothing_waits_for_the_node() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(ENDS - 130)  # sbatch has never answered
-    assert story.ids(Stop) == []
+    assert story.ids(act.Stop) == []
     story.wait(ENDS - 119)
-    assert story.ids(Stop) == [A0]  # the other one is the last that holds the state
+    assert story.ids(act.Stop) == [A0]  # the other one is the last that holds the state
 
 
-def _with(now: float, *jobs: Job) -> tuple[float, list[JobsSeen]]:
-    return now, [JobsSeen((*OLD, *jobs), now - 0.1)]
+def _with(now: float, *jobs: Job) -> tuple[float, list[ev.JobsSeen]]:
+    return now, [ev.JobsSeen((*OLD, *jobs), now - 0.1)]
 
 
 @pytest.mark.parametrize("cause", [Cause.PREEMPTED, Cause.TIME_LIMIT])
 def test_a_pilot_that_is_warned_is_left_at_once_and_only_by_its_group(cause: Cause) -> None:
-    story = play(*AT_WORK, (12, JobLeaving("90_1", cause, "Slurm sent SIGTERM to it")), config=ARRAY)
-    assert story.ids(Stop) == [B0]
+    story = play(*AT_WORK, (12, ev.JobLeaving("90_1", cause, "Slurm sent SIGTERM to it")), config=ARRAY)
+    assert story.ids(act.Stop) == [B0]
     assert story.unit(A0).phase is Phase.RUNNING
-    story.turn(12.5, [JobLeaving("90_1", cause, "Slurm sent SIGTERM to it")])
+    story.turn(12.5, [ev.JobLeaving("90_1", cause, "Slurm sent SIGTERM to it")])
     assert len(story.records("allocation_leaving")) == 1
 
 
 def test_a_group_that_only_starts_has_nothing_to_be_asked_and_is_ended_at_once() -> None:
     starting = [moment for moment in AT_WORK if moment[0] <= 2.6]
-    story = play(*starting, (3, JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")), config=ARRAY)
-    assert story.ids(Stop) == []
-    assert story.ids(Kill) == [B0]
+    story = play(*starting, (3, ev.JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")), config=ARRAY)
+    assert story.ids(act.Stop) == []
+    assert story.ids(act.Kill) == [B0]
 
 
 def test_a_job_without_a_time_limit_is_never_left_for_it() -> None:
-    story = play(*array_running(), (20, JobsSeen((pilot("90_0", "n1"), pilot("90_1", "n2")), 19)), config=ARRAY)
+    story = play(*array_running(), (20, ev.JobsSeen((pilot("90_0", "n1"), pilot("90_1", "n2")), 19)), config=ARRAY)
     story.wait(1e6)
-    assert story.ids(Stop) == []
-    assert len(story.all(RequestJobs)) == 1
+    assert story.ids(act.Stop) == []
+    assert len(story.all(act.RequestJobs)) == 1

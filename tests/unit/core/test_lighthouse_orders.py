@@ -5,33 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    B0,
-    B1,
-    C0,
-    CHECKPOINT,
-    LIGHT0,
-    LIGHT1,
-    LIGHT2,
-    RUNNING,
-    STARTED,
-    URL,
-    config,
-    finished,
-    granted,
-    killed,
-    play,
-    ready,
-    stepped,
-    stop,
-    store,
-)
+from histories import CHECKPOINT, RUNNING, STARTED, config, finished, granted, killed, play, ready, stepped, stop, store
+from steps import A0, A1, B0, B1, C0, LIGHT0, LIGHT1, LIGHT2, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action, Assign, Begin, Kill, NewHistory, Redirect
-from ftslurm.core.state.events import Ended, LighthouseUp, QuorumSeen, TaskDone, TaskFailed
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Announce, Evict, Evidence, StepId
 
 
@@ -42,10 +21,10 @@ def ours(**sections: dict[str, Any]) -> Config:
 STOCK = config(lighthouse={"kind": "torchft"})
 
 
-def told(*moments: Any, since: float = 0.0, config: Config | None = None) -> list[Action]:
+def told(*moments: Any, since: float = 0.0, config: Config | None = None) -> list[act.Action]:
     story = play(*moments, config=config or ours())
     return [
-        action for time, action in story.done if time >= since and isinstance(action, Announce | Evict | NewHistory)
+        action for time, action in story.done if time >= since and isinstance(action, Announce | Evict | act.NewHistory)
     ]
 
 
@@ -61,8 +40,8 @@ def evict(step: StepId, to: StepId = LIGHT0, known: bool = True) -> Evict:
 
 def test_it_knows_every_store_before_the_script_starts() -> None:
     story = play(*STARTED, config=ours())
-    kinds = [type(a) for _, a in story.done if isinstance(a, Announce | Begin)]
-    assert kinds == [Announce, Announce, Begin, Begin]
+    kinds = [type(a) for _, a in story.done if isinstance(a, Announce | act.Begin)]
+    assert kinds == [Announce, Announce, act.Begin, act.Begin]
     assert told(*RUNNING) == [announce(A0), announce(B0)]
 
 
@@ -71,23 +50,23 @@ def test_the_stock_one_is_told_nothing() -> None:
 
 
 def test_a_group_is_evicted_at_the_first_sign_of_its_failure() -> None:
-    sign = TaskFailed(B0, Evidence(0, None, signal=9))
-    moments = (*RUNNING, (30, sign), (30.3, Ended(B0, code=137)), (31, ready(B1)), (32, store(B1)))
+    sign = ev.TaskFailed(B0, Evidence(0, None, signal=9))
+    moments = (*RUNNING, (30, sign), (30.3, ev.Ended(B0, code=137)), (31, ready(B1)), (32, store(B1)))
     assert told(*moments, since=30) == [evict(B0), announce(B1)]
     story = play(*moments, config=ours())
     assert [time for time, action in story.done if isinstance(action, Evict)] == [30]
     (evicted,) = [n for n, (_, action) in enumerate(story.done) if isinstance(action, Evict)]
-    (dead,) = [n for n, (_, action) in enumerate(story.done) if isinstance(action, Kill)]
+    (dead,) = [n for n, (_, action) in enumerate(story.done) if isinstance(action, act.Kill)]
     assert evicted < dead
 
 
 def test_the_next_attempt_begins_without_waiting() -> None:
     story = play(*RUNNING, (30, killed(B0)), (30.1, ready(B1)), (30.2, store(B1)), (35,), config=ours())
-    assert story.times(Begin, B1) == [30.2]
+    assert story.times(act.Begin, B1) == [30.2]
 
 
 def test_a_group_whose_step_ends_without_a_sign_is_evicted_before_it_is_launched_again() -> None:
-    assert told(*RUNNING, (30, Ended(B0, None, signal=9)), since=30) == [evict(B0)]
+    assert told(*RUNNING, (30, ev.Ended(B0, None, signal=9)), since=30) == [evict(B0)]
 
 
 def test_a_group_that_has_finished_is_evicted_so_that_nobody_waits_for_it() -> None:
@@ -95,17 +74,17 @@ def test_a_group_that_has_finished_is_evicted_so_that_nobody_waits_for_it() -> N
 
 
 def test_a_group_that_fails_before_it_has_a_store_is_evicted_by_its_number() -> None:
-    moments = ((0, granted(3)), (1, LighthouseUp(LIGHT0, URL)), (2, ready(A0)), (3, store(A0)), (4, killed(B0)))
+    moments = ((0, granted(3)), (1, ev.LighthouseUp(LIGHT0, URL)), (2, ready(A0)), (3, store(A0)), (4, killed(B0)))
     assert told(*moments) == [announce(A0), evict(B0, known=False)]
 
 
 def test_who_is_asked_to_stop_may_finish_with_the_others() -> None:
     assert told(*RUNNING, (30, stop()), since=30) == []
-    assert told(*RUNNING, (30, stop()), (31, Ended(B0, code=143)), since=30) == [evict(B0)]
+    assert told(*RUNNING, (30, stop()), (31, ev.Ended(B0, code=143)), since=30) == [evict(B0)]
 
 
 def test_a_relaunched_lighthouse_is_told_everything_again() -> None:
-    back = (31, LighthouseUp(LIGHT1, URL))
+    back = (31, ev.LighthouseUp(LIGHT1, URL))
     assert told(*RUNNING, (30, killed(LIGHT0)), back, since=30) == [announce(A0, LIGHT1), announce(B0, LIGHT1)]
 
 
@@ -117,8 +96,8 @@ def test_a_relaunched_lighthouse_is_told_everything_again() -> None:
         ([(30.6, ready(B1)), (30.7, store(B1))], [announce(A0, LIGHT1), announce(B1, LIGHT1)]),
     ],
 )
-def test_what_happened_while_it_was_away_it_is_told_as_well(meanwhile: list[Any], expected: list[Action]) -> None:
-    moments = (*RUNNING, (30, killed(LIGHT0)), (30.5, killed(B0)), *meanwhile, (31, LighthouseUp(LIGHT1, URL)))
+def test_what_happened_while_it_was_away_it_is_told_as_well(meanwhile: list[Any], expected: list[act.Action]) -> None:
+    moments = (*RUNNING, (30, killed(LIGHT0)), (30.5, killed(B0)), *meanwhile, (31, ev.LighthouseUp(LIGHT1, URL)))
     got = told(*moments, since=30)
     assert [(type(a), a.id, getattr(a, "group", None), getattr(a, "attempt", None)) for a in got] == [
         (type(a), a.id, getattr(a, "group", None), getattr(a, "attempt", None)) for a in expected
@@ -126,22 +105,22 @@ def test_what_happened_while_it_was_away_it_is_told_as_well(meanwhile: list[Any]
 
 
 def test_a_group_that_has_finished_is_evicted_before_slurm_says_that_its_step_has_ended() -> None:
-    assert told(*RUNNING, (30, TaskDone(B0, 0)), (33, Ended(B0, code=0)), since=30) == [evict(B0)]
+    assert told(*RUNNING, (30, ev.TaskDone(B0, 0)), (33, ev.Ended(B0, code=0)), since=30) == [evict(B0)]
     wide = ours(groups={"workers": 2})
     started = (
         granted(2),
-        LighthouseUp(LIGHT0, URL),
+        ev.LighthouseUp(LIGHT0, URL),
         ready(A0, "n1", "n1"),
         ready(B0, "n2", "n2"),
         store(A0),
         store(B0),
     )
-    assert told((0, *started), (30, TaskDone(B0, 1)), since=30, config=wide) == []
+    assert told((0, *started), (30, ev.TaskDone(B0, 1)), since=30, config=wide) == []
 
 
 def test_of_two_that_finish_with_a_third_nobody_waits_for_the_other() -> None:
     three = ours(groups={"count": 3})
-    story = play((0, granted(3)), (1, LighthouseUp(LIGHT0, URL)), config=three)
+    story = play((0, granted(3)), (1, ev.LighthouseUp(LIGHT0, URL)), config=three)
     for now, step in enumerate((A0, B0, C0), 2):
         story.turn(now, [*ready(step), store(step)])
     story.turn(10, [stepped(step, 9) for step in (A0, B0, C0)])
@@ -158,29 +137,29 @@ MOVED = "http://n1:40000"
 @pytest.mark.parametrize(
     ("meanwhile", "expected"),
     [
-        ([(31, LighthouseUp(LIGHT1, URL))], []),
-        ([(31, LighthouseUp(LIGHT1, MOVED))], [(31, A0, MOVED), (31, B0, MOVED)]),
-        ([(31, LighthouseUp(LIGHT1, MOVED)), (32, killed(LIGHT1)), (33, LighthouseUp(LIGHT2, URL))],
+        ([(31, ev.LighthouseUp(LIGHT1, URL))], []),
+        ([(31, ev.LighthouseUp(LIGHT1, MOVED))], [(31, A0, MOVED), (31, B0, MOVED)]),
+        ([(31, ev.LighthouseUp(LIGHT1, MOVED)), (32, killed(LIGHT1)), (33, ev.LighthouseUp(LIGHT2, URL))],
          [(31, A0, MOVED), (31, B0, MOVED), (33, A0, URL), (33, B0, URL)]),
         # a group that is down: its next attempt is assigned to the new address
-        ([(30.5, killed(B0)), (31, LighthouseUp(LIGHT1, MOVED)), (32, ready(B1))], [(31, A0, MOVED)]),
+        ([(30.5, killed(B0)), (31, ev.LighthouseUp(LIGHT1, MOVED)), (32, ready(B1))], [(31, A0, MOVED)]),
         # one that was assigned to the old address and has not begun yet
-        ([(30.5, killed(B0)), (30.8, ready(B1)), (31, LighthouseUp(LIGHT1, MOVED))],
+        ([(30.5, killed(B0)), (30.8, ready(B1)), (31, ev.LighthouseUp(LIGHT1, MOVED))],
          [(31, A0, MOVED), (31, B1, MOVED)]),
         # when the run is being stopped, groups may still take their last steps together
-        ([(30.5, stop()), (31, LighthouseUp(LIGHT1, MOVED))], [(31, A0, MOVED), (31, B0, MOVED)]),
+        ([(30.5, stop()), (31, ev.LighthouseUp(LIGHT1, MOVED))], [(31, A0, MOVED), (31, B0, MOVED)]),
         # the Lighthouse that has moved dies again: they have been told where it was, and are told where it is
-        ([(31, LighthouseUp(LIGHT1, MOVED)), (32, killed(LIGHT1)), (33, LighthouseUp(LIGHT2, MOVED))],
+        ([(31, ev.LighthouseUp(LIGHT1, MOVED)), (32, killed(LIGHT1)), (33, ev.LighthouseUp(LIGHT2, MOVED))],
          [(31, A0, MOVED), (31, B0, MOVED)]),
-        ([(31, LighthouseUp(LIGHT1, MOVED)), (32, finished(A0))], [(31, A0, MOVED), (31, B0, MOVED)]),
+        ([(31, ev.LighthouseUp(LIGHT1, MOVED)), (32, finished(A0))], [(31, A0, MOVED), (31, B0, MOVED)]),
     ],
 )  # fmt: skip
 def test_groups_are_told_where_the_lighthouse_has_moved_to(
     kind: str, meanwhile: list[Any], expected: list[Any]
 ) -> None:
     story = play(*RUNNING, (30, killed(LIGHT0)), *meanwhile, config=config(lighthouse={"kind": kind}))
-    assert [(time, a.id, a.lighthouse) for time, a in story.done if isinstance(a, Redirect)] == expected
-    where = {a.id: a.lighthouse for _, a in story.done if isinstance(a, Assign)}
+    assert [(time, a.id, a.lighthouse) for time, a in story.done if isinstance(a, act.Redirect)] == expected
+    where = {a.id: a.lighthouse for _, a in story.done if isinstance(a, act.Assign)}
     assert where.get(B1, MOVED) in (URL, MOVED)
     if B1 in where and (31, B1, MOVED) not in expected:
         assert where[B1] == MOVED
@@ -188,19 +167,19 @@ def test_groups_are_told_where_the_lighthouse_has_moved_to(
 
 def test_what_the_lighthouse_sees_is_known_of_every_running_group() -> None:
     story = play(
-        *RUNNING, (30, killed(B0)), (31, QuorumSeen(LIGHT0, 4, ((0, 11), (1, 7), (9, 1), (-1, 1)))), config=ours()
+        *RUNNING, (30, killed(B0)), (31, ev.QuorumSeen(LIGHT0, 4, ((0, 11), (1, 7), (9, 1), (-1, 1)))), config=ours()
     )
     assert [unit.current.seen for unit in story.state.groups] == [(4, 11), None]
-    story.turn(32, [QuorumSeen(LIGHT0, 5, ((0, 12),)), QuorumSeen(LIGHT1, 6, ((0, 13),))])
+    story.turn(32, [ev.QuorumSeen(LIGHT0, 5, ((0, 12),)), ev.QuorumSeen(LIGHT1, 6, ((0, 13),))])
     assert story.state.groups[0].current.seen == (5, 12)
 
 
 def test_a_full_restart_from_a_checkpoint_is_allowed_to_start_a_new_history() -> None:
     resume = ours(restart={"on_state_loss": "checkpoint"})
     lost = (30, killed(A0, checkpoint=CHECKPOINT), killed(B0, checkpoint=CHECKPOINT))
-    assert told(*RUNNING, lost, since=30, config=resume)[-1:] == [NewHistory(LIGHT0, 5)]
-    again = (*RUNNING, lost, (31, killed(LIGHT0)), (32, LighthouseUp(LIGHT1, URL)))
-    assert NewHistory(LIGHT1, 5) in told(*again, since=32, config=resume)
+    assert told(*RUNNING, lost, since=30, config=resume)[-1:] == [act.NewHistory(LIGHT0, 5)]
+    again = (*RUNNING, lost, (31, killed(LIGHT0)), (32, ev.LighthouseUp(LIGHT1, URL)))
+    assert act.NewHistory(LIGHT1, 5) in told(*again, since=32, config=resume)
     done = (
         *RUNNING,
         lost,
@@ -208,5 +187,5 @@ def test_a_full_restart_from_a_checkpoint_is_allowed_to_start_a_new_history() ->
         (32, store(A1), store(B1)),
         (33, stepped(A1, 9), stepped(B1, 9)),
     )
-    after = told(*done, (34, killed(LIGHT0)), (35, LighthouseUp(LIGHT1, URL)), since=34, config=resume)
+    after = told(*done, (34, killed(LIGHT0)), (35, ev.LighthouseUp(LIGHT1, URL)), since=34, config=resume)
     assert after == [announce(A1, LIGHT1), announce(B1, LIGHT1)]

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from histories import (
-    A0,
-    B0,
-    B1,
-    C0,
-    LIGHT0,
-    RUNNING,
-    Moment,
-    config,
-    finished,
-    granted,
-    killed,
-    node_lost,
-    play,
-    ready,
-    stepped,
-    stop,
-    store,
-)
+from histories import RUNNING, Moment, config, finished, granted, killed, node_lost, play, ready, stepped, stop, store
+from steps import A0, B0, B1, C0, LIGHT0
 
 from ftslurm.core.rules import deadline
-from ftslurm.core.state.actions import Kill, Launch
-from ftslurm.core.state.events import Ended, Looked, NodesLeft, ScriptDone, StopAsked, TaskFailed
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Cause, Evidence, Phase
 
 TWO: tuple[Moment, ...] = ((0, granted(2)), *RUNNING[1:], (30, node_lost(B0, "n2")))  # no spare node
@@ -46,8 +29,8 @@ def test_it_says_so_again_when_something_else_is_missing() -> None:
 
 
 def test_when_a_node_comes_free_it_is_launched_and_waits_for_nothing() -> None:
-    story = play(*TWO, (100, Looked("n2", True, ())))
-    assert story.ids(Launch, since=100) == [B1]
+    story = play(*TWO, (100, ev.Looked("n2", True, ())))
+    assert story.ids(act.Launch, since=100) == [B1]
     assert story.state.groups[1].waits_for is None
     assert story.records("step_launched", since=100)[0]["down_s"] == 70
 
@@ -76,32 +59,32 @@ LIMITED = config(health={"join_timeout_s": 100.0})
 
 
 def test_a_group_whose_script_never_commits_a_step_while_others_do_is_started_again() -> None:
-    story = play(*BACK, (132.3, Ended(B1, 137)), config=LIMITED)
-    assert story.times(Kill, B1) == [132]
+    story = play(*BACK, (132.3, ev.Ended(B1, 137)), config=LIMITED)
+    assert story.times(act.Kill, B1) == [132]
     exited = story.records("step_exited")[-1]
     assert (exited["cause"], exited["noticed"]) == ("start_timeout", 132)
     assert exited["error"] == "no step 100 s after its script began (health.join_timeout_s)"
 
 
 def test_one_that_has_committed_a_step_has_no_such_limit() -> None:
-    assert play(*BACK, (120, stepped(B1, 40)), (5000,), config=LIMITED).ids(Kill) == []
+    assert play(*BACK, (120, stepped(B1, 40)), (5000,), config=LIMITED).ids(act.Kill) == []
 
 
 def test_while_nobody_commits_nobody_is_too_slow() -> None:
-    assert play(*RUNNING[:-2], (5000,), config=LIMITED).ids(Kill) == []
+    assert play(*RUNNING[:-2], (5000,), config=LIMITED).ids(act.Kill) == []
 
 
 def test_without_the_limit_it_may_take_as_long_as_it_likes() -> None:
     story = play(*BACK, (50_000,))
-    assert story.ids(Kill) == []
+    assert story.ids(act.Kill) == []
     assert deadline(story.state, 50_000, story.config) is None
 
 
 # --- what a run that ends says of it ---------------------------------------------------------------------------------
 
-TERM = StopAsked("the controller was sent SIGTERM", "SIGTERM")
-PREEMPTED = StopAsked("Slurm has preempted the job", "slurm", Cause.PREEMPTED)
-TIMEOUT = StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT)
+TERM = ev.StopAsked("the controller was sent SIGTERM", "SIGTERM")
+PREEMPTED = ev.StopAsked("Slurm has preempted the job", "slurm", Cause.PREEMPTED)
+TIMEOUT = ev.StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT)
 
 
 @pytest.mark.parametrize(
@@ -114,9 +97,9 @@ TIMEOUT = StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT)
         pytest.param([TERM, stop()], "cancelled", TERM.reason, id="nor does a later stop"),
     ],
 )
-def test_a_run_ends_of_what_slurm_says(words: list[StopAsked], cause: str, reason: str) -> None:
+def test_a_run_ends_of_what_slurm_says(words: list[ev.StopAsked], cause: str, reason: str) -> None:
     told = [(30 + n / 10, word) for n, word in enumerate(words)]
-    story = play(*RUNNING, *told, (31, Ended(A0, 0), Ended(B0, 0)), (32, Ended(LIGHT0, 0)))
+    story = play(*RUNNING, *told, (31, ev.Ended(A0, 0), ev.Ended(B0, 0)), (32, ev.Ended(LIGHT0, 0)))
     assert [exited["cause"] for exited in story.records("step_exited")] == [cause, cause, "cancelled"]
     (end,) = story.records("run_finished")
     assert (end["outcome"], end["reason"]) == ("stopped", reason)
@@ -124,7 +107,7 @@ def test_a_run_ends_of_what_slurm_says(words: list[StopAsked], cause: str, reaso
 
 
 def test_what_had_failed_before_keeps_its_own_cause() -> None:
-    story = play(*RUNNING, (29, killed(B0)), (30, TERM), (30.1, PREEMPTED), (31, Ended(A0, 0), Ended(B1, 137)))
+    story = play(*RUNNING, (29, killed(B0)), (30, TERM), (30.1, PREEMPTED), (31, ev.Ended(A0, 0), ev.Ended(B1, 137)))
     assert [exited["cause"] for exited in story.records("step_exited")] == ["killed", "preempted", "preempted"]
 
 
@@ -137,17 +120,17 @@ def test_a_run_that_has_failed_or_finished_is_not_explained_by_slurm() -> None:
 
 
 def test_slurm_takes_the_last_nodes_and_too_few_groups_are_left() -> None:
-    story = play(*TWO, (40, NodesLeft(("n1",))), config=config(groups={"min": 2}))
+    story = play(*TWO, (40, ev.NodesLeft(("n1",))), config=config(groups={"min": 2}))
     assert story.outcome() == "failed"
     assert "cluster.spare_nodes" in story.reason()
 
 
 def test_a_crash_of_a_process_whose_script_has_ended_well_is_no_failure() -> None:
-    crashed = (60, ScriptDone(A0, 0), TaskFailed(A0, Evidence(0, None, signal=6)), Ended(A0, code=134))
+    crashed = (60, ev.ScriptDone(A0, 0), ev.TaskFailed(A0, Evidence(0, None, signal=6)), ev.Ended(A0, code=134))
     story = play(*RUNNING, crashed, (61, finished(B0)))
     assert [r["cause"] for r in story.records("step_exited")] == ["ok", "ok"]
-    assert story.ids(Launch, since=60) == []
-    killed_late = (60, ScriptDone(A0, 0), TaskFailed(A0, Evidence(0, None, signal=9)), Ended(A0, code=137))
+    assert story.ids(act.Launch, since=60) == []
+    killed_late = (60, ev.ScriptDone(A0, 0), ev.TaskFailed(A0, Evidence(0, None, signal=9)), ev.Ended(A0, code=137))
     assert play(*RUNNING, killed_late).records("step_exited")[0]["cause"] == "killed"
-    before = (60, TaskFailed(A0, Evidence(0, None, signal=6)), Ended(A0, code=134))
+    before = (60, ev.TaskFailed(A0, Evidence(0, None, signal=6)), ev.Ended(A0, code=134))
     assert play(*RUNNING, before).records("step_exited")[0]["cause"] == "killed"

@@ -20,43 +20,8 @@ from histories import CHECKPOINT, FOREIGN, Story
 from ftslurm.config.schema import Fault, nodes_needed
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
 from ftslurm.core.rules import begin, deadline
-from ftslurm.core.state.actions import (
-    Action,
-    Assign,
-    Begin,
-    Dump,
-    Finish,
-    Inject,
-    Kill,
-    Launch,
-    Probe,
-    Record,
-    SaveNow,
-    Servers,
-    Stop,
-)
-from ftslurm.core.state.events import (
-    Alive,
-    Checkpointed,
-    Dumped,
-    Ended,
-    Event,
-    Granted,
-    Hello,
-    JobEnds,
-    LighthouseUp,
-    Looked,
-    NodesLeft,
-    Progressed,
-    Ready,
-    Served,
-    Serving,
-    SessionOpened,
-    StopAsked,
-    StoreUp,
-    TaskDone,
-    TaskFailed,
-)
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, Allocation, Announce, Cause, Evict, Evidence, Phase, StepId, Unit
 from ftslurm.core.state.saving import GOES_ON
 from ftslurm.core.state.units import tasks_of
@@ -105,39 +70,39 @@ class World:
         self.dark: set[str] = set()  # nodes that nobody reaches
         self.gone: set[str] = set()  # nodes that the job has no more
         self.struck: set[str] = set()  # nodes of which something has ever been wrong
-        self.coming: list[tuple[float, int, Event]] = []
+        self.coming: list[tuple[float, int, ev.Event]] = []
         self.numbers = itertools.count()
-        self.later(0.0, Granted(self.allocation))
-        self.later(dice.uniform(0, 60), StopAsked("enough", "ann"))
+        self.later(0.0, ev.Granted(self.allocation))
+        self.later(dice.uniform(0, 60), ev.StopAsked("enough", "ann"))
         self.warned = random.Random(seed)
         if self.warned.random() < 0.5:
             left_s = self.warned.choice([0.0, 5.0, 30.0])
-            self.later(self.warned.uniform(0, 60), JobEnds("the job ends", "slurm", Cause.TIME_LIMIT, left_s))
+            self.later(self.warned.uniform(0, 60), ev.JobEnds("the job ends", "slurm", Cause.TIME_LIMIT, left_s))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
 
-    def later(self, time: float, event: Event) -> None:
+    def later(self, time: float, event: ev.Event) -> None:
         heapq.heappush(self.coming, (time, next(self.numbers), event))
 
-    def until(self, now: float) -> list[Event]:
+    def until(self, now: float) -> list[ev.Event]:
         """What has happened by then; whoever can be heard has just been."""
         self.nodes_change(now)
-        events: list[Event] = []
+        events: list[ev.Event] = []
         for step in sorted(self.live & self.hosts.keys() - self.mute, key=str):
             events += self.signs_of_life(now, step)
         while self.coming and self.coming[0][0] <= now:
             events.append(heapq.heappop(self.coming)[2])
-            if isinstance(events[-1], Ended):
+            if isinstance(events[-1], ev.Ended):
                 self.live.remove(events[-1].id)
         return events
 
-    def signs_of_life(self, now: float, step: StepId) -> list[Event]:
+    def signs_of_life(self, now: float, step: StepId) -> list[ev.Event]:
         state, moved = self.states.get(step, "S"), self.stood.get(step, now - self.dice.uniform(0, 0.5))
         letter, stage = ("T", 0) if state == "T" else ("S", 0 if state == "H" else self.dice.randint(0, 4))
         number = None if step.unit == "lighthouse" else self.step if state == "S" else 1
         return [
-            Alive(step, task, now, letter, number, stage, now - moved)
+            ev.Alive(step, task, now, letter, number, stage, now - moved)
             for task, host in enumerate(self.hosts[step])
             if host not in self.dark
         ]
@@ -158,13 +123,15 @@ class World:
         if self.dice.random() < 0.9:
             left = tuple(name for name in self.allocation.nodes if name not in self.gone)
             self.struck |= self.gone
-            self.later(now + self.dice.uniform(0.05, 1), NodesLeft(left))
+            self.later(now + self.dice.uniform(0.05, 1), ev.NodesLeft(left))
         there = [step for step in sorted(self.live, key=str) if node in self.hosts.get(step, ())]
         letters = tuple((f"{s.unit}/{s.attempt}", self.states.get(s, "S").replace("H", "R")) for s in there)
         if node not in self.dark:
-            self.later(now + self.dice.uniform(0.1, 1), Looked(node, True, self.dice.choice([letters, letters, None])))
+            self.later(
+                now + self.dice.uniform(0.1, 1), ev.Looked(node, True, self.dice.choice([letters, letters, None]))
+            )
         elif self.dice.random() < 0.5:
-            self.later(now + self.dice.uniform(0.1, 3), Looked(node, False))
+            self.later(now + self.dice.uniform(0.1, 3), ev.Looked(node, False))
 
     def chance(self) -> bool:
         return self.dice.random() < self.misfortune
@@ -175,7 +142,7 @@ class World:
         units = [f"group-{group:04d}" for group in range(self.config.groups.count)] + ["standby-000"]
         for attempt, unit in itertools.product(range(4), units):
             step = StepId(unit, attempt)
-            self.later(time + attempt * 5, TaskFailed(step, Evidence(None, node, node_lost=True)))
+            self.later(time + attempt * 5, ev.TaskFailed(step, Evidence(None, node, node_lost=True)))
 
     def ends(self, now: float, step: StepId, code: int = 137, slow: float = 0.5) -> None:
         """A step's processes end soon; what was under way may still arrive, some of it after its end."""
@@ -183,7 +150,7 @@ class World:
             self.dying.add(step)
             self.later(
                 now + self.dice.uniform(0.01, slow),
-                Ended(step, code, checkpoint=self.dice.choice([None, FOREIGN, CHECKPOINT])),
+                ev.Ended(step, code, checkpoint=self.dice.choice([None, FOREIGN, CHECKPOINT])),
             )
 
     def fails(self, now: float, step: StepId) -> None:
@@ -191,44 +158,44 @@ class World:
         failed = Evidence(0, None, code=1, error=self.dice.choice(errors), started=self.dice.random() < 0.5)
         signs = [failed, Evidence(0, None, signal=9), Evidence(1, None, out_of_memory=True)]
         for sign in self.dice.sample(signs, self.dice.randint(0, 2)):
-            self.later(now + self.dice.uniform(0, 0.2), TaskFailed(step, sign))
+            self.later(now + self.dice.uniform(0, 0.2), ev.TaskFailed(step, sign))
         if self.dice.random() < 0.7:
             self.ends(now + 0.1, step, slow=7.0)
         else:
-            self.later(now, TaskFailed(step, failed))  # and hangs until it is killed
+            self.later(now, ev.TaskFailed(step, failed))  # and hangs until it is killed
 
-    def obey(self, now: float, action: Action) -> None:
+    def obey(self, now: float, action: act.Action) -> None:
         match action:
-            case Launch():
+            case act.Launch():
                 self.live.add(action.id)
                 self.launched[action.id] = now
                 self.starts(now, action)
-            case Probe():
+            case act.Probe():
                 self.looks(now, action.node)
-            case SaveNow() if self.warned.random() < 0.7:
+            case act.SaveNow() if self.warned.random() < 0.7:
                 error = self.warned.choice([None, None, "OSError: disk full"])
                 step, after = self.step + self.warned.randint(0, 2), self.warned.uniform(0, 3)
-                self.later(now + after, Checkpointed(action.id, step, CHECKPOINT.path, 0.1, error))
-            case Dump():
+                self.later(now + after, ev.Checkpointed(action.id, step, CHECKPOINT.path, 0.1, error))
+            case act.Dump():
                 for task in range(self.dice.randint(0, 4)):
-                    self.later(now + self.dice.uniform(0, 2), Dumped(action.id, task))
-            case Assign():
+                    self.later(now + self.dice.uniform(0, 2), ev.Dumped(action.id, task))
+            case act.Assign():
                 if self.chance():
                     self.fails(now, action.id)
                 else:
-                    self.later(now + self.dice.uniform(0.1, 1), StoreUp(action.id, "n0", 29500))
-            case Begin():
+                    self.later(now + self.dice.uniform(0.1, 1), ev.StoreUp(action.id, "n0", 29500))
+            case act.Begin():
                 self.trains(now, action.id)
-            case Kill():
+            case act.Kill():
                 if self.dice.random() < 0.8:  # the first one does not always help
                     self.ends(now, action.id)
-            case Stop():
+            case act.Stop():
                 if self.dice.random() < 0.6:
                     self.ends(now, action.id, code=self.dice.choice([0, 143]), slow=4.0)
-            case Inject():
-                self.later(now + 0.05, TaskFailed(action.id, Evidence(action.task, None, signal=9)))
+            case act.Inject():
+                self.later(now + 0.05, ev.TaskFailed(action.id, Evidence(action.task, None, signal=9)))
 
-    def starts(self, now: float, launch: Launch) -> None:
+    def starts(self, now: float, launch: act.Launch) -> None:
         lot = self.dice.random()
         if lot < self.misfortune / 4:
             return  # hangs
@@ -237,8 +204,8 @@ class World:
             return
         if launch.id.unit == "lighthouse":
             self.hosts[launch.id] = list(launch.place.nodes)
-            self.later(now, Hello(launch.id, 0, launch.place.nodes[0]))
-            self.later(now + self.dice.uniform(0.1, 9), LighthouseUp(launch.id, "http://n0:1"))
+            self.later(now, ev.Hello(launch.id, 0, launch.place.nodes[0]))
+            self.later(now + self.dice.uniform(0.1, 9), ev.LighthouseUp(launch.id, "http://n0:1"))
             if self.chance():
                 self.fails(now + self.dice.uniform(1, 20), launch.id)
             return
@@ -247,19 +214,19 @@ class World:
         self.hosts[launch.id] = hosts
         for task, host in enumerate(hosts):
             time = now + self.dice.uniform(0.1, 2)
-            self.later(time, Hello(launch.id, task, host))
-            self.later(time + self.dice.uniform(0, 2), Ready(launch.id, task))
+            self.later(time, ev.Hello(launch.id, task, host))
+            self.later(time + self.dice.uniform(0, 2), ev.Ready(launch.id, task))
 
     def trains(self, now: float, step: StepId) -> None:
         time = now
         if self.config.lighthouse.kind == "none":
-            self.later(now + self.dice.uniform(0, 2), Serving(step, "http://n0:2"))
-            self.later(now + self.dice.uniform(1, 9), Served(step, 1, self.dice.choice([None, 3, 7])))
-            self.later(now + self.dice.uniform(0, 2), SessionOpened(step, 1))
+            self.later(now + self.dice.uniform(0, 2), ev.Serving(step, "http://n0:2"))
+            self.later(now + self.dice.uniform(1, 9), ev.Served(step, 1, self.dice.choice([None, 3, 7])))
+            self.later(now + self.dice.uniform(0, 2), ev.SessionOpened(step, 1))
         for committed in range(self.dice.randint(1, 10)):
             time += self.dice.uniform(0.1, 3)
             self.step += 1
-            self.later(time, Progressed(step, self.step, 1, 1, committed, 0))
+            self.later(time, ev.Progressed(step, self.step, 1, 1, committed, 0))
         lot = self.dice.random()
         if lot < self.misfortune / 4:
             self.states[step], self.stood[step] = self.dice.choice("TH"), now
@@ -271,34 +238,34 @@ class World:
             self.fails(time - self.dice.uniform(0, 2), step)
         elif self.dice.random() < 0.7:
             for task in range(self.config.groups.nodes * self.config.groups.workers):
-                self.later(time, TaskDone(step, task))
+                self.later(time, ev.TaskDone(step, task))
             self.ends(time, step, code=0)
 
 
-def check_action(story: Story, world: World, action: Action) -> None:
+def check_action(story: Story, world: World, action: act.Action) -> None:
     """What must hold of everything that is done."""
     state, config = story.state, story.config
     match action:
-        case Launch():
+        case act.Launch():
             assert state.ending is None
             assert action.id not in world.launched, f"launched twice: {action.id}"
-        case Record("step_launched", fields) if fields["unit"] != "lighthouse":
+        case act.Record("step_launched", fields) if fields["unit"] != "lighthouse":
             assert set(fields["nodes"]) <= set(world.allocation.nodes)
             assert not set(fields["nodes"]) & state.nodes.avoid
-        case Record("hang_found", fields):
+        case act.Record("hang_found", fields):
             unit = state.groups[fields["group"]]
             assert world.states.get(unit.id, "S") != "S", f"no hang: {fields}"
-        case Record("node_excluded", fields) if "failed there" not in fields["reason"]:
+        case act.Record("node_excluded", fields) if "failed there" not in fields["reason"]:
             assert fields["node"] in world.struck | world.gone, f"a sound node: {fields}"
-        case Assign() | Begin():
+        case act.Assign() | act.Begin():
             assert state.ending is None, f"somebody begins though the run is ending: {action}"
             assert action.id in world.live
             assert len(story.times(type(action), action.id)) == 1
-        case SaveNow():
+        case act.SaveNow():
             assert state.ending is None
             assert action.id in world.live
-            assert len(story.times(SaveNow, action.id)) == 1
-        case Kill() | Stop():
+            assert len(story.times(act.SaveNow, action.id)) == 1
+        case act.Kill() | act.Stop():
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
             over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
@@ -309,7 +276,7 @@ def check_action(story: Story, world: World, action: Action) -> None:
             assert state.groups[action.group].id in world.live
             assert state.groups[action.group].attempt == action.attempt
             assert action.id in world.live
-        case Servers():
+        case act.Servers():
             assert action.id in world.live
         case Evict():
             assert config.lighthouse.kind == "ftslurm"
@@ -317,7 +284,7 @@ def check_action(story: Story, world: World, action: Action) -> None:
             over = unit.attempt > action.attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)
             left = len(unit.current.done) == len(unit.current.hosts)
             assert over or left, f"evicted alive: {action}"
-        case Finish():
+        case act.Finish():
             assert not world.live
 
 
@@ -372,7 +339,7 @@ def test_whatever_happens_in_whatever_order(block: int) -> None:
             ends = [record["outcome"] for name in ENDS for record in story.records(name)]
             assert ends == [story.outcome()]
             assert GOES_ON not in ends
-            assert [type(action) for _, action in story.done].count(Finish) == 1
+            assert [type(action) for _, action in story.done].count(act.Finish) == 1
             attempts: dict[str, list[int]] = defaultdict(list)
             for launched in story.records("step_launched"):
                 attempts[launched["unit"]].append(launched["attempt"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.core.groups.causes import classify, describe, signal_name
-from ftslurm.core.state.events import Ended
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Attempt, Cause, Evidence, Exit, Phase, Place, StepId, Unit
 
 STEP = StepId("group-0001", 2)
@@ -16,8 +16,8 @@ def unit(*evidence: Evidence, **fields: object) -> Unit:
     return Unit("group-0001", 1, **known, current=Attempt(**{"assigned": True, "evidence": evidence, **fields}))  # type: ignore[arg-type]
 
 
-def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> Ended:
-    return Ended(STEP, code, signal, **fields)  # type: ignore[arg-type]
+def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> ev.Ended:
+    return ev.Ended(STEP, code, signal, **fields)  # type: ignore[arg-type]
 
 
 RAISED = Evidence(0, "n1", code=1, error="ValueError: no such layer")
@@ -62,7 +62,7 @@ UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named '
     ],
 )
 def test_strong_evidence_goes_before_weak_and_all_evidence_before_the_exit_code(
-    evidence: tuple[Evidence, ...], launcher: Ended, cause: Cause, node: str | None, rank: int | None
+    evidence: tuple[Evidence, ...], launcher: ev.Ended, cause: Cause, node: str | None, rank: int | None
 ) -> None:
     verdict = classify(unit(*evidence), launcher, 4, 50.0)
     assert (verdict.cause, verdict.node, verdict.rank) == (cause, node, rank)
@@ -70,7 +70,7 @@ def test_strong_evidence_goes_before_weak_and_all_evidence_before_the_exit_code(
 
 @pytest.mark.parametrize("intent", [Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT])
 @pytest.mark.parametrize("launcher", [ended(0), ended(143), ended(None, 9)])
-def test_what_we_ended_ourselves_ends_of_that_whatever_else_is_seen(intent: Cause, launcher: Ended) -> None:
+def test_what_we_ended_ourselves_ends_of_that_whatever_else_is_seen(intent: Cause, launcher: ev.Ended) -> None:
     assert classify(unit(KILLED, intent=intent), launcher, 4, 50.0).cause is intent
 
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 from histories import (
-    A0,
-    A1,
-    B0,
-    C0,
-    LIGHT0,
+    LIGHTHOUSE_UP,
     RUNNING,
     STARTED,
     Story,
@@ -20,30 +16,33 @@ from histories import (
     killed,
     play,
     ready,
+    stepped,
     stop,
+    store,
 )
+from steps import A0, A1, B0, B1, C0, LIGHT0
 
 from ftslurm.config.schema import Fault
 from ftslurm.config.validate import FAULTS
 from ftslurm.core.groups import drill_plan
 from ftslurm.core.rules import deadline
-from ftslurm.core.state.actions import Action, Cancel, Inject
-from ftslurm.core.state.events import InjectAsked, InjectRefused
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 
 
-def asked(fault: str, group: int | None = None, rank: int = 0) -> InjectAsked:
-    return InjectAsked(fault, group, rank, "ann")
+def asked(fault: str, group: int | None = None, rank: int = 0) -> ev.InjectAsked:
+    return ev.InjectAsked(fault, group, rank, "ann")
 
 
-def acts(story: Story) -> list[Action]:
-    return [action for _, action in story.done if isinstance(action, Inject | Cancel)]
+def acts(story: Story) -> list[act.Action]:
+    return [action for _, action in story.done if isinstance(action, act.Inject | act.Cancel)]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_has_its_action_and_its_record(fault: str) -> None:
     story = play(*RUNNING, (30, asked(fault, 1)))
-    expected: dict[str, Action] = {"cancel": Cancel(B0), "lighthouse": Inject(LIGHT0, 0, "kill")}
-    assert acts(story) == [expected.get(fault, Inject(B0, 0, fault))]
+    expected: dict[str, act.Action] = {"cancel": act.Cancel(B0), "lighthouse": act.Inject(LIGHT0, 0, "kill")}
+    assert acts(story) == [expected.get(fault, act.Inject(B0, 0, fault))]
     (done,) = story.records("fault_injected")
     at_group = {"group": 1, "attempt": 0, "node": "n2", "step": 10}
     at_lighthouse = {"group": None, "attempt": 0, "step": None}
@@ -54,15 +53,15 @@ def test_every_fault_has_its_action_and_its_record(fault: str) -> None:
 
 
 def test_without_a_group_the_first_that_runs_is_taken() -> None:
-    assert acts(play(*RUNNING, (30, asked("kill")))) == [Inject(A0, 0, "kill")]
-    assert acts(play(*RUNNING, (30, killed(A0)), (30.1, asked("kill")))) == [Inject(B0, 0, "kill")]
+    assert acts(play(*RUNNING, (30, asked("kill")))) == [act.Inject(A0, 0, "kill")]
+    assert acts(play(*RUNNING, (30, killed(A0)), (30.1, asked("kill")))) == [act.Inject(B0, 0, "kill")]
 
 
 def test_the_rank_is_found_where_slurm_has_put_it() -> None:
     wide = config(groups={"nodes": 2, "workers": 2})
     up = (2, ready(A0, "n1", "n2", "n1", "n2"), ready(B0, "n3", "n4", "n3", "n4"))
     story = play((0, granted(4)), STARTED[1], up, STARTED[3], (30, asked("kill", 0, 1)), config=wide)
-    assert acts(story) == [Inject(A0, 2, "kill")]  # task 2 is rank 1: the second on n1
+    assert acts(story) == [act.Inject(A0, 2, "kill")]  # task 2 is rank 1: the second on n1
     assert story.records("fault_injected")[0]["node"] == "n1"
 
 
@@ -79,7 +78,7 @@ def test_the_rank_is_found_where_slurm_has_put_it() -> None:
         pytest.param([(29, stop())], asked("kill", 1), "group 1 does not run", id="the run is ending"),
     ],
 )
-def test_what_cannot_be_done_is_refused_and_says_why(before: list[Any], drill: InjectAsked, reason: str) -> None:
+def test_what_cannot_be_done_is_refused_and_says_why(before: list[Any], drill: ev.InjectAsked, reason: str) -> None:
     story = play(*RUNNING, *before, (30, drill))
     assert acts(story) == []
     assert [refused["reason"] for refused in story.records("fault_refused")] == [reason]
@@ -92,7 +91,7 @@ def test_before_the_run_has_nodes_a_drill_is_refused() -> None:
 
 def test_a_worker_that_could_not_do_it_is_believed_and_later_failures_are_not_put_down_to_it() -> None:
     story = play(
-        *RUNNING, (30, asked("node", 1)), (30.1, InjectRefused(B0, 0, "node", "not permitted")), (31, killed(B0))
+        *RUNNING, (30, asked("node", 1)), (30.1, ev.InjectRefused(B0, 0, "node", "not permitted")), (31, killed(B0))
     )
     (refused,) = story.records("fault_refused")
     assert refused == {"kind": "node", "group": 1, "rank": 0, "reason": "not permitted"}
@@ -101,15 +100,15 @@ def test_a_worker_that_could_not_do_it_is_believed_and_later_failures_are_not_pu
 
 def test_the_lighthouse_is_drilled_when_the_groups_step_says_so() -> None:
     settings = config(faults={"plan": [Fault(kind="lighthouse", group=0, at=5)]})
-    assert acts(play(*RUNNING, config=settings)) == [Inject(LIGHT0, 0, "kill")]
+    assert acts(play(*RUNNING, config=settings)) == [act.Inject(LIGHT0, 0, "kill")]
 
 
 def test_two_faults_of_one_step_are_both_done() -> None:
     settings = config(faults={"plan": [Fault(group=0, at=5), Fault(group=1, at=5), Fault(kind="lighthouse", at=5)]})
     assert acts(play(*RUNNING, config=settings)) == [
-        Inject(A0, 0, "kill"),
-        Inject(LIGHT0, 0, "kill"),
-        Inject(B0, 0, "kill"),
+        act.Inject(A0, 0, "kill"),
+        act.Inject(LIGHT0, 0, "kill"),
+        act.Inject(B0, 0, "kill"),
     ]
 
 
@@ -125,7 +124,7 @@ def due() -> list[float]:
 
 def test_random_faults_come_when_they_are_due_counted_from_the_first_step() -> None:
     story = play(*RUNNING[:-1], (500,), config=RANDOM)
-    assert [time for time, action in story.done if isinstance(action, Inject)] == due()
+    assert [time for time, action in story.done if isinstance(action, act.Inject)] == due()
     assert len(story.records("fault_injected")) == 4  # no more than faults.count
     assert {record["by"] for record in story.records("fault_injected")} == {"faults.mean_s"}
 
@@ -140,7 +139,7 @@ def test_nothing_is_due_before_the_first_step_and_then_the_first_fault() -> None
 def test_those_that_were_missed_by_a_late_controller_are_made_up_for() -> None:
     story = play(*RUNNING[:-1], config=RANDOM)
     story.turn(400, [])
-    assert len(story.all(Inject)) == 4
+    assert len(story.all(act.Inject)) == 4
 
 
 def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
@@ -148,10 +147,50 @@ def test_a_fault_that_finds_nobody_is_refused_and_counts() -> None:
     story = play(*RUNNING[:-1], (6, killed(A0)), (500,), config=policy)
     assert len(story.records("fault_injected")) + len(story.records("fault_refused")) == 4
     assert all(record["group"] == 0 for record in story.records("fault_refused"))
-    assert A1 not in {action.id for action in story.all(Inject)}
+    assert A1 not in {action.id for action in story.all(act.Inject)}
 
 
 def test_the_stream_ends_with_the_run() -> None:
     story = play(*RUNNING[:-1], (5.5, stop()), (500,), config=RANDOM)
-    assert story.all(Inject) == []
-    assert C0 not in {action.id for action in story.all(Cancel)}
+    assert story.all(act.Inject) == []
+    assert C0 not in {action.id for action in story.all(act.Cancel)}
+
+
+def drilled(**fault: float) -> list[float]:
+    """When group B was hit, if it commits steps 10 to 60 at the seconds of the same number, restarted at 40."""
+    settings = config(faults={"plan": [Fault(**{"group": 1, **fault})]}, job={"total_steps": 100})  # type: ignore[arg-type]
+    steps = [(t, stepped(A0, t), stepped(B0, t)) for t in (10, 20, 30)]
+    again = [(t, stepped(A0, t), stepped(B1, t)) for t in (50, 60)]
+    story = play(*STARTED, *steps, (40, killed(B0)), (41, ready(B1)), (42, store(B1)), *again, config=settings)
+    assert len(story.all(act.Inject)) == len(story.records("fault_injected"))
+    assert {action.id for action in story.all(act.Inject)} <= {B0, B1}
+    return [t for t, action in story.done if isinstance(action, act.Inject)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "when"),
+    [
+        ({"at": 20}, [20]),
+        ({"at": 21}, [30]),  # the first report at or after its step
+        ({"at": 1}, [10]),
+        ({"at": 0.3}, [30]),  # a fraction of job.total_steps
+        ({"at": 45}, [50]),  # reached by the next attempt
+        ({"at": 61}, []),
+    ],
+)
+def test_a_drill_fires_once_when_its_group_reaches_its_step(fault: dict[str, float], when: list[float]) -> None:
+    assert drilled(**fault) == when
+
+
+def test_a_drill_hits_its_rank_and_is_in_the_journal() -> None:
+    settings = config(groups={"workers": 2}, faults={"plan": [Fault(group=1, at=5, rank=1)]})
+    started = (
+        (0, granted(2)),
+        (1, LIGHTHOUSE_UP),
+        (2, ready(A0, "n1", "n1"), ready(B0, "n2", "n2")),
+        (3, store(A0), store(B0)),
+    )
+    story = play(*started, (10, stepped(B0, 5)), config=settings)
+    assert story.all(act.Inject) == [act.Inject(B0, 1, "kill")]
+    told = {"group": 1, "attempt": 0, "kind": "kill", "rank": 1, "step": 5, "node": "n2", "by": "faults.plan"}
+    assert story.records("fault_injected") == [{**told, "reason": None}]

@@ -6,30 +6,13 @@ import itertools
 import random
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    B0,
-    B1,
-    B2,
-    C0,
-    LIGHT0,
-    RUNNING,
-    URL,
-    config,
-    granted,
-    killed,
-    node_lost,
-    play,
-    ready,
-    stepped,
-    store,
-)
+from histories import RUNNING, config, granted, killed, node_lost, play, ready, stepped, store
+from steps import A0, A1, B0, B1, B2, C0, LIGHT0, URL
 
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.core.groups.placement import place, suspect
-from ftslurm.core.state.actions import Kill, Launch, Probe
-from ftslurm.core.state.events import LighthouseUp, NodesLeft, NodeState
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Cause, Exit, Place
 
 
@@ -167,14 +150,14 @@ def test_the_node_on_which_a_group_keeps_failing_is_excluded_and_the_group_moves
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60,))
     (excluded,) = story.records("node_excluded")
     assert excluded == {"node": "n2", "group": 1, "reason": "group 1 failed there 2 times, and nowhere else"}
-    assert [launch.place for launch in story.all(Launch, since=30)] == [at("n2"), at("n3")]
-    assert story.all(Probe) == []  # it is not lost: nobody has to look whether it comes back
+    assert [launch.place for launch in story.all(act.Launch, since=30)] == [at("n2"), at("n3")]
+    assert story.all(act.Probe) == []  # it is not lost: nobody has to look whether it comes back
 
 
 def test_it_is_not_excluded_if_there_is_no_other_place() -> None:
     story = play((0, granted(2)), *RUNNING[1:], (30, killed(B0)), (40, killed(B1)), (60,))
     assert story.records("node_excluded") == []
-    assert [launch.place for launch in story.all(Launch, since=30)] == [at("n2"), at("n2")]
+    assert [launch.place for launch in story.all(act.Launch, since=30)] == [at("n2"), at("n2")]
 
 
 def test_nor_on_this_machine_where_nodes_are_only_names() -> None:
@@ -193,7 +176,7 @@ def test_a_group_that_fails_elsewhere_too_clears_the_node() -> None:
 def test_a_place_that_another_group_will_come_back_to_is_no_better_place() -> None:
     up = (
         (0, granted(3)),
-        (1, LighthouseUp(LIGHT0, URL)),
+        (1, ev.LighthouseUp(LIGHT0, URL)),
         (2, ready(A0), ready(B0), ready(C0)),
         (3, store(A0), store(B0), store(C0)),
         (5, stepped(A0, 1), stepped(B0, 1), stepped(C0, 1)),
@@ -215,26 +198,26 @@ def test_a_lost_node_elsewhere_does_not_clear_it() -> None:
 
 
 def test_a_suspected_node_that_slurm_takes_away_does_not_come_back() -> None:
-    gone = (45, NodesLeft(("n1", "n3")))
+    gone = (45, ev.NodesLeft(("n1", "n3")))
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), gone, (50, killed(B2)), (70,))
     assert story.records("node_restored") == []
     assert story.state.nodes.avoid == {"n2"}
 
 
 def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:
-    told = (30, NodeState("n2", "draining", "maintenance"))
+    told = (30, ev.NodeState("n2", "draining", "maintenance"))
     elsewhere = play(*RUNNING, told, (40, killed(B0)), (60,))
     assert elsewhere.unit(B0).place == Place(("n3",))
     assert elsewhere.records("node_shunned") == [{"node": "n2", "reason": "Slurm says draining: maintenance"}]
     only = play((0, granted(2)), *RUNNING[1:], told, (40, killed(B0)), (60,))
     assert only.unit(B0).place == Place(("n2",))
-    again = play(*RUNNING, told, (35, NodeState("n2", "mixed", "none")), (40, killed(B0)), (60,))
+    again = play(*RUNNING, told, (35, ev.NodeState("n2", "mixed", "none")), (40, killed(B0)), (60,))
     assert again.unit(B0).place == Place(("n2",))
 
 
 @pytest.mark.parametrize(("word", "unfit"), [("down*", True), ("fail", True), ("mixed", False), ("idle", False)])
 def test_nodes_that_slurm_finds_unfit_are_excluded_and_others_are_not(word: str, unfit: bool) -> None:
-    story = play(*RUNNING, (30, NodeState("n2", word, "disk")), (31, NodeState("n2", word, "disk")))
+    story = play(*RUNNING, (30, ev.NodeState("n2", word, "disk")), (31, ev.NodeState("n2", word, "disk")))
     reasons = [record["reason"] for record in story.records("node_excluded")]
     assert reasons == ([f"Slurm says {word}: disk"] if unfit else [])
-    assert story.ids(Kill) == []  # what runs there may go on
+    assert story.ids(act.Kill) == []  # what runs there may go on

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from histories import (
-    A0,
-    B0,
-    B1,
-    B2,
-    RUNNING,
-    S0,
-    S1,
-    STARTED,
-    Moment,
-    config,
-    killed,
-    play,
-    ready,
-    stepped,
-    stop,
-    store,
-)
+from histories import RUNNING, STARTED, Moment, config, killed, play, ready, stepped, stop, store
+from steps import A0, B0, B1, B2, S0, S1
 
-from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.events import Ended, Event, TaskFailed
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, StepId
 
 WORDS = "srun: error: Unable to create step for job 7: Memory required by task is not available"
 
 
-def refused(step: StepId, words: str = WORDS) -> Event:
-    return Ended(step, 78, error=words, launcher_failed=True)
+def refused(step: StepId, words: str = WORDS) -> ev.Event:
+    return ev.Ended(step, 78, error=words, launcher_failed=True)
 
 
 AGAIN: tuple[Moment, ...] = ((30, killed(B0)), (31, refused(B1)), (34, refused(B1)))
@@ -38,7 +22,7 @@ AGAIN: tuple[Moment, ...] = ((30, killed(B0)), (31, refused(B1)), (34, refused(B
 
 def test_a_refused_launch_is_tried_again_with_the_same_number_and_is_told_as_what_it_is() -> None:
     story = play(*RUNNING, *AGAIN, (37, ready(B1)), (38, store(B1)), (39, stepped(B1, 40)))
-    assert story.times(Launch, B1) == [30, 33, 36]
+    assert story.times(act.Launch, B1) == [30, 33, 36]
     told = {"unit": "group-0001", "group": 1, "attempt": 1, "reason": WORDS, "again_s": 2.0}
     assert story.records("launch_refused") == [told, told]
     assert [(r["attempt"], r["cause"]) for r in story.records("step_exited")] == [(0, "killed")]
@@ -53,12 +37,12 @@ def test_it_costs_nothing_of_the_budget_and_later_attempts_count_on() -> None:
     story = play(*RUNNING, *AGAIN, (37, ready(B1)), (38, killed(B1)), config=config(restart={"max_per_group": 2}))
     assert story.records("group_given_up") == []
     story.wait(60)
-    assert story.times(Launch, B2) == [39]  # the second failure's backoff, and no more
+    assert story.times(act.Launch, B2) == [39]  # the second failure's backoff, and no more
 
 
 def test_a_first_launch_may_be_refused_too() -> None:
     story = play(*STARTED[:2], (1.5, refused(A0)), (4, ready(A0), ready(B0)))
-    assert story.times(Launch, A0) == [0, 3.5]
+    assert story.times(act.Launch, A0) == [0, 3.5]
     assert {r["attempt"] for r in story.records("step_launched")} == {0}
 
 
@@ -72,7 +56,9 @@ def test_refusals_without_end_are_given_up_after_start_timeout_s() -> None:
 
 
 def test_who_had_a_step_has_failed_as_ever() -> None:
-    lost = TaskFailed(B1, Evidence(None, "n2", node_lost=True, error="Slurm cannot start a step on n2", started=False))
+    lost = ev.TaskFailed(
+        B1, Evidence(None, "n2", node_lost=True, error="Slurm cannot start a step on n2", started=False)
+    )
     for moment in [(31, lost, refused(B1)), (31, ready(B1), refused(B1))]:
         story = play(*RUNNING, (30, killed(B0)), moment)
         assert story.records("launch_refused") == []
@@ -81,20 +67,20 @@ def test_who_had_a_step_has_failed_as_ever() -> None:
 
 def test_a_standby_that_was_refused_does_not_clean_up_itself() -> None:
     story = play(*RUNNING, (21, refused(S0)), (24, refused(S0)), (27,), config=config(standby={"count": 1}))
-    assert len(story.times(Launch, S0)) == 3
-    assert S0 not in [step for launch in story.all(Launch) if launch.id == S0 for step in launch.fence]
+    assert len(story.times(act.Launch, S0)) == 3
+    assert S0 not in [step for launch in story.all(act.Launch) if launch.id == S0 for step in launch.fence]
     story.turn(30, [*ready(S0, "n3")])
     story.turn(31, killed(S0))
     story.wait(60)
-    assert [launch.fence for launch in story.all(Launch) if launch.id == S1] == [(S0, S0, S0)]
+    assert [launch.fence for launch in story.all(act.Launch) if launch.id == S1] == [(S0, S0, S0)]
 
 
 def test_one_that_is_refused_while_the_run_ends_is_not_tried_again() -> None:
     story = play(*RUNNING, (30, killed(B0)), (30.5, stop()), (31, refused(B1)), (40,))
-    assert story.times(Launch, B1) == [30]
+    assert story.times(act.Launch, B1) == [30]
 
 
 @pytest.mark.parametrize("error", [WORDS, None])
 def test_it_says_why(error: str | None) -> None:
-    story = play(*RUNNING, (30, killed(B0)), (31, Ended(B1, 78, error=error, launcher_failed=True)))
+    story = play(*RUNNING, (30, killed(B0)), (31, ev.Ended(B1, 78, error=error, launcher_failed=True)))
     assert story.records("launch_refused")[0]["reason"] == (error or "srun has failed without a word")

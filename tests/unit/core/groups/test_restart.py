@@ -5,30 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    A2,
-    B0,
-    B1,
-    LIGHT0,
-    RUNNING,
-    STARTED,
-    URL,
-    config,
-    granted,
-    killed,
-    play,
-    raised,
-    ready,
-    stepped,
-    store,
-)
+from histories import RUNNING, STARTED, config, granted, killed, play, raised, ready, stepped, store
+from steps import A0, A1, A2, B0, B1, LIGHT0, URL
 
 from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups.placement import suspect
 from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, unexplained, wait
-from ftslurm.core.state.events import LighthouseUp, NodesLeft
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Cause, Exit
 
 PATIENCE_S = 60.0
@@ -173,7 +156,7 @@ def test_the_same_error_on_different_nodes_is_the_scripts(first: Exit, second: E
 
 def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -> None:
     back = (31, ready(B1)), (32, store(B1)), (33, stepped(B1, 10))
-    lost = NodesLeft(("n1", "n3"))
+    lost = ev.NodesLeft(("n1", "n3"))
     story = play(*RUNNING, (29, lost), (30, raised(B0)), *back, (40, raised(B1)), (60,))
     (given_up,) = story.records("group_given_up")
     assert "it is the script, not the node" in given_up["reason"]
@@ -192,7 +175,7 @@ def test_groups_that_all_fail_to_start_again_and_again_end_the_run_before_their_
 
 def test_unless_one_of_them_is_running_now() -> None:
     fails = [(4, raised(A0, "OSError: 1", started=False)), (4.5, raised(B0, "OSError: 2", started=False))]
-    again = [(6, raised(A1, "OSError: 3", started=False)), (6.1, LighthouseUp(LIGHT0, URL))]
+    again = [(6, raised(A1, "OSError: 3", started=False)), (6.1, ev.LighthouseUp(LIGHT0, URL))]
     third = [(8, ready(A2)), (8.1, store(A2)), (9, raised(B1, "OSError: 4", started=False))]
     story = play((0, granted(3)), *fails, *again, *third)
     assert story.outcome() is None

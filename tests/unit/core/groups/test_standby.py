@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from histories import (
-    config,
-)
+from histories import config
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.standby import home, pick

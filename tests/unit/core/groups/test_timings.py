@@ -3,26 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from histories import (
-    B0,
-    B1,
-    B2,
-    B3,
-    LIGHT0,
-    RUNNING,
-    STARTED,
-    config,
-    finished,
-    killed,
-    play,
-    raised,
-    ready,
-    stepped,
-    store,
-)
+from histories import RUNNING, STARTED, config, finished, killed, play, raised, ready, stepped, store
+from steps import B0, B1, B2, B3, LIGHT0
 
 from ftslurm.core.groups.timings import NAMES, phases
-from ftslurm.core.state.events import Ended, FirstQuorum, Hello, InjectAsked, Ready, TaskFailed
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Marks
 
 NOTHING = dict.fromkeys(NAMES)
@@ -52,7 +37,7 @@ def test_the_phases_of(marks: Marks, known: dict[str, float]) -> None:
 
 
 def test_a_first_start_has_nothing_before_its_launch() -> None:
-    story = play(*STARTED, (4, FirstQuorum(B0)), (5, stepped(B0, 1)))
+    story = play(*STARTED, (4, ev.FirstQuorum(B0)), (5, stepped(B0, 1)))
     (joined,) = story.records("group_joined")
     known = {"start": 2, "import": 0, "assign": 1, "join": 1, "commit": 1}
     assert joined["phases"] == NOTHING | known
@@ -61,13 +46,13 @@ def test_a_first_start_has_nothing_before_its_launch() -> None:
 def test_the_way_back_of_a_group_in_all_its_phases() -> None:
     story = play(
         *RUNNING,
-        (30, TaskFailed(B0, Evidence(0, None, signal=9))),
-        (30.3, Ended(B0, 137)),
-        (32, Hello(B1, 0, "n2")),
-        (35, Ready(B1, 0)),
+        (30, ev.TaskFailed(B0, Evidence(0, None, signal=9))),
+        (30.3, ev.Ended(B0, 137)),
+        (32, ev.Hello(B1, 0, "n2")),
+        (35, ev.Ready(B1, 0)),
         (36, store(B1)),
-        (36.5, FirstQuorum(B1)),
-        (36.8, FirstQuorum(B1)),  # only the first counts
+        (36.5, ev.FirstQuorum(B1)),
+        (36.8, ev.FirstQuorum(B1)),  # only the first counts
         (38, stepped(B1, 40)),
     )
     (joined,) = story.records("group_joined", since=30)
@@ -77,7 +62,7 @@ def test_the_way_back_of_a_group_in_all_its_phases() -> None:
 
 
 def test_an_attempt_that_never_joined_says_how_far_it_came_and_one_that_did_does_not() -> None:
-    story = play(*RUNNING, (30, killed(B0)), (32, Hello(B1, 0, "n2")), (33, raised(B1, started=False)))
+    story = play(*RUNNING, (30, killed(B0)), (32, ev.Hello(B1, 0, "n2")), (33, raised(B1, started=False)))
     first, second = story.records("step_exited")
     assert first["phases"] is None
     assert second["phases"] == NOTHING | {"end": 0, "wait": 0, "start": 2}
@@ -87,30 +72,30 @@ def test_an_attempt_that_never_joined_says_how_far_it_came_and_one_that_did_does
     "fails",
     [
         pytest.param([(30.2, killed(B0))], id="its worker says so"),
-        pytest.param([(30.2, Ended(B0, None, signal=9))], id="its step is gone without a word"),
+        pytest.param([(30.2, ev.Ended(B0, None, signal=9))], id="its step is gone without a word"),
     ],
 )
 def test_of_a_drill_it_is_known_how_long_it_went_unnoticed(fails: list[tuple[float, object]]) -> None:
     back = (31, ready(B1)), (32, store(B1)), (33, stepped(B1, 40))
-    story = play(*RUNNING, (30, InjectAsked("kill", 1, 0, "ann")), *fails, *back)
+    story = play(*RUNNING, (30, ev.InjectAsked("kill", 1, 0, "ann")), *fails, *back)
     assert story.records("group_joined", since=30)[0]["phases"]["detect"] == 0.2
 
 
 def test_a_failure_long_after_a_drill_is_not_put_down_to_it() -> None:
     back = (301, ready(B1)), (302, store(B1)), (303, stepped(B1, 40))
-    story = play(*RUNNING, (30, InjectAsked("kill", 1, 0, "ann")), (300, killed(B0)), *back)
+    story = play(*RUNNING, (30, ev.InjectAsked("kill", 1, 0, "ann")), (300, killed(B0)), *back)
     assert story.records("group_joined", since=30)[0]["phases"]["detect"] is None
 
 
 def test_the_end_of_the_lighthouse_and_of_a_group_that_finished_have_their_phases_too() -> None:
-    story = play(*RUNNING, (60, finished(B0)), (61, Ended(LIGHT0, 1)), config=config())
+    story = play(*RUNNING, (60, finished(B0)), (61, ev.Ended(LIGHT0, 1)), config=config())
     assert [exited["phases"] is None for exited in story.records("step_exited")] == [True, False]
 
 
 def test_a_group_that_fails_again_on_its_way_back_was_away_since_it_last_committed_a_step() -> None:
     quick = config(restart={"backoff_s": 0.0})
     tries = (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (34, killed(B1)), (36, ready(B2)), (37, store(B2))
-    again = (38, FirstQuorum(B2)), (40, stepped(B2, 60)), (90, killed(B2)), (91, ready(B3)), (92, stepped(B3, 99))
+    again = (38, ev.FirstQuorum(B2)), (40, stepped(B2, 60)), (90, killed(B2)), (91, ready(B3)), (92, stepped(B3, 99))
     story = play(*RUNNING, *tries, *again, config=quick)
     first, second = story.records("group_joined", since=30)
     assert (first["recovery_s"], first["phases"]["earlier"]) == (10, 4)

@@ -6,30 +6,14 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    B0,
-    C0,
-    C1,
-    LIGHT0,
-    URL,
-    Moment,
-    Story,
-    config,
-    granted,
-    killed,
-    play,
-    ready,
-    stepped,
-    store,
-)
+from histories import Moment, Story, config, granted, killed, play, ready, stepped, store
+from steps import A0, A1, B0, C0, C1, LIGHT0, URL
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health.hangs import DUMP_S, hung, overtaken
 from ftslurm.core.rules import begin, deadline
-from ftslurm.core.state.actions import Dump, Kill, Launch, Where
-from ftslurm.core.state.events import Alive, Dumped, Ended, Event, LighthouseUp
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Pulse, StepId
 from ftslurm.protocol.stages import Stage
 
@@ -140,7 +124,7 @@ def test_groups_that_have_not_joined_are_not_compared() -> None:
 
 STARTED: tuple[Moment, ...] = (
     (0, granted(4)),
-    (1, LighthouseUp(LIGHT0, URL)),
+    (1, ev.LighthouseUp(LIGHT0, URL)),
     (2, ready(A0), ready(B0), ready(C0)),
     (3, store(A0), store(B0), store(C0)),
     (20, stepped(A0, 10), stepped(B0, 10), stepped(C0, 10)),
@@ -148,9 +132,9 @@ STARTED: tuple[Moment, ...] = (
 STOOD = 20.0  # C hangs right after its commit, the others ask for a quorum and wait
 
 
-def said(now: float, step: StepId, task: int = 0, stage: int | None = None, state: str = "S") -> Event:
+def said(now: float, step: StepId, task: int = 0, stage: int | None = None, state: str = "S") -> ev.Event:
     here = stage if stage is not None else COMPUTES if step == C0 else ASKS
-    return Alive(step, task, now, state, step=10, stage=here, since_s=now - STOOD)
+    return ev.Alive(step, task, now, state, step=10, stage=here, since_s=now - STOOD)
 
 
 def hanging(*moments: Moment, until: float, steps: tuple[StepId, ...] = (A0, B0, C0)) -> Story:
@@ -160,17 +144,19 @@ def hanging(*moments: Moment, until: float, steps: tuple[StepId, ...] = (A0, B0,
 
 
 def test_while_all_move_nobody_is_asked() -> None:
-    beats = [(t, [Alive(step, 0, t, step=t, stage=1, since_s=1.0) for step in (A0, B0, C0)]) for t in range(22, 300, 2)]
-    assert play(*STARTED, *beats, config=settings()).all(Where) == []
+    beats = [
+        (t, [ev.Alive(step, 0, t, step=t, stage=1, since_s=1.0) for step in (A0, B0, C0)]) for t in range(22, 300, 2)
+    ]
+    assert play(*STARTED, *beats, config=settings()).all(act.Where) == []
 
 
 def test_everybody_is_asked_each_heartbeat_once_somebody_has_stood_still_for_half_the_limit() -> None:
     story = hanging(until=STOOD + 59)
-    times = [time for time, action in story.done if action == Where(A0)]
+    times = [time for time, action in story.done if action == act.Where(A0)]
     assert times[0] == STOOD + LIMIT / 2
     assert {b - a for a, b in itertools.pairwise(times)} == {2}
-    assert story.ids(Kill) == []
-    assert {action.id for action in story.all(Where)} == {A0, B0, C0}
+    assert story.ids(act.Kill) == []
+    assert {action.id for action in story.all(act.Where)} == {A0, B0, C0}
 
 
 def test_the_next_question_is_due_also_when_nobody_says_anything() -> None:
@@ -182,29 +168,29 @@ def test_off_by_default() -> None:
     story = play(
         *STARTED, *[(t, said(t, C0), said(t, A0)) for t in range(22, 400, 2)], config=config(groups={"count": 3})
     )
-    assert story.all(Where) == []
-    assert story.ids(Kill) == []
+    assert story.all(act.Where) == []
+    assert story.ids(act.Kill) == []
 
 
 def test_the_culprit_is_found_after_the_limit_dumped_and_then_killed_and_the_others_are_not_touched() -> None:
-    ends = (STOOD + 64.3, Ended(C0, 137))
+    ends = (STOOD + 64.3, ev.Ended(C0, 137))
     story = hanging(ends, until=STOOD + 66, steps=(A0, B0, C0))
     (found,) = story.records("hang_found")
     assert {"group": 2, "attempt": 0, "rank": 0, "step": 10, "stage": 0, "silent_s": 62}.items() <= found.items()
     assert found["reason"] == "rank 0 has not moved for 62 s, computing after step 10"
-    assert story.times(Dump, C0) == [STOOD + 62]
-    assert story.times(Kill, C0) == [STOOD + 62 + DUMP_S]
+    assert story.times(act.Dump, C0) == [STOOD + 62]
+    assert story.times(act.Kill, C0) == [STOOD + 62 + DUMP_S]
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["rank"], exited["node"], exited["noticed"]) == ("hang", 0, "n3", STOOD + 62)
-    assert story.ids(Launch, since=STOOD) == [C1]
-    assert story.ids(Kill) == [C0]
+    assert story.ids(act.Launch, since=STOOD) == [C1]
+    assert story.ids(act.Kill) == [C0]
     assert story.phases() == [Phase.RUNNING, Phase.RUNNING, Phase.STARTING]
 
 
 def test_the_time_of_its_last_move_is_the_same_however_late_a_message_comes() -> None:
     jitter = itertools.cycle((0.0, 0.03, 0.007, 0.11))
     beats = [
-        (t, said(t, A0), said(t, B0), Alive(C0, 0, t, step=10, stage=0, since_s=t - STOOD - next(jitter)))
+        (t, said(t, A0), said(t, B0), ev.Alive(C0, 0, t, step=10, stage=0, since_s=t - STOOD - next(jitter)))
         for t in range(22, 84, 2)
     ]
     story = play(*STARTED, *beats, (85,), config=settings())
@@ -212,10 +198,10 @@ def test_the_time_of_its_last_move_is_the_same_however_late_a_message_comes() ->
 
 
 def test_all_that_pause_together_and_not_equally_long_are_no_hang() -> None:
-    def at(t: float, step: StepId, until: float) -> Event:
+    def at(t: float, step: StepId, until: float) -> ev.Event:
         if t < until:
-            return Alive(step, 0, t, step=10, stage=COMPUTES, since_s=t - STOOD)
-        return Alive(step, 0, t, step=10, stage=ASKS, since_s=t - until)
+            return ev.Alive(step, 0, t, step=10, stage=COMPUTES, since_s=t - STOOD)
+        return ev.Alive(step, 0, t, step=10, stage=ASKS, since_s=t - until)
 
     ends = {A0: STOOD + 80, B0: STOOD + 95, C0: STOOD + 110}
     beats = [(t, *[at(t, step, until) for step, until in ends.items()]) for t in range(22, 132, 2)]
@@ -223,17 +209,17 @@ def test_all_that_pause_together_and_not_equally_long_are_no_hang() -> None:
 
 
 def test_once_all_stacks_are_in_the_logs_nothing_more_is_waited_for() -> None:
-    story = hanging((STOOD + 62.2, Dumped(C0, 0)), until=STOOD + 63)
-    assert story.times(Kill, C0) == [STOOD + 62.2]
+    story = hanging((STOOD + 62.2, ev.Dumped(C0, 0)), until=STOOD + 63)
+    assert story.times(act.Kill, C0) == [STOOD + 62.2]
 
 
 def test_all_ranks_are_waited_for() -> None:
     wide = settings(workers=2)
     up = [(2, ready(s, n, n)) for s, n in zip((A0, B0, C0), ("n1", "n2", "n3"), strict=True)]
     beats = [(t, [said(t, s, task) for s in (A0, B0, C0) for task in (0, 1)]) for t in range(22, 84, 2)]
-    dumps = [(82.2, Dumped(C0, 1)), (82.6, Dumped(C0, 0)), (83,)]
+    dumps = [(82.2, ev.Dumped(C0, 1)), (82.6, ev.Dumped(C0, 0)), (83,)]
     story = play(*STARTED[:2], *up, *STARTED[3:], *beats[:-1], *beats[-1:], *dumps, config=wide)
-    assert story.times(Kill, C0) == [82.6]
+    assert story.times(act.Kill, C0) == [82.6]
 
 
 def test_a_task_that_says_nothing_more_is_silent_and_not_hung() -> None:
@@ -245,7 +231,7 @@ def test_old_words_are_no_evidence_as_after_a_stall_of_the_controller() -> None:
     story = hanging(until=STOOD + 20)
     story.turn(STOOD + 500, [])
     assert story.records("hang_found") == []
-    story.turn(STOOD + 500.1, [Alive(s, 0, STOOD + 500.1, step=700, stage=1, since_s=0.1) for s in (A0, B0, C0)])
+    story.turn(STOOD + 500.1, [ev.Alive(s, 0, STOOD + 500.1, step=700, stage=1, since_s=0.1) for s in (A0, B0, C0)])
     assert story.records("hang_found") == []
 
 
@@ -262,7 +248,7 @@ def test_one_is_blamed_at_a_time_and_another_that_stood_still_as_well_gets_its_t
     story = play(*STARTED, *beats, config=settings())
     first, second = story.records("hang_found")
     assert {first["group"], second["group"]} == {1, 2}
-    times = [time for time, action in story.done if isinstance(action, Dump)]
+    times = [time for time, action in story.done if isinstance(action, act.Dump)]
     assert times[0] == STOOD + 2 + LIMIT  # it was seen to be passed at the first heartbeat
     assert times[1] >= times[0] + LIMIT
 
@@ -275,7 +261,7 @@ def test_who_joins_again_is_compared_again() -> None:
         (33, stepped(A1, 40), stepped(B0, 40), stepped(C0, 40)),
     ]
     beats = [
-        (t, *[Alive(s, 0, t, step=40, stage=int(s != A1), since_s=t - 33.0) for s in (A1, B0, C0)])
+        (t, *[ev.Alive(s, 0, t, step=40, stage=int(s != A1), since_s=t - 33.0) for s in (A1, B0, C0)])
         for t in range(34, 96, 2)
     ]
     story = play(*STARTED, *again, *beats, config=settings())

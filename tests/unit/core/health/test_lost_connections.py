@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import pytest
-from histories import (
-    A0,
-    B0,
-    B1,
-    LIGHT0,
-    URL,
-    Moment,
-    Story,
-    beats,
-    config,
-    granted,
-    merged,
-    play,
-    ready,
-    stepped,
-    store,
-)
+from histories import Moment, Story, beats, config, granted, merged, play, ready, stepped, store
+from steps import A0, B0, B1, LIGHT0, URL
 
-from ftslurm.core.state.actions import Kill, Launch, Probe
-from ftslurm.core.state.events import Ended, Event, Hello, LighthouseUp, Looked, NodesLeft, TaskFailed
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
 WIDE = config(groups={"nodes": 2}, health={"lost_after_s": 10.0, "orphan_after_s": 60.0})
 UP: tuple[Moment, ...] = (
     (0, granted(6)),
-    (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)),
+    (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
     (2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")),
     (3, store(A0), store(B0)),
     (5, stepped(A0, 1), stepped(B0, 1)),
 )
-SLURM_IS_THERE = NodesLeft(("n1", "n2", "n3", "n4", "n5", "n6"))
+SLURM_IS_THERE = ev.NodesLeft(("n1", "n2", "n3", "n4", "n5", "n6"))
 
 
-def echo(task: int = 0, error: str = GLOO) -> list[Event]:
+def echo(task: int = 0, error: str = GLOO) -> list[ev.Event]:
     """What a rank raises whose sibling is gone, told by the script and by its guard."""
     return [
-        TaskFailed(B0, Evidence(task, None, code=1, error=error)),
-        TaskFailed(B0, Evidence(task, None, code=1, error="last line printed: bye")),
+        ev.TaskFailed(B0, Evidence(task, None, code=1, error=error)),
+        ev.TaskFailed(B0, Evidence(task, None, code=1, error="last line printed: bye")),
     ]
 
 
@@ -58,7 +43,7 @@ def verdict(story: Story) -> tuple[str, str | None]:
 
 
 def next_nodes(story: Story) -> tuple[str, ...]:
-    (launch,) = (launch for launch in story.all(Launch) if launch.id == B1)
+    (launch,) = (launch for launch in story.all(act.Launch) if launch.id == B1)
     return launch.place.nodes
 
 
@@ -74,64 +59,64 @@ def next_nodes(story: Story) -> tuple[str, ...]:
 )
 def test_at_the_echo_of_a_death_the_silent_node_is_looked_at_at_once_and_nothing_is_killed_yet(words: str) -> None:
     story = at_20(error=words, until=20.5)
-    assert [(time, action) for time, action in story.done if isinstance(action, Probe)] == [(20.1, Probe("n4"))]
-    assert story.ids(Kill) == []
+    assert [(time, action) for time, action in story.done if isinstance(action, act.Probe)] == [(20.1, act.Probe("n4"))]
+    assert story.ids(act.Kill) == []
 
 
 def test_a_node_that_no_probe_reaches_is_lost_and_the_next_attempt_does_not_go_there() -> None:
-    story = at_20((20.3, SLURM_IS_THERE), (22.1, Ended(B0, 137)))
-    assert story.times(Kill, B0)[0] == 21  # not later, whatever the probe says
-    assert [time for time, action in story.done if isinstance(action, Launch) and action.id == B1] == [25.1]
+    story = at_20((20.3, SLURM_IS_THERE), (22.1, ev.Ended(B0, 137)))
+    assert story.times(act.Kill, B0)[0] == 21  # not later, whatever the probe says
+    assert [time for time, action in story.done if isinstance(action, act.Launch) and action.id == B1] == [25.1]
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")
     assert "n4" in story.state.nodes.avoid
 
 
 def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() -> None:
-    story = at_20((20.4, Looked("n4", False)), (20.8, Ended(B0, 137)), until=21)
-    assert story.times(Kill, B0)[0] == 20.4
+    story = at_20((20.4, ev.Looked("n4", False)), (20.8, ev.Ended(B0, 137)), until=21)
+    assert story.times(act.Kill, B0)[0] == 20.4
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")
 
 
 def test_a_node_that_answers_without_its_processes_has_lost_its_slurmstepd() -> None:
-    story = at_20((20.4, Looked("n4", True, (("group-0000/0", "S"),))), (20.8, Ended(B0, 137)), until=21)
+    story = at_20((20.4, ev.Looked("n4", True, (("group-0000/0", "S"),))), (20.8, ev.Ended(B0, 137)), until=21)
     assert verdict(story) == ("killed", "n4")
     assert next_nodes(story) == ("n3", "n4")
 
 
 def test_a_sibling_that_is_well_is_killed_as_soon_as_its_node_has_answered() -> None:
-    story = at_20((20.4, Looked("n4", True, (("group-0001/0", "SS"),))), (20.5, Ended(B0, 137)), until=21)
-    assert story.times(Kill, B0) == [20.4]
+    story = at_20((20.4, ev.Looked("n4", True, (("group-0001/0", "SS"),))), (20.5, ev.Ended(B0, 137)), until=21)
+    assert story.times(act.Kill, B0) == [20.4]
     assert verdict(story) == ("user_error", "n3")
     assert next_nodes(story) == ("n3", "n4")
 
 
 @pytest.mark.parametrize("later", [0.0, 0.05])
 def test_a_rank_whose_guard_tells_of_its_death_costs_no_look_and_no_time(later: float) -> None:
-    death = (20 + later, TaskFailed(B0, Evidence(1, None, signal=9)))
-    story = at_20(death, (20.2, Ended(B0, 137)), until=21)
-    assert story.all(Probe) == []
-    assert story.times(Kill, B0)[0] == 20 + later
+    death = (20 + later, ev.TaskFailed(B0, Evidence(1, None, signal=9)))
+    story = at_20(death, (20.2, ev.Ended(B0, 137)), until=21)
+    assert story.all(act.Probe) == []
+    assert story.times(act.Kill, B0)[0] == 20 + later
     assert verdict(story) == ("killed", "n4")
 
 
 def test_nobody_is_looked_at_when_all_nodes_have_said_the_same() -> None:
-    story = at_20((20.05, echo(task=1)), (20.2, Ended(B0, 137)), until=21)
-    assert story.all(Probe) == []
+    story = at_20((20.05, echo(task=1)), (20.2, ev.Ended(B0, 137)), until=21)
+    assert story.all(act.Probe) == []
     assert verdict(story) == ("user_error", "n3")
 
 
 def test_an_error_that_is_no_echo_brings_the_step_down_at_once() -> None:
-    story = at_20((20.1, Ended(B0, 1)), error="ValueError: no such layer", until=21)
-    assert story.times(Kill, B0)[0] == 20
-    assert story.all(Probe) == []
+    story = at_20((20.1, ev.Ended(B0, 1)), error="ValueError: no such layer", until=21)
+    assert story.times(act.Kill, B0)[0] == 20
+    assert story.all(act.Probe) == []
     assert verdict(story) == ("user_error", "n3")
 
 
 def test_while_slurm_does_not_answer_no_node_is_lost_and_the_verdict_comes_all_the_same() -> None:
-    story = at_20((22.1, Ended(B0, 137)), until=31)
-    assert story.times(Kill, B0)[0] == 21
+    story = at_20((22.1, ev.Ended(B0, 137)), until=31)
+    assert story.times(act.Kill, B0)[0] == 21
     (exited,) = [time for time, action in story.done if getattr(action, "event", "") == "step_exited"]
     assert exited == pytest.approx(30.1)
     assert verdict(story) == ("user_error", "n3")

@@ -5,36 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from histories import (
-    A0,
-    B0,
-    B1,
-    LIGHT0,
-    LIGHT1,
-    URL,
-    Moment,
-    Story,
-    beats,
-    config,
-    granted,
-    merged,
-    play,
-    ready,
-    stepped,
-    stop,
-    store,
-)
+from histories import Moment, Story, beats, config, granted, merged, play, ready, stepped, stop, store
+from steps import A0, B0, B1, LIGHT0, LIGHT1, URL
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health.silence import LOOK_AGAIN_S
-from ftslurm.core.state.actions import Kill, Launch, Probe
-from ftslurm.core.state.events import Alive, Ended, Hello, LighthouseUp, Looked, NodesLeft, TaskDone
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Place, StepId
 
-ALL = NodesLeft(("n1", "n2", "n3"))  # Slurm has answered, and the job has all its nodes
+ALL = ev.NodesLeft(("n1", "n2", "n3"))  # Slurm has answered, and the job has all its nodes
 STARTED: tuple[Moment, ...] = (
     (0, granted(3)),
-    (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)),
+    (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
     (2, ready(A0), ready(B0)),
     (3, store(A0), store(B0)),
     (5, stepped(A0, 1), stepped(B0, 1)),
@@ -62,39 +45,39 @@ def cause(story: Story) -> tuple[str, str | None]:
 
 def test_halfway_to_lost_a_probe_goes_to_the_silent_node_and_nothing_else_happens() -> None:
     story = silent_b()
-    assert [(time, action) for time, action in story.done if isinstance(action, Probe)] == [(25, Probe("n2"))]
+    assert [(time, action) for time, action in story.done if isinstance(action, act.Probe)] == [(25, act.Probe("n2"))]
     assert story.records("node_silent") == [{"node": "n2", "seconds": 5}]
-    assert story.ids(Kill) == []
+    assert story.ids(act.Kill) == []
     assert story.phases() == [Phase.RUNNING] * 2
 
 
 def test_nobody_is_asked_about_while_all_are_heard() -> None:
     story = play(*merged(STARTED, beats({LIGHT0: 600, A0: 600, B0: 600}, every=4)), config=listening())
-    assert story.all(Probe) == []
+    assert story.all(act.Probe) == []
     assert story.state.nodes.looks == ()
 
 
-@pytest.mark.parametrize("answer", [(), (26, Looked("n2", False))], ids=["before it is answered", "after"])
+@pytest.mark.parametrize("answer", [(), (26, ev.Looked("n2", False))], ids=["before it is answered", "after"])
 def test_who_is_heard_again_has_lost_nothing(answer: Moment) -> None:
-    story = silent_b(*([answer] if answer else []), (26.5, ALL), (29.9, Alive(B0, 0, 29.9)), until=34)
-    assert story.ids(Kill) == []
+    story = silent_b(*([answer] if answer else []), (26.5, ALL), (29.9, ev.Alive(B0, 0, 29.9)), until=34)
+    assert story.ids(act.Kill) == []
     assert story.state.nodes.looks == ()
     assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_second_silence_is_a_new_one() -> None:
-    story = silent_b((26, Looked("n2", True, (("group-0001/0", "S"),))), (28, Alive(B0, 0, 28)), until=34)
+    story = silent_b((26, ev.Looked("n2", True, (("group-0001/0", "S"),))), (28, ev.Alive(B0, 0, 28)), until=34)
     assert [r["seconds"] for r in story.records("node_silent")] == [5, 5]
-    assert story.all(Probe) == [Probe("n2")] * 2
+    assert story.all(act.Probe) == [act.Probe("n2")] * 2
 
 
 def test_two_groups_of_one_silent_node_are_one_suspicion_and_one_lost_node() -> None:
     shared = listening(groups={"per_node": 2})
-    started = ((0, granted(3)), (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)))
+    started = ((0, granted(3)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), [(25.1, ALL), (30,)]), config=shared)
-    assert len(story.all(Probe)) == len(story.records("node_silent")) == len(story.records("node_excluded")) == 1
-    assert {step.unit for step in story.ids(Kill)} == {"lighthouse", A0.unit, B0.unit}
+    assert len(story.all(act.Probe)) == len(story.records("node_silent")) == len(story.records("node_excluded")) == 1
+    assert {step.unit for step in story.ids(act.Kill)} == {"lighthouse", A0.unit, B0.unit}
 
 
 def wide_b(*moments: Moment, until: float) -> Story:
@@ -103,31 +86,31 @@ def wide_b(*moments: Moment, until: float) -> Story:
     start = ((0, granted(4)), STARTED[1])
     up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), STARTED[4]]
     heard = beats({LIGHT0: until, A0: until, B0: 20.0})
-    return play(*merged(start, up, heard, [(20, TaskDone(B0, 0))], moments, [(until,)]), config=settings)
+    return play(*merged(start, up, heard, [(20, ev.TaskDone(B0, 0))], moments, [(until,)]), config=settings)
 
 
 def test_a_node_whose_first_rank_has_ended_well_may_be_silent() -> None:
     others = beats({A0: 90.0, B0: 90.0}, task=1)
     story = wide_b(*others, until=90.0)
-    assert story.all(Probe) == []
-    assert story.ids(Kill) == []
-    story.turn(91, [TaskDone(B0, 1), Ended(B0, code=0)])
+    assert story.all(act.Probe) == []
+    assert story.ids(act.Kill) == []
+    story.turn(91, [ev.TaskDone(B0, 1), ev.Ended(B0, code=0)])
     assert cause(story)[0] == "ok"
 
 
 def test_a_step_all_of_whose_ranks_have_ended_well_is_not_waited_for_longer_than_a_silent_node() -> None:
-    others = [*beats({A0: 60.0, B0: 30.0}, task=1), (30, TaskDone(B0, 1))]
+    others = [*beats({A0: 60.0, B0: 30.0}, task=1), (30, ev.TaskDone(B0, 1))]
     story = wide_b(*others, until=60.0)  # its srun waits for a node that is gone
-    assert story.times(Kill, B0)[0] == 40
-    assert story.all(Probe) == []
-    story.turn(61, [Ended(B0, code=137)])
+    assert story.times(act.Kill, B0)[0] == 40
+    assert story.all(act.Probe) == []
+    story.turn(61, [ev.Ended(B0, code=137)])
     assert cause(story)[0] == "ok"
 
 
 def test_while_the_run_ends_nobody_is_asked_about() -> None:
     story = silent_b((24, stop()), until=60)
-    assert story.all(Probe) == []
-    assert story.times(Kill, B0)[0] == 34  # the grace, as for everybody
+    assert story.all(act.Probe) == []
+    assert story.times(act.Kill, B0)[0] == 34  # the grace, as for everybody
 
 
 # --- what the answers mean -------------------------------------------------------------------------------------------
@@ -137,36 +120,36 @@ def test_while_the_run_ends_nobody_is_asked_about() -> None:
     ("answer", "words"),
     [
         pytest.param((26, ALL), "a probe does not reach it", id="no answer, though Slurm is there"),
-        pytest.param((26, Looked("n2", False)), "Slurm cannot start a step there", id="Slurm does not reach it"),
+        pytest.param((26, ev.Looked("n2", False)), "Slurm cannot start a step there", id="Slurm does not reach it"),
     ],
 )
 def test_a_node_that_no_probe_reaches_is_lost(answer: Moment, words: str) -> None:
-    story = silent_b(answer, (30.2, Ended(B0, 137)), until=30.2)
-    assert story.all(Kill) == [Kill(B0, stuck=True)]  # its srun would not end by itself
-    assert story.times(Kill, B0) == [30]
+    story = silent_b(answer, (30.2, ev.Ended(B0, 137)), until=30.2)
+    assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]  # its srun would not end by itself
+    assert story.times(act.Kill, B0) == [30]
     why, error = cause(story)
     assert why == "node_lost"
     assert words in str(error)
     assert [r["node"] for r in story.records("node_excluded")] == ["n2"]
-    assert story.all(Launch, since=30) == [Launch(B1, 1, Place(("n3",)))]
+    assert story.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n3",)))]
     assert story.records("step_exited")[0]["noticed"] == 30
 
 
 def test_while_slurmctld_is_away_an_unanswered_probe_proves_nothing_and_is_repeated() -> None:
     away = silent_b(until=59)
-    assert away.ids(Kill) == []
-    assert [time for time, action in away.done if isinstance(action, Probe)] == [25, 35, 45, 55]
+    assert away.ids(act.Kill) == []
+    assert [time for time, action in away.done if isinstance(action, act.Probe)] == [25, 35, 45, 55]
     assert len(away.records("node_silent")) == 1
     back = silent_b((57, ALL), until=61)
-    assert back.times(Kill, B0)[0] == 60  # the last probe has had its time
+    assert back.times(act.Kill, B0)[0] == 60  # the last probe has had its time
 
 
 def test_a_probe_that_slurm_refuses_says_nothing_and_is_sent_again_soon() -> None:
-    refused = Looked("n2", reachable=False, refused=True)  # a slurmctld that has just restarted
-    stopped = Looked("n2", True, (("group-0001/0", "ST"),))
-    story = silent_b((25.2, refused), (27.4, stopped), (30.2, Ended(B0, 137)), until=30.2)
-    assert [time for time, action in story.done if isinstance(action, Probe)] == [25, 27.2]
-    assert story.times(Kill, B0) == [30]
+    refused = ev.Looked("n2", reachable=False, refused=True)  # a slurmctld that has just restarted
+    stopped = ev.Looked("n2", True, (("group-0001/0", "ST"),))
+    story = silent_b((25.2, refused), (27.4, stopped), (30.2, ev.Ended(B0, 137)), until=30.2)
+    assert [time for time, action in story.done if isinstance(action, act.Probe)] == [25, 27.2]
+    assert story.times(act.Kill, B0) == [30]
     assert cause(story)[0] == "hang"
 
 
@@ -183,41 +166,41 @@ def test_a_probe_that_slurm_refuses_says_nothing_and_is_sent_again_soon() -> Non
 def test_a_node_that_answers_is_not_lost(
     steps: tuple[tuple[str, str], ...] | None, at: float, expected: str, words: str
 ) -> None:
-    looks = [(t, Looked("n2", True, steps)) for t in (25.1, 35.2, 45.3, 55.4, 65.5, 75.6)]
-    story = silent_b(*looks, (at + 0.2, Ended(B0, 137)), until=at + 0.2)
-    assert story.times(Kill, B0) == [at]
+    looks = [(t, ev.Looked("n2", True, steps)) for t in (25.1, 35.2, 45.3, 55.4, 65.5, 75.6)]
+    story = silent_b(*looks, (at + 0.2, ev.Ended(B0, 137)), until=at + 0.2)
+    assert story.times(act.Kill, B0) == [at]
     why, error = cause(story)
     assert why == expected
     assert words in str(error)
     assert story.state.nodes.avoid == frozenset()
-    assert story.all(Launch, since=at) == [Launch(B1, 1, Place(("n2",)))]
-    assert story.all(Kill)[0].stuck == (steps is not None and "SIGSTOP" not in words and expected == "killed")
+    assert story.all(act.Launch, since=at) == [act.Launch(B1, 1, Place(("n2",)))]
+    assert story.all(act.Kill)[0].stuck == (steps is not None and "SIGSTOP" not in words and expected == "killed")
 
 
 def test_what_starves_is_looked_at_again_and_again() -> None:
-    answered = [(t + 0.5, Looked("n2", True, (("group-0001/0", "R"),))) for t in (25, 35.5, 46, 56.5)]
+    answered = [(t + 0.5, ev.Looked("n2", True, (("group-0001/0", "R"),))) for t in (25, 35.5, 46, 56.5)]
     story = silent_b(*answered, until=60)
-    assert [time for time, action in story.done if isinstance(action, Probe)] == [25, 35.5, 46, 56.5]
+    assert [time for time, action in story.done if isinstance(action, act.Probe)] == [25, 35.5, 46, 56.5]
 
 
 def test_a_node_from_which_another_step_is_heard_is_not_lost() -> None:
     shared = listening(groups={"count": 2, "per_node": 2})
-    started = ((0, granted(2)), (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)))
+    started = ((0, granted(2)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
     heard = beats({LIGHT0: 81, A0: 81, B0: 20})
-    story = play(*merged(started, up, heard, [(25.1, NodesLeft(("n1", "n2"))), (81,)]), config=shared)
-    assert story.times(Kill, B0)[:1] == [80]
+    story = play(*merged(started, up, heard, [(25.1, ev.NodesLeft(("n1", "n2"))), (81,)]), config=shared)
+    assert story.times(act.Kill, B0)[:1] == [80]
     assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     shared = listening(groups={"per_node": 2})
-    started = ((0, granted(2)), (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)))
+    started = ((0, granted(2)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)))
     up = [(2, ready(A0, "n1"), ready(B0, "n1")), (3, store(A0), store(B0)), (5, stepped(A0, 1), stepped(B0, 1))]
-    again = [(28, Ended(B0, 1)), (28.1, NodesLeft(("n1", "n2")))]
+    again = [(28, ev.Ended(B0, 1)), (28.1, ev.NodesLeft(("n1", "n2")))]
     story = play(*merged(started, up, beats({LIGHT0: 20, A0: 20, B0: 20}), again, [(30,)]), config=shared)
-    assert story.times(Launch, B1) == [28]
-    assert story.times(Kill, A0)[:1] == [30]
+    assert story.times(act.Launch, B1) == [28]
+    assert story.times(act.Kill, A0)[:1] == [30]
     assert story.state.nodes.avoid == {"n1"}
 
 
@@ -226,59 +209,64 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
 
 def never_heard(*moments: Moment, until: float) -> Story:
     """Group B, on n2, is launched at 0 and says nothing."""
-    started = [(0, granted(3)), (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)), (2, ready(A0)), (3, store(A0))]
+    started = [
+        (0, granted(3)),
+        (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
+        (2, ready(A0)),
+        (3, store(A0)),
+    ]
     return play(*merged(started, beats({LIGHT0: until, A0: until}), moments, [(until,)]), config=listening())
 
 
 def test_a_step_that_never_said_hello_is_lost_with_its_node() -> None:
-    story = never_heard((6, Looked("n2", False)), until=11)
-    assert story.times(Kill, B0)[0] == 10
+    story = never_heard((6, ev.Looked("n2", False)), until=11)
+    assert story.times(act.Kill, B0)[0] == 10
     assert story.state.nodes.avoid == {"n2"}
 
 
 def test_a_step_that_is_slow_to_say_hello_on_a_node_that_answers_has_its_start_timeout() -> None:
-    answers = [(t + 0.1, Looked("n2", True, (("group-0001/0", "S"),))) for t in range(5, 599, 2)]
+    answers = [(t + 0.1, ev.Looked("n2", True, (("group-0001/0", "S"),))) for t in range(5, 599, 2)]
     story = never_heard(*answers, until=598)
-    assert story.ids(Kill) == []
+    assert story.ids(act.Kill) == []
     assert len(story.records("node_silent")) == 1
 
 
 def test_a_step_that_is_gone_before_it_said_hello_is_not_waited_for() -> None:
-    answers = [(t + 0.1, Looked("n2", True, ())) for t in range(5, 40, 2)]
+    answers = [(t + 0.1, ev.Looked("n2", True, ())) for t in range(5, 40, 2)]
     story = never_heard(*answers, until=40)
-    assert 20 <= story.times(Kill, B0)[0] <= 22
+    assert 20 <= story.times(act.Kill, B0)[0] <= 22
     assert story.state.nodes.avoid == frozenset()
 
 
 def test_a_lighthouse_that_is_stopped_or_stands_still_is_replaced() -> None:
-    for beat, when in ((Alive(LIGHT0, 0, 21, "T"), 21), (Alive(LIGHT0, 0, 21, "S", step=9, since_s=5.5), 21)):
-        story = play(*STARTED, (21, beat), (21.3, Ended(LIGHT0, 137)), config=config())
-        assert story.times(Kill, LIGHT0)[0] == when
-        assert story.ids(Launch, since=20) == [LIGHT1]
-    fine = play(*STARTED, (21, Alive(LIGHT0, 0, 21, "S", step=9, since_s=0.3)), config=config())
-    assert fine.ids(Kill) == []
+    for beat, when in ((ev.Alive(LIGHT0, 0, 21, "T"), 21), (ev.Alive(LIGHT0, 0, 21, "S", step=9, since_s=5.5), 21)):
+        story = play(*STARTED, (21, beat), (21.3, ev.Ended(LIGHT0, 137)), config=config())
+        assert story.times(act.Kill, LIGHT0)[0] == when
+        assert story.ids(act.Launch, since=20) == [LIGHT1]
+    fine = play(*STARTED, (21, ev.Alive(LIGHT0, 0, 21, "S", step=9, since_s=0.3)), config=config())
+    assert fine.ids(act.Kill) == []
 
 
 def test_a_silent_lighthouse_is_replaced_and_the_groups_are_not_touched() -> None:
-    look = Looked("n1", True, (("group-0000/0", "S"), ("lighthouse/0", "T")))
+    look = ev.Looked("n1", True, (("group-0000/0", "S"), ("lighthouse/0", "T")))
     heard = beats({LIGHT0: 20, A0: 31, B0: 31})
-    story = play(*merged(STARTED, heard, [(25.1, look), (30.1, Ended(LIGHT0, 137))]), config=listening())
-    assert story.times(Kill, LIGHT0) == [30]
-    assert story.times(Launch, LIGHT1) == [30.1]
+    story = play(*merged(STARTED, heard, [(25.1, look), (30.1, ev.Ended(LIGHT0, 137))]), config=listening())
+    assert story.times(act.Kill, LIGHT0) == [30]
+    assert story.times(act.Launch, LIGHT1) == [30.1]
     assert story.records("step_exited")[0]["cause"] == "hang"
     assert story.phases() == [Phase.RUNNING] * 2
 
 
 def test_a_group_of_two_nodes_is_brought_down_when_one_of_them_is_lost() -> None:
     wide = listening(groups={"nodes": 2})
-    hello = [Hello(A0, 0, "n1"), Hello(A0, 1, "n2"), Hello(B0, 0, "n3"), Hello(B0, 1, "n4")]
-    started = [(0, granted(5)), (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)), (2, hello)]
-    other = [(t, Alive(A0, 1, t)) for t in range(2, 30, 2)]
-    lost = [(8, Looked("n4", False)), (12.2, Ended(B0, 137))]
+    hello = [ev.Hello(A0, 0, "n1"), ev.Hello(A0, 1, "n2"), ev.Hello(B0, 0, "n3"), ev.Hello(B0, 1, "n4")]
+    started = [(0, granted(5)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)), (2, hello)]
+    other = [(t, ev.Alive(A0, 1, t)) for t in range(2, 30, 2)]
+    lost = [(8, ev.Looked("n4", False)), (12.2, ev.Ended(B0, 137))]
     story = play(*merged(started, beats({LIGHT0: 30, A0: 30, B0: 30}), other, lost), config=wide)
-    assert story.times(Kill, B0) == [12]
+    assert story.times(act.Kill, B0) == [12]
     assert story.state.nodes.avoid == {"n4"}
-    assert story.all(Launch, since=12) == [Launch(B1, 1, Place(("n3", "n5")))]
+    assert story.all(act.Launch, since=12) == [act.Launch(B1, 1, Place(("n3", "n5")))]
 
 
 # --- everybody at once, and this machine alone -----------------------------------------------------------------------
@@ -289,20 +277,20 @@ def four(until: dict[str, float]) -> Story:
     steps = [StepId(f"group-{g:04d}", 0) for g in range(4)]
     started = [
         (0, granted(4)),
-        (1, Hello(LIGHT0, 0, "n1"), LighthouseUp(LIGHT0, URL)),
+        (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
         (2, *[ready(s, f"n{g + 1}") for g, s in enumerate(steps)]),
         (3, *[store(s) for s in steps]),
         (5, *[stepped(s, 1) for s in steps]),
     ]
     heard = beats({LIGHT0: 59.0, **{s: until.get(f"n{g + 1}", 59.0) for g, s in enumerate(steps)}})
-    slurm = [(25.1, NodesLeft(("n1", "n2", "n3", "n4")))]
+    slurm = [(25.1, ev.NodesLeft(("n1", "n2", "n3", "n4")))]
     return play(*merged(started, heard, slurm, [(59,)]), config=listening(groups={"count": 4}))
 
 
 def test_all_other_nodes_silent_at_once_is_rather_our_own_network() -> None:
     story = four({"n2": 20, "n3": 20, "n4": 20})
-    assert {probe.node for probe in story.all(Probe)} == {"n2", "n3", "n4"}
-    assert story.ids(Kill) == []
+    assert {probe.node for probe in story.all(act.Probe)} == {"n2", "n3", "n4"}
+    assert story.ids(act.Kill) == []
     assert story.state.nodes.avoid == frozenset()
 
 
@@ -313,11 +301,11 @@ def test_a_few_silent_nodes_are_lost_while_another_is_heard() -> None:
 
 def test_on_this_machine_no_node_is_excluded() -> None:
     story = silent_b(
-        (26, Looked("n2", False)), (30.2, Ended(B0, 137)), until=31, settings=listening(cluster={"kind": "local"})
+        (26, ev.Looked("n2", False)), (30.2, ev.Ended(B0, 137)), until=31, settings=listening(cluster={"kind": "local"})
     )
     assert story.records("step_exited")[0]["cause"] == "node_lost"
     assert (story.state.nodes.avoid, story.state.nodes.returning) == (frozenset(), ())
-    assert story.all(Launch, since=30) == [Launch(B1, 1, Place(("n2",)))]
+    assert story.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n2",)))]
 
 
 # --- nodes that come back --------------------------------------------------------------------------------------------
@@ -327,33 +315,33 @@ def lost_b(*moments: Moment, until: float, nodes: int = 2) -> Story:
     """n2 is lost at 30, and there is no spare node."""
     started = ((0, granted(nodes)), *STARTED[1:])
     heard = beats({LIGHT0: until, A0: until, B0: 20}, every=3)
-    lost = [(26, Looked("n2", False)), (30.2, Ended(B0, 137))]
+    lost = [(26, ev.Looked("n2", False)), (30.2, ev.Ended(B0, 137))]
     return play(*merged(started, heard, lost, moments, [(until,)]), config=listening())
 
 
 def test_a_lost_node_is_looked_at_ever_more_seldom() -> None:
     story = lost_b(until=2000)
-    looks = [time for time, action in story.done if isinstance(action, Probe) and time > 30]
+    looks = [time for time, action in story.done if isinstance(action, act.Probe) and time > 30]
     gaps = [b - a for a, b in zip([30.0, *looks], looks, strict=False)]
     assert gaps == [15, 30, 60, 120, 240, 300, 300, 300, 300, 300]
     assert (gaps[0], gaps[-1]) == LOOK_AGAIN_S
 
 
 def test_a_node_on_which_a_step_can_be_started_again_is_used_again() -> None:
-    story = lost_b((45.5, Looked("n2", True, ())), until=46)
+    story = lost_b((45.5, ev.Looked("n2", True, ())), until=46)
     assert [(r["node"]) for r in story.records("node_restored")] == ["n2"]
-    assert story.all(Launch, since=45) == [Launch(B1, 1, Place(("n2",)))]
+    assert story.all(act.Launch, since=45) == [act.Launch(B1, 1, Place(("n2",)))]
     assert (story.state.nodes.avoid, story.state.nodes.returning) == (frozenset(), ())
 
 
 def test_a_node_that_still_does_not_answer_stays_out() -> None:
-    story = lost_b((46, Looked("n2", False)), until=50)
+    story = lost_b((46, ev.Looked("n2", False)), until=50)
     assert story.state.nodes.avoid == {"n2"}
     assert [back.looks for back in story.state.nodes.returning] == [1]
 
 
 def test_a_node_that_slurm_has_taken_out_of_the_job_is_not_waited_for() -> None:
-    story = lost_b((31, NodesLeft(("n1",))), (32, Looked("n2", True, ())), until=400)
+    story = lost_b((31, ev.NodesLeft(("n1",))), (32, ev.Looked("n2", True, ())), until=400)
     assert story.state.nodes.returning == ()
     assert story.state.nodes.avoid == {"n2"}
     assert story.records("node_restored") == []
@@ -362,11 +350,11 @@ def test_a_node_that_slurm_has_taken_out_of_the_job_is_not_waited_for() -> None:
 
 def test_nobody_looks_after_lost_nodes_when_the_run_ends() -> None:
     story = lost_b((31, stop()), until=300)
-    assert story.all(Probe, since=31) == []
+    assert story.all(act.Probe, since=31) == []
 
 
 def test_a_node_that_slurm_takes_away_is_excluded_once_and_says_so() -> None:
-    story = play(*STARTED, (30, NodesLeft(("n1", "n2"))), (31, NodesLeft(("n1", "n2"))))
+    story = play(*STARTED, (30, ev.NodesLeft(("n1", "n2"))), (31, ev.NodesLeft(("n1", "n2"))))
     (excluded,) = story.records("node_excluded")
     assert excluded["node"] == "n3"
     assert story.state.nodes.returning == ()

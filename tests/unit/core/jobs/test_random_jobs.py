@@ -12,39 +12,13 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from histories import FOREIGN, LIGHT0, NO_NODES, URL, Story, array_config, flat
+from histories import FOREIGN, NO_NODES, Story, array_config, flat
+from steps import LIGHT0, URL
 
 from ftslurm.core.jobs.supply import lasts, wanted
 from ftslurm.core.rules import begin, deadline
-from ftslurm.core.state.actions import (
-    Action,
-    AskJobs,
-    Assign,
-    Begin,
-    CancelJobs,
-    Kill,
-    Launch,
-    RequestJobs,
-    RequeueJob,
-    StartNow,
-    Stop,
-)
-from ftslurm.core.state.events import (
-    Ended,
-    Event,
-    Hello,
-    JobLeaving,
-    JobsSeen,
-    JobsUnknown,
-    LighthouseUp,
-    Progressed,
-    Ready,
-    RequeueRefused,
-    ScaleAsked,
-    StoreUp,
-    Submitted,
-    TaskFailed,
-)
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, Cause, Evidence, Job, Phase, StepId
 
 BLOCKS, HISTORIES = 6, 4
@@ -72,17 +46,17 @@ class Slurm:
         self.config.cluster.requeue = self.dice.random() < 0.7
         self.jobs: dict[str, Truth] = {}
         self.live: dict[StepId, str] = {}  # in which job
-        self.coming: list[tuple[float, int, Event]] = []
+        self.coming: list[tuple[float, int, ev.Event]] = []
         self.numbers = itertools.count(90)
         self.step = 0
         self.trouble = sorted(self.dice.uniform(10, TROUBLE_S) for _ in range(self.dice.randint(2, 12)))
         self.later(0, NO_NODES)
-        self.later(1, LighthouseUp(LIGHT0, URL))
+        self.later(1, ev.LighthouseUp(LIGHT0, URL))
 
-    def later(self, time: float, event: Event) -> None:
+    def later(self, time: float, event: ev.Event) -> None:
         heapq.heappush(self.coming, (time, next(self.numbers), event))
 
-    def until(self, now: float) -> list[Event]:
+    def until(self, now: float) -> list[ev.Event]:
         for job in self.jobs.values():
             if job.state == "PENDING" and now >= job.until:
                 job.state, job.reason, job.node = "RUNNING", "", f"n{next(self.numbers)}"
@@ -93,23 +67,23 @@ class Slurm:
         for step, name in list(self.live.items()):
             if self.jobs[name].state == "RUNNING" and self.dice.random() < 0.2:
                 self.step += 1
-                self.later(now, Progressed(step, self.step, 1, 1, 1, 0))
+                self.later(now, ev.Progressed(step, self.step, 1, 1, 1, 0))
         events = []
         while self.coming and self.coming[0][0] <= now:
             events.append(heapq.heappop(self.coming)[2])
-            if isinstance(events[-1], Ended):
+            if isinstance(events[-1], ev.Ended):
                 self.live.pop(events[-1].id, None)
         return events
 
     def strike(self, now: float) -> None:
         lot, running = self.dice.random(), [job for job in self.jobs.values() if job.state == "RUNNING"]
         if lot < 0.15:
-            self.later(now, ScaleAsked(self.dice.randint(1, 5), "ann"))
+            self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), "ann"))
         elif running:
             job = self.dice.choice(running)
             if lot < 0.4:
                 cause = self.dice.choice([Cause.PREEMPTED, Cause.TIME_LIMIT])
-                self.later(now, JobLeaving(job.name, cause, "Slurm sent SIGTERM to it"))
+                self.later(now, ev.JobLeaving(job.name, cause, "Slurm sent SIGTERM to it"))
             if 0.3 < lot < 0.6:
                 self.requeue(job, now + self.dice.uniform(0, 5))
             elif 0.4 < lot < 0.9:
@@ -117,7 +91,7 @@ class Slurm:
                 self.steps_end(job, now)
             elif lot >= 0.9:
                 for step in [step for step, name in self.live.items() if name == job.name]:
-                    self.later(now, TaskFailed(step, Evidence(None, job.node, node_lost=True)))
+                    self.later(now, ev.TaskFailed(step, Evidence(None, job.node, node_lost=True)))
 
     def requeue(self, job: Truth, now: float) -> None:
         job.state, job.reason, job.until = "PENDING", "BeginTime", now + 121
@@ -126,51 +100,51 @@ class Slurm:
     def steps_end(self, job: Truth, now: float) -> None:
         for step in [step for step, name in self.live.items() if name == job.name]:
             if self.dice.random() < 0.7:  # else its srun hangs
-                self.later(now + self.dice.uniform(0.1, 2), Ended(step, code=137, checkpoint=FOREIGN))
+                self.later(now + self.dice.uniform(0.1, 2), ev.Ended(step, code=137, checkpoint=FOREIGN))
 
-    def obey(self, now: float, action: Action) -> None:
+    def obey(self, now: float, action: act.Action) -> None:
         soon, dice = now + self.dice.uniform(0.05, 2), self.dice
         match action:
-            case AskJobs() if dice.random() < 0.1 and now < TROUBLE_S:
-                self.later(soon, JobsUnknown(soon - now))
-            case AskJobs():
+            case act.AskJobs() if dice.random() < 0.1 and now < TROUBLE_S:
+                self.later(soon, ev.JobsUnknown(soon - now))
+            case act.AskJobs():
                 shown = [
                     Job(j.name, 0, j.state, f"id-{j.name}", (j.node,) if j.state == "RUNNING" else (), j.reason)
                     for j in self.jobs.values()
                 ]
-                self.later(soon, JobsSeen(tuple(shown), now, soon - now))
-            case RequestJobs(pool, count):
+                self.later(soon, ev.JobsSeen(tuple(shown), now, soon - now))
+            case act.RequestJobs(pool, count):
                 if dice.random() < 0.2 and now < TROUBLE_S:
-                    self.later(soon, Submitted(pool, (), "Invalid qos specification"))
+                    self.later(soon, ev.Submitted(pool, (), "Invalid qos specification"))
                     return
                 array = next(self.numbers)
                 names = tuple(f"{array}_{task}" for task in range(count))
                 self.jobs |= {name: Truth(name, until=now + dice.expovariate(0.05)) for name in names}
-                self.later(soon, Submitted(pool, names))
-            case CancelJobs(names):
+                self.later(soon, ev.Submitted(pool, names))
+            case act.CancelJobs(names):
                 for job in (self.jobs[name] for name in names):
                     job.state, job.until = "COMPLETING", soon
                     self.steps_end(job, now)
-            case RequeueJob(name) if dice.random() < 0.3:
-                self.later(soon, RequeueRefused(name, "Requested operation is presently disabled"))
-            case RequeueJob(name) if self.jobs[name].state == "RUNNING":
+            case act.RequeueJob(name) if dice.random() < 0.3:
+                self.later(soon, ev.RequeueRefused(name, "Requested operation is presently disabled"))
+            case act.RequeueJob(name) if self.jobs[name].state == "RUNNING":
                 self.requeue(self.jobs[name], now)
-            case StartNow(name) if self.jobs[name].state == "PENDING":
+            case act.StartNow(name) if self.jobs[name].state == "PENDING":
                 self.jobs[name].reason, self.jobs[name].until = "", now + dice.uniform(0, 30)
-            case Launch(id=step, group=group, place=place) if group is not None:
+            case act.Launch(id=step, group=group, place=place) if group is not None:
                 self.live[step] = str(place.allocation)
                 if self.jobs[str(place.allocation)].node != place.nodes[0]:  # it is no more what it was
-                    self.later(soon, Ended(step, code=1, launcher_failed=True, checkpoint=FOREIGN))
+                    self.later(soon, ev.Ended(step, code=1, launcher_failed=True, checkpoint=FOREIGN))
                     return
-                self.later(now + 0.1, Hello(step, 0, place.nodes[0]))
-                self.later(now + 2.2, Ready(step, 0))
-            case Assign(id=step):
-                self.later(soon, StoreUp(step, "n1", 29500))
-            case Begin(id=step):
+                self.later(now + 0.1, ev.Hello(step, 0, place.nodes[0]))
+                self.later(now + 2.2, ev.Ready(step, 0))
+            case act.Assign(id=step):
+                self.later(soon, ev.StoreUp(step, "n1", 29500))
+            case act.Begin(id=step):
                 self.step += 1
-                self.later(soon, Progressed(step, self.step, 1, 1, 1, 0))
-            case Kill(id=step) | Stop(id=step) if step in self.live:
-                self.later(soon, Ended(step, code=143, checkpoint=FOREIGN))
+                self.later(soon, ev.Progressed(step, self.step, 1, 1, 1, 0))
+            case act.Kill(id=step) | act.Stop(id=step) if step in self.live:
+                self.later(soon, ev.Ended(step, code=143, checkpoint=FOREIGN))
 
 
 def live_through(seed: int) -> Story:
@@ -186,7 +160,7 @@ def live_through(seed: int) -> Story:
         now = max(now, min(times)) + slurm.dice.choice([0.0, 0.0, 0.3])
         for action in story.turn(now, flat(slurm.until(now))):
             slurm.obey(now, action)
-            if isinstance(action, RequestJobs):
+            if isinstance(action, act.RequestJobs):
                 there = sum(lasts(job, story.state, now, config) for job in story.state.job_pool.jobs)
                 asked = sum(asking.count for asking in story.state.job_pool.asking)
                 assert there + asked <= wanted(story.state, 0, now, config), f"at {now}: two jobs for one group"

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from histories import (
-    A0,
-    B0,
-    C0,
-    C1,
-    LIGHT0,
-    STARTED,
-    Story,
-    config,
-    finished,
-    granted,
-    play,
-    ready,
-    stepped,
-    stop,
-    store,
-)
+from histories import STARTED, Story, config, finished, granted, play, ready, stepped, stop, store
+from steps import A0, B0, C0, C1, LIGHT0
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs.scale import refused
-from ftslurm.core.state.actions import Finish, Kill, Launch, Stop
-from ftslurm.core.state.events import Alive, Ended, ScaleAsked
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, StepId
 
 D0 = StepId("group-0003", 0)
@@ -32,8 +17,8 @@ FOUR = config(groups={"max": 4})
 AT_WORK = ((0, granted(4)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)), (10, stepped(A0, 10), stepped(B0, 10)))
 
 
-def to(groups: int) -> ScaleAsked:
-    return ScaleAsked(groups, 1000)
+def to(groups: int) -> ev.ScaleAsked:
+    return ev.ScaleAsked(groups, 1000)
 
 
 def grown() -> Story:
@@ -47,23 +32,23 @@ def grown() -> Story:
 def test_new_groups_start_on_free_nodes_and_heal_in_while_the_others_go_on() -> None:
     story = grown()
     assert story.records("scaled") == [{"groups": 4, "by": 1000}]
-    assert story.ids(Launch)[-2:] == [C0, D0]
+    assert story.ids(act.Launch)[-2:] == [C0, D0]
     assert story.phases() == [Phase.RUNNING] * 4
-    assert story.all(Stop) == story.all(Kill) == []
+    assert story.all(act.Stop) == story.all(act.Kill) == []
 
 
 def test_the_last_groups_leave_politely_and_are_forgotten() -> None:
     story = grown()
     story.turn(20, [to(2)])
-    assert story.ids(Stop) == [C0, D0]
-    story.turn(21, [Ended(C0, code=143)])
+    assert story.ids(act.Stop) == [C0, D0]
+    story.turn(21, [ev.Ended(C0, code=143)])
     assert len(story.state.groups) == 4  # numbers have no gaps
-    story.turn(22, [Ended(D0, code=0)])
+    story.turn(22, [ev.Ended(D0, code=0)])
     assert len(story.state.groups) == 2
     assert [r["cause"] for r in story.records("step_exited")] == ["cancelled"] * 2
     assert story.records("restart_scheduled") == []
     story.wait(500)
-    assert story.ids(Launch)[-1] == D0
+    assert story.ids(act.Launch)[-1] == D0
     assert story.outcome() is None
 
 
@@ -71,36 +56,36 @@ def test_a_group_that_does_not_stop_is_killed_after_its_grace_time() -> None:
     story = grown()
     story.turn(20, [to(3)])
     story.wait(29)
-    assert story.all(Kill) == []
+    assert story.all(act.Kill) == []
     story.wait(31)
-    assert story.ids(Kill) == [D0]
+    assert story.ids(act.Kill) == [D0]
 
 
 def test_a_group_that_comes_again_is_the_next_attempt_of_its_number() -> None:
     story = grown()
     story.turn(20, [to(2)])
-    story.turn(21, [Ended(C0, code=143), Ended(D0, code=143)])
+    story.turn(21, [ev.Ended(C0, code=143), ev.Ended(D0, code=143)])
     story.turn(30, [to(3)])
-    assert story.ids(Launch)[-1] == C1
+    assert story.ids(act.Launch)[-1] == C1
     assert story.records("step_launched")[-1]["attempt"] == 1
 
 
 def test_that_is_no_restart() -> None:
     story = grown()
     story.turn(20, [to(2)])
-    story.turn(21, [Ended(C0, code=143), Ended(D0, code=143)])
+    story.turn(21, [ev.Ended(C0, code=143), ev.Ended(D0, code=143)])
     story.turn(30, [to(3)])
     story.turn(31, ready(C1))
     story.turn(32, [store(C1)])
     story.turn(33, [stepped(C1, 20)])
     story.turn(40, [event for step in (A0, B0, C1) for event in finished(step)])
-    story.turn(41, [Ended(LIGHT0, code=0)])
-    assert [action.outcome for action in story.all(Finish)] == ["succeeded"]
+    story.turn(41, [ev.Ended(LIGHT0, code=0)])
+    assert [action.outcome for action in story.all(act.Finish)] == ["succeeded"]
     assert story.records("run_finished")[0]["restarts"] == 0
 
 
 def test_a_stopped_group_does_not_keep_the_training_alone() -> None:
-    stopped = Alive(A0, 0, 11.0, state="T", step=10)
+    stopped = ev.Alive(A0, 0, 11.0, state="T", step=10)
     assert play(*AT_WORK, (11, stopped), (12, to(1)), config=FOUR).records("scale_refused")[0]["groups"] == 1
     assert play(*AT_WORK, (12, to(1)), config=FOUR).records("scale_refused") == []
 
@@ -109,9 +94,9 @@ def test_a_group_that_is_wanted_again_while_it_leaves_stays() -> None:
     story = grown()
     story.turn(20, [to(3)])
     story.turn(20.5, [to(4)])
-    story.turn(21, [Ended(D0, code=143)])
+    story.turn(21, [ev.Ended(D0, code=143)])
     story.wait(40)
-    assert story.ids(Launch)[-1] == StepId("group-0003", 1)
+    assert story.ids(act.Launch)[-1] == StepId("group-0003", 1)
 
 
 def test_a_group_that_waits_for_a_node_leaves_at_once() -> None:
@@ -124,7 +109,7 @@ def test_a_group_that_waits_for_a_node_leaves_at_once() -> None:
 def test_the_run_ends_when_those_that_are_left_have_finished() -> None:
     story = grown()
     story.turn(20, [to(2)])
-    story.turn(21, [Ended(C0, code=143), Ended(D0, code=143)])
+    story.turn(21, [ev.Ended(C0, code=143), ev.Ended(D0, code=143)])
     story.turn(30, [*finished(A0), *finished(B0)])
     assert story.outcome() == "succeeded"
 
@@ -163,9 +148,9 @@ def test_what_a_run_cannot_become_is_refused_with_the_setting_that_says_so(
 
 def test_it_does_not_let_the_last_groups_go_that_hold_the_state() -> None:
     story = grown()
-    story.turn(20, [Ended(A0, code=1), to(1)])
+    story.turn(20, [ev.Ended(A0, code=1), to(1)])
     (told,) = story.records("scale_refused")
     assert told["reason"] == ("only groups 1, 2, 3 hold the training's state now; try again when one that stays trains")
-    assert story.all(Stop) == []
+    assert story.all(act.Stop) == []
     story.turn(21, [to(2)])  # group 1 stays, and holds it
-    assert story.ids(Stop) == [C0, D0]
+    assert story.ids(act.Stop) == [C0, D0]

@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 from histories import (
-    A0,
-    A1,
     ASKED_FOR,
-    B0,
-    B1,
     NO_NODES,
     RUNNING,
     STARTED,
@@ -32,51 +28,31 @@ from histories import (
     stop,
     store,
 )
+from steps import A0, A1, B0, B1
 
 from ftslurm.config.schema import Range
 from ftslurm.core.jobs.supply import over as left_at_the_end
-from ftslurm.core.state.actions import (
-    AskJobs,
-    CancelJobs,
-    Exclude,
-    Kill,
-    Launch,
-    RequestJobs,
-    RequeueJob,
-    StartNow,
-    Stop,
-)
-from ftslurm.core.state.events import (
-    Ended,
-    JobLeaving,
-    JobsSeen,
-    JobsUnknown,
-    Looked,
-    NodesLeft,
-    RequeueRefused,
-    ScaleAsked,
-    Submitted,
-    TaskFailed,
-)
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Cause, Evidence, Job, Phase
 
 ARRAY = array_config()
 AT_WORK = array_running()
 
 
-def seen(asked: float, *jobs: Job, took_s: float = 0.0) -> JobsSeen:
-    return JobsSeen(jobs, asked, took_s)
+def seen(asked: float, *jobs: Job, took_s: float = 0.0) -> ev.JobsSeen:
+    return ev.JobsSeen(jobs, asked, took_s)
 
 
 def asked_at(story: Story) -> list[float]:
-    return [time for time, action in story.done if isinstance(action, AskJobs)]
+    return [time for time, action in story.done if isinstance(action, act.AskJobs)]
 
 
-def requests(story: Story) -> list[RequestJobs]:
-    return story.all(RequestJobs)
+def requests(story: Story) -> list[act.RequestJobs]:
+    return story.all(act.RequestJobs)
 
 
-FIRST = RequestJobs(0, 2)
+FIRST = act.RequestJobs(0, 2)
 
 
 def test_slurm_is_asked_what_is_there_before_anything_is_asked_for() -> None:
@@ -91,7 +67,7 @@ def test_slurm_is_asked_what_is_there_before_anything_is_asked_for() -> None:
 def test_jobs_of_an_earlier_controller_are_taken_over() -> None:
     story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"), queued("90_1"))), config=ARRAY)
     assert requests(story) == []
-    assert story.ids(Launch)[1:] == [A0]
+    assert story.ids(act.Launch)[1:] == [A0]
 
 
 def test_a_job_that_waits_in_the_queue_counts_as_there_however_long() -> None:
@@ -110,9 +86,9 @@ def test_a_job_that_waits_in_the_queue_counts_as_there_however_long() -> None:
 
 def test_each_group_is_launched_in_its_job_as_soon_as_that_runs() -> None:
     story = play(*ASKED_FOR, (2.6, seen(2.5, pilot("90_0", "n1"), queued("90_1"))), config=ARRAY)
-    assert story.ids(Launch)[1:] == [A0]
+    assert story.ids(act.Launch)[1:] == [A0]
     story.turn(30, [seen(29.9, pilot("90_0", "n1"), pilot("90_1", "n2", ends=900.0))])
-    assert story.ids(Launch)[1:] == [A0, B0]
+    assert story.ids(act.Launch)[1:] == [A0, B0]
     where = [(r["group"], r["nodes"], r["allocation"]) for r in story.records("step_launched")[1:]]
     assert where == [(0, ["n1"], "90_0"), (1, ["n2"], "90_1")]
     known = {"allocation": "90_1", "nodes": ["n2"], "pool": 0, "ends": 900.0}
@@ -120,13 +96,13 @@ def test_each_group_is_launched_in_its_job_as_soon_as_that_runs() -> None:
 
 
 def test_a_pilot_that_says_itself_that_it_runs_is_believed_and_others_are_not_gone_for_it() -> None:
-    story = play(*ASKED_FOR, (1.0, JobsSeen((pilot("90_1", "n2"),), 1.0, whole=False)), config=ARRAY)
-    assert story.ids(Launch)[1:] == [A0]
+    story = play(*ASKED_FOR, (1.0, ev.JobsSeen((pilot("90_1", "n2"),), 1.0, whole=False)), config=ARRAY)
+    assert story.ids(act.Launch)[1:] == [A0]
     assert [job.name for job in story.state.job_pool.jobs if job.alive] == ["90_0", "90_1"]
 
 
 def test_the_end_of_a_job_is_told_when_it_becomes_known_and_when_it_is_moved() -> None:
-    story = play(*ASKED_FOR, (1.0, JobsSeen((pilot("90_0", "n1"),), 1.0, whole=False)), config=ARRAY)
+    story = play(*ASKED_FOR, (1.0, ev.JobsSeen((pilot("90_0", "n1"),), 1.0, whole=False)), config=ARRAY)
     for now, ends in ((2, 900.0), (3, 900.0), (4, 1800.0)):
         story.turn(now, [seen(now - 0.1, pilot("90_0", "n1", ends=ends), queued("90_1"))])
     assert [r["ends"] for r in story.records("allocation_granted")] == [None]
@@ -140,15 +116,15 @@ def test_a_job_that_slurm_preempts_is_left_also_if_it_was_not_seen_before_and_it
     cut = replace(pilot("90_1", "n2", ends=ends), began=1.0, preempted=True)
     story = play(*AT_WORK, (12.5, seen(12.4, pilot("90_0", "n1"), cut)), config=ARRAY)
     assert [r["cause"] for r in story.records("allocation_leaving")] == ["preempted"]
-    assert story.ids(Stop) == [B0]
+    assert story.ids(act.Stop) == [B0]
     story.turn(13, [seen(12.9, pilot("90_0", "n1"), cut)])
     assert len(story.records("allocation_leaving")) == 1
-    story.turn(14, [Ended(B0, code=143)])
+    story.turn(14, [ev.Ended(B0, code=143)])
     assert story.records("step_exited")[-1]["cause"] == "preempted"
     back = replace(pilot("90_1", "n3"), began=30.0)
     story.turn(20, [seen(19.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
     story.turn(30, [seen(29.9, pilot("90_0", "n1"), back)])
-    assert story.ids(Launch)[-1] == B1
+    assert story.ids(act.Launch)[-1] == B1
     assert requests(story) == [FIRST]
 
 
@@ -161,17 +137,17 @@ def test_a_job_that_slurm_has_requeued_is_not_asked_for_again_and_its_delay_is_c
     assert story.unit(B0).phase is Phase.STOPPING
     assert story.records("allocation_lost")[0]["reason"] == "Slurm has requeued it"
     assert story.records("allocation_lost")[0]["state"] == "PENDING"
-    assert story.all(StartNow) == []  # 22.05 fails a job for good that is started within about 0.2 s
-    story.turn(12.3, [Ended(B0, code=137)])
+    assert story.all(act.StartNow) == []  # 22.05 fails a job for good that is started within about 0.2 s
+    story.turn(12.3, [ev.Ended(B0, code=137)])
     story.turn(14.0, [seen(13.9, pilot("90_0", "n1"), back)])
-    assert [t for t, a in story.done if isinstance(a, StartNow)] == [14.0]
+    assert [t for t, a in story.done if isinstance(a, act.StartNow)] == [14.0]
     story.turn(16.0, [seen(15.9, pilot("90_0", "n1"), back)])
     story.turn(34.5, [seen(34.4, pilot("90_0", "n1"), back)])
-    assert [t for t, a in story.done if isinstance(a, StartNow)] == [14.0, 34.5]  # it was not heard
+    assert [t for t, a in story.done if isinstance(a, act.StartNow)] == [14.0, 34.5]  # it was not heard
     story.turn(36, [seen(35.9, pilot("90_0", "n1"), pilot("90_1", "n5"))])
-    assert story.ids(Launch)[-1] == B1
+    assert story.ids(act.Launch)[-1] == B1
     assert requests(story) == [FIRST]
-    assert story.all(RequeueJob) == []
+    assert story.all(act.RequeueJob) == []
 
 
 @pytest.mark.parametrize(
@@ -186,9 +162,9 @@ def test_a_job_that_slurm_has_requeued_is_not_asked_for_again_and_its_delay_is_c
 )
 def test_a_job_that_is_over_takes_its_group_down_for_its_reason_and_another_is_asked_for(word: str, cause: str) -> None:
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), over("90_1", word))), config=ARRAY)
-    assert story.all(Kill) == [Kill(B0, stuck=True)]  # its srun may hang, and is not waited for
-    assert requests(story) == [FIRST, RequestJobs(0, 1)]
-    story.turn(12.4, [Ended(B0, code=137)])
+    assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]  # its srun may hang, and is not waited for
+    assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
+    story.turn(12.4, [ev.Ended(B0, code=137)])
     assert story.records("step_exited")[-1]["cause"] == cause
     lost = {"allocation": "90_1", "nodes": ["n2"], "reason": f"Slurm job {word}", "state": word}
     assert story.records("allocation_lost") == [lost]
@@ -198,12 +174,12 @@ def test_a_job_that_is_over_takes_its_group_down_for_its_reason_and_another_is_a
 def test_a_job_that_slurm_knows_no_more_is_over() -> None:
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"))), config=ARRAY)
     assert story.records("allocation_lost")[0]["reason"] == "Slurm knows it no more"
-    assert requests(story) == [FIRST, RequestJobs(0, 1)]
+    assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
 
 
 def test_a_job_that_is_ending_may_come_back_to_the_queue_and_is_waited_for() -> None:
     ending = over("90_1", "COMPLETING")
-    story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), Ended(B0, code=137)), config=ARRAY)
+    story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), ev.Ended(B0, code=137)), config=ARRAY)
     story.wait(21.9)
     assert requests(story) == [FIRST]
     back = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending)), config=ARRAY)
@@ -211,14 +187,14 @@ def test_a_job_that_is_ending_may_come_back_to_the_queue_and_is_waited_for() -> 
     back.wait(500)
     assert requests(back) == [FIRST]
     story.wait(23)
-    assert requests(story) == [FIRST, RequestJobs(0, 1)]
+    assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
 
 
 def test_a_job_whose_end_takes_a_while_is_lost_once_and_takes_its_group_down() -> None:
     ending, end = over("90_1", "COMPLETING"), over("90_1", "CANCELLED")
     moments: list[Moment] = [(t, seen(t - 0.1, pilot("90_0", "n1"), ending)) for t in (12, 14, 16)]
     story = play(*AT_WORK, *moments, (18, seen(17.9, pilot("90_0", "n1"), end)), config=ARRAY)
-    assert story.all(Kill) == [Kill(B0, stuck=True)]
+    assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]
     story.turn(20, [seen(19.9, pilot("90_0", "n1"), end)])
     assert [r["reason"] for r in story.records("allocation_lost")] == ["Slurm job CANCELLED"]
     assert story.state.job_pool.jobs[-1].nodes == ()
@@ -234,54 +210,56 @@ def test_while_a_job_hangs_in_its_end_slurm_is_not_asked_every_two_seconds_for_e
 def test_a_lost_node_brings_a_fresh_job_that_does_not_get_it_and_the_old_one_is_given_back() -> None:
     gone = node_lost(B0, "n2")
     excluded = play(*AT_WORK, (12, gone), config=ARRAY)
-    assert requests(excluded) == [FIRST, RequestJobs(0, 1, ("n2",))]
-    assert excluded.all(CancelJobs) == [CancelJobs(("90_1",))]
-    assert excluded.all(RequeueJob) == []
+    assert requests(excluded) == [FIRST, act.RequestJobs(0, 1, ("n2",))]
+    assert excluded.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]
+    assert excluded.all(act.RequeueJob) == []
     (lost,) = excluded.records("allocation_lost")
     assert (lost["allocation"], lost["reason"], lost["state"]) == ("90_1", "n2 is lost or bad", None)
-    excluded.turn(13, [Submitted(0, ("91",))])
+    excluded.turn(13, [ev.Submitted(0, ("91",))])
     excluded.turn(16, [seen(15.9, pilot("90_0", "n1"), over("90_1", "CANCELLED"), pilot("91", "n3"))])
-    assert excluded.ids(Launch)[-1] == B1
+    assert excluded.ids(act.Launch)[-1] == B1
     assert len(excluded.records("allocation_lost")) == 1
 
 
 # --- jobs that are about to end --------------------------------------------------------------------------------------
 
-PREEMPTED = JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")
+PREEMPTED = ev.JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")
 BOTH = (pilot("90_0", "n1"), pilot("90_1", "n2"))
 
 
 def test_a_preempted_pilot_is_left_politely_and_requeued_once_unless_slurm_does_that_itself() -> None:
     story = play(*AT_WORK, (12, PREEMPTED), config=ARRAY)
-    assert story.ids(Stop) == [B0]
-    story.turn(13, [Ended(B0, code=143), seen(12.9, *BOTH)])
+    assert story.ids(act.Stop) == [B0]
+    story.turn(13, [ev.Ended(B0, code=143), seen(12.9, *BOTH)])
     assert story.records("step_exited")[-1]["cause"] == "preempted"
-    assert story.ids(Launch)[-1] == B0  # not again in a job that is about to end
+    assert story.ids(act.Launch)[-1] == B0  # not again in a job that is about to end
     story.wait(17.5)
-    assert story.all(RequeueJob) == []
+    assert story.all(act.RequeueJob) == []
     story.turn(18.5, [seen(18.4, *BOTH)])
     story.turn(25.0, [seen(24.9, *BOTH)])
-    assert story.all(RequeueJob) == [RequeueJob("90_1")]
+    assert story.all(act.RequeueJob) == [act.RequeueJob("90_1")]
     assert story.records("allocation_requeued") == [{"allocation": "90_1", "reason": "preempted"}]
     assert requests(story) == [FIRST]
-    by_slurm = play(*AT_WORK, (12, PREEMPTED), (13, Ended(B0, code=143)), config=ARRAY)
+    by_slurm = play(*AT_WORK, (12, PREEMPTED), (13, ev.Ended(B0, code=143)), config=ARRAY)
     by_slurm.turn(14, [seen(13.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
     by_slurm.wait(400)
-    assert by_slurm.all(RequeueJob) == []
+    assert by_slurm.all(act.RequeueJob) == []
     assert requests(by_slurm) == [FIRST]
 
 
-SCANCEL = TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
-DRAWN = TaskFailed(B0, Evidence(None, "n2", cause=Cause.PREEMPTED, error="Slurm cancelled the step due to preemption"))
+SCANCEL = ev.TaskFailed(B0, Evidence(None, "n2", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)"))
+DRAWN = ev.TaskFailed(
+    B0, Evidence(None, "n2", cause=Cause.PREEMPTED, error="Slurm cancelled the step due to preemption")
+)
 
 
 @pytest.mark.parametrize("sign", [SCANCEL, DRAWN], ids=["scancel", "preemption"])
 @pytest.mark.parametrize("first", ["its pilot", "its step"])
-def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first: str, sign: TaskFailed) -> None:
+def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first: str, sign: ev.TaskFailed) -> None:
     words = (PREEMPTED, sign) if first == "its pilot" else (sign, PREEMPTED)
     at_12 = (12, words[0]), (12.1, words[1])
     story = play(
-        *AT_WORK, *at_12, (12.3, Ended(B0, 143), seen(12.2, BOTH[0], over("90_1", "COMPLETING"))), config=ARRAY
+        *AT_WORK, *at_12, (12.3, ev.Ended(B0, 143), seen(12.2, BOTH[0], over("90_1", "COMPLETING"))), config=ARRAY
     )
     story.wait(16)
     assert sign.evidence.cause is not None
@@ -294,53 +272,53 @@ def test_a_job_that_slurm_preempts_with_a_grace_time_is_not_taken_for_cancelled(
     cut = replace(pilot("90_1", "n2", ends=15.0), began=1.0, preempted=True)
     words = [PREEMPTED, seen(12.1, BOTH[0], cut)]
     told = [(12 + i / 10, word) for i, word in enumerate(words if first == "its pilot" else words[::-1])]
-    story = play(*AT_WORK, (11.9, SCANCEL), *told, (12.5, Ended(B0, 143)), config=ARRAY)
+    story = play(*AT_WORK, (11.9, SCANCEL), *told, (12.5, ev.Ended(B0, 143)), config=ARRAY)
     assert story.records("step_exited")[-1]["cause"] == "preempted"
 
 
 def test_a_pilot_of_which_slurm_says_that_it_was_cancelled_was() -> None:
     story = play(*AT_WORK, (12, PREEMPTED), (12.2, seen(12.1, BOTH[0], over("90_1", "CANCELLED"))), config=ARRAY)
-    story.turn(12.5, [Ended(B0, 143)])
+    story.turn(12.5, [ev.Ended(B0, 143)])
     assert story.records("step_exited")[-1]["cause"] == "cancelled"
 
 
 def test_where_nothing_may_be_requeued_another_job_is_asked_for() -> None:
     never = array_config(cluster={"requeue": False})
-    story = play(*AT_WORK, (12, PREEMPTED), (13, Ended(B0, code=143)), config=never)
-    assert requests(story) == [FIRST, RequestJobs(0, 1)]
-    assert story.all(CancelJobs) == [CancelJobs(("90_1",))]
-    assert story.all(RequeueJob) == []
+    story = play(*AT_WORK, (12, PREEMPTED), (13, ev.Ended(B0, code=143)), config=never)
+    assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
+    assert story.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]
+    assert story.all(act.RequeueJob) == []
 
 
 def test_a_requeue_that_slurm_refuses_is_a_job_that_is_replaced() -> None:
-    story = play(*AT_WORK, (12, PREEMPTED), (13, Ended(B0, code=143)), config=ARRAY)
+    story = play(*AT_WORK, (12, PREEMPTED), (13, ev.Ended(B0, code=143)), config=ARRAY)
     story.turn(18.5, [seen(18.4, *BOTH)])
-    story.turn(18.6, [RequeueRefused("90_1", "there is no scontrol here")])
-    assert requests(story) == [FIRST, RequestJobs(0, 1)]
+    story.turn(18.6, [ev.RequeueRefused("90_1", "there is no scontrol here")])
+    assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
     assert "there is no scontrol here" in story.records("allocation_lost")[-1]["reason"]
-    assert story.all(CancelJobs) == [CancelJobs(("90_1",))]  # it would else hold its nodes for nothing
+    assert story.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]  # it would else hold its nodes for nothing
 
 
 # --- too few, too many, none -----------------------------------------------------------------------------------------
 
 
 def test_a_refusal_is_told_once_and_asked_again_ever_more_rarely_until_it_is_granted() -> None:
-    story = play((0, NO_NODES), (0.1, seen(0.0)), (0.5, Submitted(0, ("90_0",))), config=ARRAY)
+    story = play((0, NO_NODES), (0.1, seen(0.0)), (0.5, ev.Submitted(0, ("90_0",))), config=ARRAY)
     story.turn(0.6, [seen(0.55, pilot("90_0", "n1"))])
     waits = []
     for n in range(1, 8):
-        story.turn(story.now + 0.1, [Submitted(0, (), "Invalid qos specification")])
+        story.turn(story.now + 0.1, [ev.Submitted(0, (), "Invalid qos specification")])
         refused = story.now
         story.wait(refused + 301)
         assert len(requests(story)) == n + 2
-        waits.append(max(time for time, action in story.done if isinstance(action, RequestJobs)) - refused)
+        waits.append(max(time for time, action in story.done if isinstance(action, act.RequestJobs)) - refused)
         story.now = refused + waits[-1]
     assert [round(wait) for wait in waits] == [15, 30, 60, 120, 240, 300, 300]
     (told,) = story.records("allocation_refused")
     assert told == {"pool": 0, "reason": "Invalid qos specification", "again_s": 15.0}
     assert story.records("group_waits")[-1]["reason"] == "a job that sbatch refuses: Invalid qos specification"
     assert story.outcome() is None
-    story.turn(story.now + 1, [Submitted(0, ("92",))])
+    story.turn(story.now + 1, [ev.Submitted(0, ("92",))])
     asked = len(requests(story))
     story.wait(story.now + 200)
     assert len(requests(story)) == asked
@@ -349,7 +327,7 @@ def test_a_refusal_is_told_once_and_asked_again_ever_more_rarely_until_it_is_gra
 def test_a_run_for_which_sbatch_refuses_every_job_fails_in_its_words() -> None:
     story = play((0, NO_NODES), (0.1, seen(0.0)), config=ARRAY)
     for _ in range(4):
-        story.turn(story.now + 0.1, [Submitted(0, (), "Invalid qos specification")])
+        story.turn(story.now + 0.1, [ev.Submitted(0, (), "Invalid qos specification")])
         story.wait(story.now + 200)
     assert story.outcome() == "failed"
     assert "a job that sbatch refuses: Invalid qos specification" in story.reason()
@@ -361,26 +339,26 @@ def test_when_fewer_are_needed_those_that_wait_are_given_back_before_those_that_
     start: tuple[Moment, ...] = (
         (0, NO_NODES),
         (0.1, seen(0.0)),
-        (0.5, Submitted(0, tuple(job.name for job in jobs))),
+        (0.5, ev.Submitted(0, tuple(job.name for job in jobs))),
     )
-    story = play(*start, (2.6, seen(2.5, *jobs)), (3, ScaleAsked(3, "ann")), config=four)
-    assert story.all(CancelJobs) == [CancelJobs(("90_3",))]
-    story.turn(4, [ScaleAsked(1, "ann")])
-    story.turn(5, [Ended(B0, code=143)])
-    assert [names for action in story.all(CancelJobs) for names in action.names] == ["90_3", "90_2", "90_1"]
+    story = play(*start, (2.6, seen(2.5, *jobs)), (3, ev.ScaleAsked(3, "ann")), config=four)
+    assert story.all(act.CancelJobs) == [act.CancelJobs(("90_3",))]
+    story.turn(4, [ev.ScaleAsked(1, "ann")])
+    story.turn(5, [ev.Ended(B0, code=143)])
+    assert [names for action in story.all(act.CancelJobs) for names in action.names] == ["90_3", "90_2", "90_1"]
     assert story.state.groups[0].phase is Phase.STARTING
 
 
 def test_a_group_that_has_finished_needs_its_job_no_more_and_gets_no_other() -> None:
     story = play(*AT_WORK, (12, finished(B0)), config=ARRAY)
-    assert story.all(CancelJobs) == [CancelJobs(("90_1",))]
+    assert story.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]
     story.turn(15, [seen(14.9, pilot("90_0", "n1"), over("90_1", "CANCELLED"))])
     story.wait(100)
     assert requests(story) == [FIRST]
 
 
 def test_when_the_run_ends_no_job_is_asked_for_and_those_there_are_known() -> None:
-    story = play(*AT_WORK, (12, stop()), (13, Ended(A0, code=143), Ended(B0, code=143)), config=ARRAY)
+    story = play(*AT_WORK, (12, stop()), (13, ev.Ended(A0, code=143), ev.Ended(B0, code=143)), config=ARRAY)
     assert requests(story) == [FIRST]
     assert left_at_the_end(story.state) == ("90_0", "90_1")
 
@@ -390,17 +368,17 @@ def test_tasks_of_an_array_that_was_submitted_by_hand_are_never_replaced_only_re
     story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"))), config=by_hand)
     story.wait(1000)
     assert requests(story) == []
-    assert story.ids(Launch)[1:] == [A0]
+    assert story.ids(act.Launch)[1:] == [A0]
 
 
 def test_each_range_of_groups_has_its_own_jobs() -> None:
     ranged = array_config(groups={"count": 3}, cluster={"ranges": [Range("1-", partition="cheap")]})
     story = play((0, NO_NODES), (0.1, seen(0.0)), config=ranged)
-    assert requests(story) == [RequestJobs(0, 1), RequestJobs(1, 2)]
-    story.turn(0.5, [Submitted(0, ("90",)), Submitted(1, ("91_0", "91_1"))])
+    assert requests(story) == [act.RequestJobs(0, 1), act.RequestJobs(1, 2)]
+    story.turn(0.5, [ev.Submitted(0, ("90",)), ev.Submitted(1, ("91_0", "91_1"))])
     cheap = pilot("91_0", "n2", pool=1)
     story.turn(2.6, [seen(2.5, queued("90"), cheap, queued("91_1", pool=1))])
-    assert story.ids(Launch)[1:] == [B0]  # group 0 does not take a cheap node
+    assert story.ids(act.Launch)[1:] == [B0]  # group 0 does not take a cheap node
 
 
 # --- how often Slurm is asked ----------------------------------------------------------------------------------------
@@ -426,7 +404,7 @@ def test_one_that_does_not_answer_is_asked_more_and_more_rarely() -> None:
     gaps = []
     for _ in range(6):
         story.wait(story.state.job_pool.next_poll + 0.01)
-        story.turn(story.now + 5, [JobsUnknown(5.0)])
+        story.turn(story.now + 5, [ev.JobsUnknown(5.0)])
         gaps.append(story.state.job_pool.next_poll - story.now)
     assert gaps[0] >= 15
     assert max(gaps) <= 300
@@ -434,7 +412,7 @@ def test_one_that_does_not_answer_is_asked_more_and_more_rarely() -> None:
 
 
 def test_an_answer_to_an_earlier_question_does_not_make_a_new_job_gone() -> None:
-    story = play((0, NO_NODES), (0.1, seen(0.0)), (0.5, Submitted(0, ("90_0", "90_1"))), config=ARRAY)
+    story = play((0, NO_NODES), (0.1, seen(0.0)), (0.5, ev.Submitted(0, ("90_0", "90_1"))), config=ARRAY)
     story.turn(0.9, [seen(0.4)])  # asked before they were submitted
     story.wait(5)
     assert requests(story) == [FIRST]
@@ -455,28 +433,28 @@ def satellites(**cluster: object) -> Story:
 
 def test_in_steps_mode_a_lost_node_without_a_spare_is_replaced_by_a_satellite() -> None:
     story = satellites()
-    assert requests(story) == [RequestJobs(0, 1, ("n2",))]
-    story.turn(13, [Submitted(0, ("95",))])
+    assert requests(story) == [act.RequestJobs(0, 1, ("n2",))]
+    story.turn(13, [ev.Submitted(0, ("95",))])
     story.wait(16)
     assert asked_at(story) != []
     story.turn(16, [seen(15.9, pilot("95", "n9"))])
-    assert story.ids(Launch)[-1] == B1
+    assert story.ids(act.Launch)[-1] == B1
     assert story.records("step_launched")[-1]["allocation"] == "95"
     story.turn(17, ready(B1, "n9"))
     story.turn(18, [store(B1)])
     story.turn(19, [stepped(B1, 30)])
     assert story.unit(B1).joined
     story.wait(1000)
-    assert requests(story) == [RequestJobs(0, 1, ("n2",))]
+    assert requests(story) == [act.RequestJobs(0, 1, ("n2",))]
 
 
 def test_a_satellite_that_never_starts_leaves_the_others_alone() -> None:
     story = satellites()
-    story.turn(13, [Submitted(0, ("95",))])
+    story.turn(13, [ev.Submitted(0, ("95",))])
     for t in range(20, 3000, 40):
         story.wait(t)
         story.turn(t, [seen(t - 0.1, queued("95", "ReqNodeNotAvail"))])
-    assert requests(story) == [RequestJobs(0, 1, ("n2",))]
+    assert requests(story) == [act.RequestJobs(0, 1, ("n2",))]
     assert story.outcome() is None
     assert story.unit(A0).phase is Phase.RUNNING
     assert "ReqNodeNotAvail" in str(story.state.groups[1].waits_for)
@@ -484,14 +462,14 @@ def test_a_satellite_that_never_starts_leaves_the_others_alone() -> None:
 
 def test_a_satellite_that_waits_may_have_the_lost_node_once_slurm_knows_of_its_loss() -> None:
     story = satellites()
-    story.turn(13, [Submitted(0, ("95",))])
+    story.turn(13, [ev.Submitted(0, ("95",))])
     story.turn(16, [seen(15.9, queued("95", "Resources"))])
-    story.turn(57, [NodesLeft(("n1",))])
-    assert story.all(Exclude) == [Exclude("95", ())]
+    story.turn(57, [ev.NodesLeft(("n1",))])
+    assert story.all(act.Exclude) == [act.Exclude("95", ())]
     story.turn(80, [seen(79.9, pilot("95", "n2"))])  # it is back: Slurm gives out none that is down
-    assert story.ids(Launch)[-1] == B1
+    assert story.ids(act.Launch)[-1] == B1
     assert story.records("node_restored")[-1]["node"] == "n2"
-    assert story.all(CancelJobs) == []
+    assert story.all(act.CancelJobs) == []
 
 
 def spares(*moments: Moment, until: float, **cluster: object) -> Story:
@@ -502,41 +480,43 @@ def spares(*moments: Moment, until: float, **cluster: object) -> Story:
     return play(*start, (12, node_lost(B0, "n2")), *back, *moments, (until,), config=settings)
 
 
-TAKEN_OUT = NodesLeft(("n1", "n3"))
+TAKEN_OUT = ev.NodesLeft(("n1", "n3"))
 
 
 @pytest.mark.parametrize(
     ("moments", "until", "wanted"),
     [
         pytest.param([], 71.9, [], id="it has a minute to come back"),
-        pytest.param([], 72.0, [RequestJobs(0, 1, ("n2",))], id="it does not, and Slurm may not know that it is lost"),
-        pytest.param([(30, TAKEN_OUT)], 31.0, [RequestJobs(0, 1)], id="Slurm has found it down"),
-        pytest.param([(40, Looked("n2", True))], 400.0, [], id="it is back"),
+        pytest.param(
+            [], 72.0, [act.RequestJobs(0, 1, ("n2",))], id="it does not, and Slurm may not know that it is lost"
+        ),
+        pytest.param([(30, TAKEN_OUT)], 31.0, [act.RequestJobs(0, 1)], id="Slurm has found it down"),
+        pytest.param([(40, ev.Looked("n2", True))], 400.0, [], id="it is back"),
     ],
 )
 def test_a_spare_node_that_was_used_up_is_asked_for_again(
-    moments: list[Moment], until: float, wanted: list[RequestJobs]
+    moments: list[Moment], until: float, wanted: list[act.RequestJobs]
 ) -> None:
     assert requests(spares(*moments, until=until)) == wanted
 
 
 def test_a_spare_is_asked_for_once_and_given_back_when_the_lost_node_returns() -> None:
-    story = spares((73, Submitted(0, ("95",))), (76, seen(75.9, queued("95"))), until=77)
+    story = spares((73, ev.Submitted(0, ("95",))), (76, seen(75.9, queued("95"))), until=77)
     assert len(requests(story)) == 1
-    story.turn(105, [Looked("n2", True)])
-    assert story.all(CancelJobs) == [CancelJobs(("95",))]
+    story.turn(105, [ev.Looked("n2", True)])
+    assert story.all(act.CancelJobs) == [act.CancelJobs(("95",))]
     story.wait(1000)
     assert len(requests(story)) == 1
 
 
 def test_the_next_lost_group_goes_to_the_spare_that_was_asked_for_again_and_that_is_replaced_too() -> None:
-    given = (31, Submitted(0, ("95",))), (34, seen(33.9, pilot("95", "n2")))
+    given = (31, ev.Submitted(0, ("95",))), (34, seen(33.9, pilot("95", "n2")))
     story = spares((30, TAKEN_OUT), *given, until=40)
     assert story.records("node_restored")[-1]["node"] == "n2"
     story.turn(50, node_lost(B1, "n3"))
     assert story.records("step_launched")[-1].items() >= {"attempt": 2, "nodes": ["n2"], "allocation": "95"}.items()
-    story.turn(55, [NodesLeft(("n1",))])
-    assert requests(story) == [RequestJobs(0, 1), RequestJobs(0, 1)]
+    story.turn(55, [ev.NodesLeft(("n1",))])
+    assert requests(story) == [act.RequestJobs(0, 1), act.RequestJobs(0, 1)]
 
 
 @pytest.mark.parametrize("cluster", [{"replace": False}, {"spare_nodes": 0}])
@@ -547,9 +527,9 @@ def test_no_spare_is_asked_for_that_nobody_wanted(cluster: dict[str, object]) ->
 def test_a_lost_node_of_a_wide_group_is_a_job_of_its_width_and_the_sibling_that_is_left_counts() -> None:
     up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), (5, stepped(A0, 1))]
     settings = config(cluster={"kind": "slurm", "spare_nodes": 2}, groups={"nodes": 2})
-    out = NodesLeft(("n1", "n2", "n3", "n5", "n6"))
+    out = ev.NodesLeft(("n1", "n2", "n3", "n5", "n6"))
     story = play((0, granted(6)), STARTED[1], *up, (12, node_lost(B0, "n4")), (30, out), (31,), config=settings)
-    assert requests(story) == [RequestJobs(0, 1)]
+    assert requests(story) == [act.RequestJobs(0, 1)]
 
 
 def test_cluster_replace_false_asks_for_none() -> None:
@@ -563,27 +543,27 @@ def test_cluster_replace_false_asks_for_none() -> None:
 def test_a_step_that_others_have_ended_makes_slurm_be_asked_at_once_and_its_job_is_not_used_meanwhile() -> None:
     story = play(*AT_WORK, config=ARRAY)
     before = len(asked_at(story))
-    story.turn(11, [Ended(B0, code=1, launcher_failed=True)])
+    story.turn(11, [ev.Ended(B0, code=1, launcher_failed=True)])
     assert asked_at(story)[before:] == [11]
     story.wait(12.9)
-    assert story.ids(Launch)[-1] == B0
+    assert story.ids(act.Launch)[-1] == B0
     story.turn(13, [seen(12.9, *BOTH)])  # it runs: only the step was cancelled
     story.wait(15)
-    assert story.ids(Launch)[-1] == B1
+    assert story.ids(act.Launch)[-1] == B1
     assert requests(story) == [FIRST]
-    assert A1 not in story.ids(Launch)
+    assert A1 not in story.ids(act.Launch)
 
 
 def test_a_standby_has_a_job_of_its_own_also_on_a_node_of_a_group_and_never_sits_beside_one() -> None:
     settings = array_config(standby={"count": 1})
-    story = play((0, NO_NODES), (0.1, JobsSeen((), asked=0.0)), config=settings)
-    assert story.all(RequestJobs) == [RequestJobs(0, 3)]
-    story.turn(0.5, [Submitted(0, ("90_0", "90_1", "90_2"))])
-    story.turn(1, [JobsSeen((pilot("90_0", "n1"), pilot("90_1", "n1")), 0.9, whole=False)])
-    assert [launch.id.unit for launch in story.all(Launch)] == ["lighthouse", "group-0000", "group-0001"]
-    story.turn(2, [JobsSeen((pilot("90_2", "n1"),), 1.9, whole=False)])
-    assert story.all(Launch)[-1].place.allocation == "90_2"
-    assert story.all(Launch)[-1].id.unit == "standby-000"
+    story = play((0, NO_NODES), (0.1, ev.JobsSeen((), asked=0.0)), config=settings)
+    assert story.all(act.RequestJobs) == [act.RequestJobs(0, 3)]
+    story.turn(0.5, [ev.Submitted(0, ("90_0", "90_1", "90_2"))])
+    story.turn(1, [ev.JobsSeen((pilot("90_0", "n1"), pilot("90_1", "n1")), 0.9, whole=False)])
+    assert [launch.id.unit for launch in story.all(act.Launch)] == ["lighthouse", "group-0000", "group-0001"]
+    story.turn(2, [ev.JobsSeen((pilot("90_2", "n1"),), 1.9, whole=False)])
+    assert story.all(act.Launch)[-1].place.allocation == "90_2"
+    assert story.all(act.Launch)[-1].id.unit == "standby-000"
 
 
 def test_a_job_that_is_first_seen_running_is_granted_and_has_a_beginning_and_an_end() -> None:
@@ -624,9 +604,9 @@ def test_without_enough_tasks_of_an_array_submitted_by_hand_the_run_ends_and_doe
 def test_a_group_that_was_scaled_away_is_not_missed_where_no_job_can_come() -> None:
     by_hand = array_config(cluster={"pilots": "90"})
     alone = pilot("90_0", "n1"), over("90_1", "CANCELLED")
-    story = play(*AT_WORK, (12, seen(11.9, *alone)), (13, Ended(B0, code=143), stepped(A0, 12)), config=by_hand)
+    story = play(*AT_WORK, (12, seen(11.9, *alone)), (13, ev.Ended(B0, code=143), stepped(A0, 12)), config=by_hand)
     story.turn(18, [stepped(A0, 17)])
     assert story.state.ending is None
-    story.turn(24, [ScaleAsked(1, 1000), stepped(A0, 23)])
+    story.turn(24, [ev.ScaleAsked(1, 1000), stepped(A0, 23)])
     assert story.state.ending is None
     assert story.phases()[0] is Phase.RUNNING

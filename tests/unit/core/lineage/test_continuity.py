@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 from histories import (
-    A0,
-    A1,
-    B0,
-    B1,
-    B2,
     CHECKPOINT,
-    LIGHT0,
     RUNNING,
     STARTED,
     Story,
@@ -25,46 +19,37 @@ from histories import (
     stepped,
     store,
 )
+from steps import A0, A1, B0, B1, B2, LIGHT0
 
 from ftslurm.core.lineage.continuity import reached
-from ftslurm.core.state.actions import Begin, Kill, Launch, NewHistory, Probe
-from ftslurm.core.state.events import (
-    Alive,
-    Checkpointed,
-    Ended,
-    Event,
-    Explained,
-    Granted,
-    LighthouseUp,
-    Looked,
-    Restored,
-    StopAsked,
-    TaskDone,
-)
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Cause, Exit, Phase, Saved, StepId
 from ftslurm.core.state.past import LeftOut, Past
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
 URL = "http://n1:1"
 OLDER = "/ckpt/step-00000003"
-BOTH_BEGIN = ((2, LighthouseUp(LIGHT0, URL)), (3, ready(A0), ready(B0)), (4, store(A0), store(B0)))
+BOTH_BEGIN = ((2, ev.LighthouseUp(LIGHT0, URL)), (3, ready(A0), ready(B0)), (4, store(A0), store(B0)))
 OURS = config(lighthouse={"kind": "ftslurm"})
 
 
-def asks(step_id, step: int, now: float) -> Event:
-    return Alive(step_id, 0, now, step=step, stage=1)
+def asks(step_id, step: int, now: float) -> ev.Event:
+    return ev.Alive(step_id, 0, now, step=step, stage=1)
 
 
 def test_who_begins_while_another_holds_the_state_heals_and_must_come_out_above_it() -> None:
     story = play(*RUNNING, (25, stepped(A0, 40)), (30, killed(B0)), (31, ready(B1)), (32, store(B1)))
-    assert story.all(Begin, since=30) == [Begin(B1, "n2", 29500, heals=True, floor=39)]  # A may be one step short
+    assert story.all(act.Begin, since=30) == [
+        act.Begin(B1, "n2", 29500, heals=True, floor=39)
+    ]  # A may be one step short
 
 
 def test_who_begins_when_the_others_have_just_finished_has_to_heal_too_and_will_not_be_let_step() -> None:
     # It would begin with nothing to fall below, and could load a checkpoint and train the last steps a second time.
-    done = ((30, killed(B0)), (31, ready(B1)), (32, TaskDone(A0, 0), Ended(A0, 0)), (32.1, store(B1)))
+    done = ((30, killed(B0)), (31, ready(B1)), (32, ev.TaskDone(A0, 0), ev.Ended(A0, 0)), (32.1, store(B1)))
     story = play(*RUNNING, (25, stepped(A0, 40)), *done)
-    assert story.all(Begin, since=30) == [Begin(B1, "n2", 29500, heals=True, floor=39)]
+    assert story.all(act.Begin, since=30) == [act.Begin(B1, "n2", 29500, heals=True, floor=39)]
 
 
 def test_how_far_the_run_is_by_now_is_known_but_while_all_groups_start_over() -> None:
@@ -78,7 +63,7 @@ def test_how_far_the_run_is_by_now_is_known_but_while_all_groups_start_over() ->
 
 
 def test_at_the_first_start_there_is_nothing_to_heal_from_and_nothing_to_fall_below() -> None:
-    assert {(b.heals, b.floor) for b in play(*STARTED).all(Begin)} == {(False, 0)}
+    assert {(b.heals, b.floor) for b in play(*STARTED).all(act.Begin)} == {(False, 0)}
 
 
 @pytest.mark.parametrize(("first", "killed_for_it"), [(39, True), (38, True), (1, True), (40, False), (90, False)])
@@ -88,14 +73,14 @@ def test_a_first_step_that_is_no_higher_than_what_it_should_have_healed_to_is_a_
     # `committed` is 1: also one that has loaded an old checkpoint, and trains on alone from there, is caught.
     begun = ((30, killed(B0)), (31, ready(B1)), (32, store(B1)))
     story = play(*RUNNING, (25, stepped(A0, 40)), *begun, (33, stepped(B1, first)))
-    assert (story.ids(Kill) == [B1]) is killed_for_it
+    assert (story.ids(act.Kill) == [B1]) is killed_for_it
     assert (len(story.records("group_joined", since=30)) == 1) is not killed_for_it
 
 
 def test_a_run_starts_from_the_checkpoint_it_finds_and_the_lighthouse_knows() -> None:
-    story = play((0, Granted(NODES, CHECKPOINT)), *BOTH_BEGIN, (5,), config=OURS)
-    assert [(b.heals, b.floor) for b in story.all(Begin)] == [(False, 5), (False, 5)]
-    assert story.all(NewHistory) == [NewHistory(LIGHT0, 5)]
+    story = play((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN, (5,), config=OURS)
+    assert [(b.heals, b.floor) for b in story.all(act.Begin)] == [(False, 5), (False, 5)]
+    assert story.all(act.NewHistory) == [act.NewHistory(LIGHT0, 5)]
     story.turn(6, [stepped(A0, 6), stepped(B0, 6)])
     assert story.phases() == [Phase.RUNNING, Phase.RUNNING]
     assert story.state.lineage.step == 6
@@ -103,14 +88,14 @@ def test_a_run_starts_from_the_checkpoint_it_finds_and_the_lighthouse_knows() ->
 
 def test_files_of_the_scripts_own_are_the_scripts_business_at_the_start() -> None:
     story = play(
-        (0, Granted(NODES, Saved("/ckpt", None))), *BOTH_BEGIN, (5, stepped(A0, 1), stepped(B0, 1)), config=OURS
+        (0, ev.Granted(NODES, Saved("/ckpt", None))), *BOTH_BEGIN, (5, stepped(A0, 1), stepped(B0, 1)), config=OURS
     )
-    assert story.all(NewHistory) == []
+    assert story.all(act.NewHistory) == []
     assert [unit.joined for unit in story.state.groups] == [True, True]
 
 
 def test_if_no_group_has_resumed_the_run_ends_and_says_what_to_do() -> None:
-    begun = ((0, Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
+    begun = ((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
     one = play(*begun, (6, asks(A0, 0, 6)), config=OURS)
     assert one.outcome() is None  # the other may still be loading
     both = play(*begun, (6, asks(A0, 0, 6)), (7, asks(B0, 0, 7)), config=OURS)
@@ -121,28 +106,31 @@ def test_if_no_group_has_resumed_the_run_ends_and_says_what_to_do() -> None:
 
 
 def test_one_that_restarts_from_a_checkpoint_and_trains_from_step_0_is_brought_down() -> None:
-    story = play((0, Granted(NODES, CHECKPOINT)), *BOTH_BEGIN, (6, stepped(A0, 1)), config=OURS)
-    assert story.ids(Kill) == [A0]
+    story = play((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN, (6, stepped(A0, 1)), config=OURS)
+    assert story.ids(act.Kill) == [A0]
 
 
 def test_if_the_newest_checkpoint_can_be_read_by_nobody_the_older_one_counts() -> None:
-    begun = ((0, Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
-    half = play(*begun, (5, Restored(A0, 3, OLDER)), config=OURS)
-    assert half.all(NewHistory, since=5) == []  # B may have read the newest
+    begun = ((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
+    half = play(*begun, (5, ev.Restored(A0, 3, OLDER)), config=OURS)
+    assert half.all(act.NewHistory, since=5) == []  # B may have read the newest
     both = play(
-        *begun, (5, Restored(A0, 3, OLDER)), (6, Restored(B0, 3, OLDER), asks(A0, 3, 6), asks(B0, 3, 6)), config=OURS
+        *begun,
+        (5, ev.Restored(A0, 3, OLDER)),
+        (6, ev.Restored(B0, 3, OLDER), asks(A0, 3, 6), asks(B0, 3, 6)),
+        config=OURS,
     )
-    assert both.all(NewHistory, since=5) == [NewHistory(LIGHT0, 3)]
+    assert both.all(act.NewHistory, since=5) == [act.NewHistory(LIGHT0, 3)]
     assert both.outcome() is None
     assert [r["step"] for r in both.records("checkpoint_restored")] == [3, 3]
-    fine = play(*begun, (5, Restored(A0, 3, OLDER)), (6, Restored(B0, 5, CHECKPOINT.path)), config=OURS)
-    assert fine.all(NewHistory, since=5) == []
+    fine = play(*begun, (5, ev.Restored(A0, 3, OLDER)), (6, ev.Restored(B0, 5, CHECKPOINT.path)), config=OURS)
+    assert fine.all(act.NewHistory, since=5) == []
 
 
 def test_a_requeued_run_goes_on_from_the_newest_checkpoint_with_the_next_attempts() -> None:
     past = Past((("lighthouse", 0), ("group-0000", 2), ("group-0001", 0)), 17)
-    story = play((0, Granted(NODES, CHECKPOINT, past)), config=OURS)
-    assert [f"{i}" for i in story.ids(Launch)] == ["lighthouse/1", "group-0000/3", "group-0001/1"]
+    story = play((0, ev.Granted(NODES, CHECKPOINT, past)), config=OURS)
+    assert [f"{i}" for i in story.ids(act.Launch)] == ["lighthouse/1", "group-0000/3", "group-0001/1"]
     (full,) = story.records("full_restart")
     assert (full["step"], full["checkpoint_step"]) == (17, 5)
     assert "requeued" in full["reason"]
@@ -150,22 +138,22 @@ def test_a_requeued_run_goes_on_from_the_newest_checkpoint_with_the_next_attempt
 
 def test_a_requeued_run_without_a_checkpoint_does_not_begin_anew() -> None:
     past = Past((("group-0000", 0),), 17)
-    story = play((0, Granted(NODES, None, past)))
-    assert story.ids(Launch) == []
+    story = play((0, ev.Granted(NODES, None, past)))
+    assert story.ids(act.Launch) == []
     assert story.state.ending is not None
     assert "restart.on_state_loss" in story.state.ending.reason
 
 
 def test_a_requeued_run_that_had_not_committed_a_step_begins_again() -> None:
-    story = play((0, Granted(NODES, None, Past((("group-0000", 0), ("group-0001", 0)), 0))))
-    assert story.ids(Launch)[1:] == [A1, B1]
+    story = play((0, ev.Granted(NODES, None, Past((("group-0000", 0), ("group-0001", 0)), 0))))
+    assert story.ids(act.Launch)[1:] == [A1, B1]
     assert story.records("full_restart") == []
 
 
 def requeued(*, at: float = 10_000.0, events: tuple[Any, ...] = (), **past: Any) -> Story:
     """A run of two groups that is at step 17 goes on in a job with three nodes; then, a second later, this happens."""
     before = Past((("group-0000", 0), ("group-0001", 4)), 17, **past)
-    return play((at, Granted(NODES, CHECKPOINT, before)), (at + 1, *events), config=OURS)
+    return play((at, ev.Granted(NODES, CHECKPOINT, before)), (at + 1, *events), config=OURS)
 
 
 @pytest.mark.parametrize(("since", "given_up"), [(9000.0, 1), (1000.0, 0)])
@@ -180,36 +168,38 @@ def test_budgets_go_on_where_they_were(since: float, given_up: int) -> None:
 def test_the_groups_begin_together_although_one_had_failed_before() -> None:
     ends = (Exit(4, 9000.0, Cause.KILLED, ("n2",)),)
     first, second = StepId("group-0000", 1), StepId("group-0001", 5)
-    up = LighthouseUp(LIGHT0, URL), ready(first), store(first), ready(second)
+    up = ev.LighthouseUp(LIGHT0, URL), ready(first), store(first), ready(second)
     story = requeued(exits=(("group-0001", ends),), events=up)
-    assert story.ids(Begin) == []
+    assert story.ids(act.Begin) == []
     story.turn(10_002, [store(second)])
-    assert story.ids(Begin) == [first, second]
+    assert story.ids(act.Begin) == [first, second]
 
 
 def test_a_node_that_was_lost_is_looked_at_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
     lost, bad = LeftOut("n1", 9990.0), LeftOut("n2", 9990.0, group=0)
     story = requeued(left_out=(lost, bad))
-    assert story.all(Probe) == [Probe("n1", None)]
-    assert [launch.place.nodes for launch in story.all(Launch)[1:]] == [("n3",), ("n2",)]
+    assert story.all(act.Probe) == [act.Probe("n1", None)]
+    assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n3",), ("n2",)]
     assert [record["node"] for record in story.records("node_restored")] == ["n2"]
-    story = requeued(left_out=(lost, LeftOut("n3", 9990.0)), events=(Looked("n1", True),))
-    assert [launch.place.nodes for launch in story.all(Launch)[1:]] == [("n2",), ("n1",)]
+    story = requeued(left_out=(lost, LeftOut("n3", 9990.0)), events=(ev.Looked("n1", True),))
+    assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n1",)]
 
 
 def test_a_run_without_a_spare_node_waits_until_it_is_known_whether_its_lost_node_is_back() -> None:
     tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"replace": False})
     before = Past((("group-0000", 0), ("group-0001", 0)), 17, left_out=(LeftOut("n2", 9990.0),))
-    two = Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
-    story = play((10_000, two), (10_000.3, Looked("n2", True)), config=tight)
-    assert (story.outcome(), len(story.ids(Launch))) == (None, 3)
-    assert "no node to run on" in play((10_000, two), (10_000.3, Looked("n2", False)), (11_000,), config=tight).reason()
+    two = ev.Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)
+    story = play((10_000, two), (10_000.3, ev.Looked("n2", True)), config=tight)
+    assert (story.outcome(), len(story.ids(act.Launch))) == (None, 3)
+    assert (
+        "no node to run on" in play((10_000, two), (10_000.3, ev.Looked("n2", False)), (11_000,), config=tight).reason()
+    )
 
 
 def test_a_run_on_this_machine_leaves_no_node_out() -> None:
     local = config(cluster={"kind": "local"})
     past = Past((), 0, left_out=(LeftOut("n1", 0.0),))
-    assert play((1, Granted(NODES, None, past)), config=local).state.nodes.avoid == frozenset()
+    assert play((1, ev.Granted(NODES, None, past)), config=local).state.nodes.avoid == frozenset()
 
 
 def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:
@@ -221,22 +211,22 @@ def test_a_full_restart_is_lost_again_only_when_it_had_come_to_a_step() -> None:
 
 
 def test_granted_without_a_past_is_as_before() -> None:
-    assert play((0, granted(3))).ids(Launch) == [LIGHT0, A0, B0]
+    assert play((0, granted(3))).ids(act.Launch) == [LIGHT0, A0, B0]
 
 
 def test_who_has_read_the_older_checkpoint_is_let_go_on_from_there_and_no_other() -> None:
-    begun = ((0, Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
-    loaded = (5, Restored(A0, 3, OLDER), Restored(B0, 3, OLDER))
-    assert play(*begun, loaded, (6, stepped(A0, 4), stepped(B0, 4)), config=OURS).ids(Kill) == []
-    elsewhere = (5, Restored(A0, 3, "/mine/step-00000003"), Restored(B0, 3, "/mine/step-00000003"))
-    assert play(*begun, elsewhere, (6, stepped(A0, 4)), config=OURS).ids(Kill) == [A0]
+    begun = ((0, ev.Granted(NODES, CHECKPOINT)), *BOTH_BEGIN)
+    loaded = (5, ev.Restored(A0, 3, OLDER), ev.Restored(B0, 3, OLDER))
+    assert play(*begun, loaded, (6, stepped(A0, 4), stepped(B0, 4)), config=OURS).ids(act.Kill) == []
+    elsewhere = (5, ev.Restored(A0, 3, "/mine/step-00000003"), ev.Restored(B0, 3, "/mine/step-00000003"))
+    assert play(*begun, elsewhere, (6, stepped(A0, 4)), config=OURS).ids(act.Kill) == [A0]
 
 
 def test_if_all_fail_again_before_a_step_is_told_the_lighthouse_is_allowed_anew() -> None:
     down = (30, killed(A0, checkpoint=CHECKPOINT), killed(B0, checkpoint=CHECKPOINT))
     up = ((31, ready(A1), ready(B1)), (32, store(A1), store(B1)))
     story = play(*RUNNING, down, *up, (33, killed(A1)), (34, killed(B1)), config=OURS)
-    assert story.all(NewHistory, since=30) == [NewHistory(LIGHT0, 5)] * 2
+    assert story.all(act.NewHistory, since=30) == [act.NewHistory(LIGHT0, 5)] * 2
 
 
 def test_after_a_full_restart_all_begin_together_after_the_longest_wait() -> None:
@@ -244,19 +234,19 @@ def test_after_a_full_restart_all_begin_together_after_the_longest_wait() -> Non
     first = ((25, killed(B0)), (26, ready(B1)), (27, store(B1)), (28, stepped(B1, 20)))
     down = (30, killed(A0, checkpoint=CHECKPOINT), killed(B1, checkpoint=CHECKPOINT))
     story = play(*RUNNING, *first, down, (45,), config=slow)
-    assert [story.times(Launch, step)[0] for step in (A1, B2)] == [38, 38]
+    assert [story.times(act.Launch, step)[0] for step in (A1, B2)] == [38, 38]
     story.turn(46, [*ready(A1), store(A1)])
-    assert story.all(Begin, since=30) == []
+    assert story.all(act.Begin, since=30) == []
     story.turn(50, [*ready(B2), store(B2)])
-    assert [(b.heals, b.floor) for b in story.all(Begin, since=30)] == [(False, 5), (False, 5)]
+    assert [(b.heals, b.floor) for b in story.all(act.Begin, since=30)] == [(False, 5), (False, 5)]
 
 
 def test_a_run_with_nothing_left_to_do_says_so() -> None:
     story = play(
-        (0, Granted(NODES, CHECKPOINT)),
+        (0, ev.Granted(NODES, CHECKPOINT)),
         *BOTH_BEGIN,
         (5, finished(A0), finished(B0)),
-        (7, Ended(LIGHT0, 0)),
+        (7, ev.Ended(LIGHT0, 0)),
         config=OURS,
     )
     assert "nothing was left to do after the checkpoint of step 5" in story.reason()
@@ -265,12 +255,12 @@ def test_a_run_with_nothing_left_to_do_says_so() -> None:
 
 
 def test_the_end_waits_a_moment_for_slurms_word_on_why() -> None:
-    asked = StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
-    ends = (31, Ended(A0, 143), Ended(B0, 143), Ended(LIGHT0, 0))
-    told = StopAsked("requeued", "slurm", Cause.PREEMPTED, "requeued")
+    asked = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
+    ends = (31, ev.Ended(A0, 143), ev.Ended(B0, 143), ev.Ended(LIGHT0, 0))
+    told = ev.StopAsked("requeued", "slurm", Cause.PREEMPTED, "requeued")
     waited = play(*RUNNING, (30, asked), ends, (33,))
     assert waited.records("run_finished") == []
-    waited.turn(34, [told, Explained()])
+    waited.turn(34, [told, ev.Explained()])
     assert len(waited.records("run_requeued")) == 1
     silent = play(*RUNNING, (30, asked), ends, (36,))
     assert [r["outcome"] for r in silent.records("run_finished")] == ["stopped"]
@@ -282,7 +272,7 @@ def test_who_asks_for_checkpoints_and_gets_none_is_told() -> None:
     story = play(*STARTED, (10, stepped(A0, 49, committed=49)), later, config=asked)
     (warning,) = story.records("warning")
     assert "checkpoint.every=10" in warning["text"]
-    saves = (9, Checkpointed(A0, 10, "/ckpt/step-00000010", 0.1))
+    saves = (9, ev.Checkpointed(A0, 10, "/ckpt/step-00000010", 0.1))
     assert play(*STARTED, saves, later, config=asked).records("warning") == []
     own = config(checkpoint={"every": 10}, restart={"on_state_loss": "checkpoint"})
     assert play(*STARTED, later, config=own).records("warning") == []

@@ -5,45 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    B0,
-    B1,
-    LIGHT0,
-    RUNNING,
-    STARTED,
-    Story,
-    config,
-    finished,
-    granted,
-    killed,
-    play,
-    ready,
-    stepped,
-    stop,
-    store,
-)
+from histories import RUNNING, STARTED, Story, config, finished, granted, killed, play, ready, stepped, stop, store
+from steps import A0, A1, B0, B1, LIGHT0
 
 from ftslurm.core.lineage import rollover
-from ftslurm.core.state.actions import Launch, SaveNow, Stop
-from ftslurm.core.state.events import Checkpointed, Ended, Event, Explained, Granted, JobEnds, StopAsked, TaskFailed
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Cause, Evidence, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.saving import GOES_ON
 
-ENDS = JobEnds("the time limit is near", "slurm", Cause.TIME_LIMIT, 95.0)
+ENDS = ev.JobEnds("the time limit is near", "slurm", Cause.TIME_LIMIT, 95.0)
 NODES = Allocation("1", ("n1", "n2", "n3"))
 
 
-def saved(step: int, by: StepId = A0, error: str | None = None) -> Event:
-    return Checkpointed(by, step, f"/ckpt/step-{step:08d}", 0.5, error)
+def saved(step: int, by: StepId = A0, error: str | None = None) -> ev.Event:
+    return ev.Checkpointed(by, step, f"/ckpt/step-{step:08d}", 0.5, error)
 
 
-def down(step: int | None, *groups: StepId) -> list[Event]:
+def down(step: int | None, *groups: StepId) -> list[ev.Event]:
     """The groups are gone, and so is the Lighthouse; the newest checkpoint is of this step."""
     newest = None if step is None else Saved(f"/ckpt/step-{step:08d}", step)
-    return [*(Ended(group, 143, checkpoint=newest) for group in groups or (A0, B0)), Ended(LIGHT0, 0)]
+    return [*(ev.Ended(group, 143, checkpoint=newest) for group in groups or (A0, B0)), ev.Ended(LIGHT0, 0)]
 
 
 def end(story: Story) -> tuple[str, str]:
@@ -55,10 +38,10 @@ def end(story: Story) -> tuple[str, str]:
 
 def test_at_the_warning_all_groups_are_asked_to_save_and_go_down_when_one_has() -> None:
     story = play(*RUNNING, (30, ENDS), (31, stepped(A0, 20), stepped(B0, 20)))
-    assert story.all(SaveNow) == [SaveNow(A0, 10), SaveNow(B0, 10)]
-    assert story.all(Stop) == []  # the training goes on meanwhile
+    assert story.all(act.SaveNow) == [act.SaveNow(A0, 10), act.SaveNow(B0, 10)]
+    assert story.all(act.Stop) == []  # the training goes on meanwhile
     story.turn(32, [saved(22)])
-    assert story.ids(Stop) == [A0, B0]
+    assert story.ids(act.Stop) == [A0, B0]
     story.turn(33, down(22))
     assert end(story) == ("requeued", "the time limit is near; the run goes on from the checkpoint of step 22")
     assert {unit.exits[-1].cause for unit in story.state.groups} == {Cause.TIME_LIMIT}
@@ -66,8 +49,8 @@ def test_at_the_warning_all_groups_are_asked_to_save_and_go_down_when_one_has() 
 
 def test_if_the_present_step_is_saved_already_nobody_is_asked() -> None:
     story = play(*RUNNING, (29, saved(10)), (30, ENDS))
-    assert story.all(SaveNow) == []
-    assert story.times(Stop, A0) == [30]
+    assert story.all(act.SaveNow) == []
+    assert story.times(act.Stop, A0) == [30]
 
 
 @pytest.mark.parametrize(
@@ -79,10 +62,10 @@ def test_if_the_present_step_is_saved_already_nobody_is_asked() -> None:
     ],
 )
 def test_a_checkpoint_that_does_not_come_is_not_waited_for_longer_than_said(
-    answer: Event, at: float, word: str
+    answer: ev.Event, at: float, word: str
 ) -> None:
     story = play(*RUNNING, (25, saved(5)), (30, ENDS), (33, *([answer] if answer else [])), (200, down(5)))
-    assert story.times(Stop, A0) == [at]
+    assert story.times(act.Stop, A0) == [at]
     outcome, reason = end(story)
     assert outcome == "requeued"
     assert word in reason
@@ -100,7 +83,7 @@ def test_it_does_not_go_on_when_the_next_job_would_come_no_further(
 ) -> None:
     there = None if origin is None else Saved("/ckpt/step-00000004", origin)
     steps = (5, stepped(A0, 5), stepped(B0, 5))
-    story = play((0, Granted(NODES, there)), *STARTED[1:], steps, (30, ENDS), (200, down(newest)))
+    story = play((0, ev.Granted(NODES, there)), *STARTED[1:], steps, (30, ENDS), (200, down(newest)))
     outcome, reason = end(story)
     assert outcome == "stopped"
     assert words in reason
@@ -113,10 +96,10 @@ def test_a_job_without_a_step_is_not_repeated() -> None:
 
 
 def test_a_script_that_saves_in_its_own_way_goes_on_by_its_word() -> None:
-    own = [Ended(step, 143, checkpoint=Saved("/ckpt", None)) for step in (A0, B0)]
+    own = [ev.Ended(step, 143, checkpoint=Saved("/ckpt", None)) for step in (A0, B0)]
     word = config(restart={"on_state_loss": "checkpoint"})
     for settings, outcome in ((config(), "stopped"), (word, "requeued")):
-        story = play(*RUNNING, (30, ENDS), (200, *own, Ended(LIGHT0, 0)), config=settings)
+        story = play(*RUNNING, (30, ENDS), (200, *own, ev.Ended(LIGHT0, 0)), config=settings)
         assert end(story)[0] == outcome
 
 
@@ -124,26 +107,26 @@ def test_groups_without_a_quorum_are_asked_nothing_and_go_on_by_their_users_word
     alone = ((0, granted(3)), (2, ready(A0), ready(B0)), (3, store(A0), store(B0)))
     for word, outcome in (("fail", "stopped"), ("checkpoint", "requeued")):
         settings = config(lighthouse={"kind": "none"}, restart={"on_state_loss": word})
-        story = play(*alone, (30, ENDS), (31, *(Ended(step, 143) for step in (A0, B0))), config=settings)
-        assert story.times(Stop, A0) == [30]
+        story = play(*alone, (30, ENDS), (31, *(ev.Ended(step, 143) for step in (A0, B0))), config=settings)
+        assert story.times(act.Stop, A0) == [30]
         assert end(story)[0] == outcome
 
 
 def test_who_comes_while_a_checkpoint_is_waited_for_is_asked_too() -> None:
     back = ((31, killed(A0)), (32, ready(A1)), (33, store(A1)))
     story = play(*RUNNING, (30, ENDS), *back)
-    assert story.all(SaveNow) == [SaveNow(A0, 10), SaveNow(B0, 10), SaveNow(A1, 10)]
+    assert story.all(act.SaveNow) == [act.SaveNow(A0, 10), act.SaveNow(B0, 10), act.SaveNow(A1, 10)]
 
 
 def test_a_run_that_finishes_meanwhile_has_succeeded() -> None:
-    story = play(*RUNNING, (30, ENDS), (31, finished(A0), finished(B0)), (32, Ended(LIGHT0, 0)))
+    story = play(*RUNNING, (30, ENDS), (31, finished(A0), finished(B0)), (32, ev.Ended(LIGHT0, 0)))
     assert end(story)[0] == "succeeded"
 
 
 def test_while_all_groups_start_over_nobody_holds_more_than_the_checkpoint() -> None:
     lost = (25, killed(A0, checkpoint=Saved("/c", 5)), killed(B0, checkpoint=Saved("/c", 5)))
     story = play(*RUNNING, (20, saved(5)), lost, (26, ENDS))
-    assert story.all(SaveNow) == []
+    assert story.all(act.SaveNow) == []
     story.turn(27, down(5, A1, B1))
     assert end(story)[0] == "requeued"
 
@@ -155,34 +138,34 @@ def test_a_stop_command_is_stronger_than_the_roll_over() -> None:
 
 
 def test_a_signal_while_it_goes_down_stops_it_unless_slurm_says_that_the_job_starts_again() -> None:
-    told = (*RUNNING, (30, ENDS), (31, saved(12)), (31.1, StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)))
-    cancelled = play(*told, (31.3, down(12)), (32, Explained()))
+    told = (*RUNNING, (30, ENDS), (31, saved(12)), (31.1, ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)))
+    cancelled = play(*told, (31.3, down(12)), (32, ev.Explained()))
     assert end(cancelled)[0] == "stopped"
-    again = StopAsked("Slurm has requeued the job", "slurm", Cause.PREEMPTED, "requeued")
-    assert end(play(*told, (31.3, down(12)), (32, again, Explained())))[0] == "requeued"
+    again = ev.StopAsked("Slurm has requeued the job", "slurm", Cause.PREEMPTED, "requeued")
+    assert end(play(*told, (31.3, down(12)), (32, again, ev.Explained())))[0] == "requeued"
 
 
 def test_without_a_warning_the_end_of_the_time_limit_itself_is_enough() -> None:
-    told = StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT, GOES_ON)
-    term = StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
-    story = play(*RUNNING, (25, saved(10)), (30, term), (30.2, told, Explained()), (31, down(10)))
+    told = ev.StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT, GOES_ON)
+    term = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
+    story = play(*RUNNING, (25, saved(10)), (30, term), (30.2, told, ev.Explained()), (31, down(10)))
     assert end(story) == ("requeued", "the time limit is over; the run goes on from the checkpoint of step 10")
 
 
 def test_what_srun_says_of_it_comes_first_and_no_group_is_started_in_a_job_that_is_over() -> None:
-    told = StopAsked("the time limit is over", "srun", Cause.TIME_LIMIT, GOES_ON)
-    over = TaskFailed(A0, Evidence(None, "n1", cause=Cause.TIME_LIMIT, error="Slurm cancelled the step"))
-    term = StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
-    story = play(*RUNNING, (25, saved(10)), (30, told, over, told), (30.1, *down(10), term), (31, told, Explained()))
+    told = ev.StopAsked("the time limit is over", "srun", Cause.TIME_LIMIT, GOES_ON)
+    over = ev.TaskFailed(A0, Evidence(None, "n1", cause=Cause.TIME_LIMIT, error="Slurm cancelled the step"))
+    term = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
+    story = play(*RUNNING, (25, saved(10)), (30, told, over, told), (30.1, *down(10), term), (31, told, ev.Explained()))
     assert end(story)[0] == "requeued"
-    assert len(story.ids(Launch)) == 3
+    assert len(story.ids(act.Launch)) == 3
     assert [record["by"] for record in story.records("command")] == ["srun", "SIGTERM"]
 
 
 def test_moves_to_another_job_are_no_restarts() -> None:
     past = Past((("group-0000", 2), ("group-0001", 1)), 17, planned=2)  # one failure, and one job before
-    story = play((0, Granted(NODES, Saved("/ckpt/step-00000017", 17), past)), (1, stop()))
-    story.turn(2, [Ended(step, 143) for step in story.ids(Launch)])
+    story = play((0, ev.Granted(NODES, Saved("/ckpt/step-00000017", 17), past)), (1, stop()))
+    story.turn(2, [ev.Ended(step, 143) for step in story.ids(act.Launch)])
     assert [record["restarts"] for record in story.records("run_finished")] == [1]
 
 
@@ -199,6 +182,6 @@ def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> Non
 def test_a_run_that_scale_has_made_larger_is_as_large_in_its_next_job() -> None:
     names = ("group-0000", "group-0001", "group-0002")
     past = Past(tuple((name, 0) for name in names), 20, groups=3)
-    grown = Granted(granted(3).allocation, Saved("/ckpt/step-00000020", 20), past)
+    grown = ev.Granted(granted(3).allocation, Saved("/ckpt/step-00000020", 20), past)
     story = play((0, grown), config=config(groups={"max": 4}))
     assert [(u.name, u.attempt) for u in story.state.groups] == [(name, 1) for name in names]

@@ -6,57 +6,14 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from histories import (
-    A0,
-    A1,
-    B0,
-    B1,
-    CHECKPOINT,
-    LIGHT0,
-    LIGHT1,
-    S0,
-    Moment,
-    Story,
-    config,
-    finished,
-    killed,
-    node_lost,
-    pilot,
-    play,
-    stepped,
-    stop,
-)
+from histories import CHECKPOINT, Moment, Story, config, finished, killed, node_lost, pilot, play, stepped, stop
+from steps import A0, A1, B0, B1, LIGHT0, LIGHT1, S0
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import SPARE_S
-from ftslurm.core.state.actions import (
-    Announce,
-    AskFate,
-    Assign,
-    Attach,
-    Begin,
-    Kill,
-    Launch,
-    Probe,
-    Redirect,
-    RequestJobs,
-    RequeueJob,
-    Stop,
-)
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
 from ftslurm.core.state.adoption import Word
-from ftslurm.core.state.events import (
-    Adopted,
-    Ended,
-    Event,
-    Granted,
-    Hello,
-    JobsSeen,
-    LighthouseUp,
-    NodeFate,
-    Ready,
-    StoreUp,
-    TaskFailed,
-)
 from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.protocol.exit_codes import ExitCode
@@ -64,7 +21,7 @@ from ftslurm.slurm.parse import read_attach
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}
-UP = (12, LighthouseUp(LIGHT1, NEW))
+UP = (12, ev.LighthouseUp(LIGHT1, NEW))
 
 
 def array(**sections: dict[str, Any]) -> Config:
@@ -86,20 +43,20 @@ def past(*steps: Live, step: int = 40, **fields: Any) -> Past:
     return Past(tuple(attempts.items()), step, steps or (live(A0), live(B0)), **fields)
 
 
-def opening(before: Past, **granted: Any) -> Event:
-    return Granted(Allocation("90", ()), past=before, **granted)
+def opening(before: Past, **granted: Any) -> ev.Event:
+    return ev.Granted(Allocation("90", ()), past=before, **granted)
 
 
-def jobs(*names: str, state: str = "RUNNING") -> Event:
+def jobs(*names: str, state: str = "RUNNING") -> ev.Event:
     nodes = {"81_0": "n1", "81_1": "n2", "81_2": "n3", "81_3": "n4"}
-    return JobsSeen(tuple(Job(n, id=f"{n}!", state=state, nodes=(nodes[n],)) for n in names), asked=11.0)
+    return ev.JobsSeen(tuple(Job(n, id=f"{n}!", state=state, nodes=(nodes[n],)) for n in names), asked=11.0)
 
 
-def word(of: StepId, task: int = 0, **fields: Any) -> list[Event]:
+def word(of: StepId, task: int = 0, **fields: Any) -> list[ev.Event]:
     """All of it, but for what is said otherwise."""
     known: dict[str, Any] = {"ready": True, "assigned": True, "begun": True, "lighthouse": OLD, "floor": 3, "step": 41}
     known |= {"store": (of.unit, 29500) if task == 0 else None}
-    return [Hello(of, task, PLACES[of].nodes[0], "9.0"), Adopted(of, Word(task, **(known | fields)))]
+    return [ev.Hello(of, task, PLACES[of].nodes[0], "9.0"), ev.Adopted(of, Word(task, **(known | fields)))]
 
 
 ALL = jobs("81_0", "81_1", "81_2")
@@ -112,8 +69,8 @@ def adopted(*more: Moment, settings: Config | None = None) -> Story:
 
 def test_what_runs_is_gone_to_and_nothing_but_the_lighthouse_is_launched() -> None:
     story = play(*ADOPTED[:2], config=array())
-    assert story.all(Attach) == [Attach(A0, 0, PLACES[A0], "91.0"), Attach(B0, 1, PLACES[B0], "92.0")]
-    assert story.ids(Launch) == [LIGHT1]
+    assert story.all(act.Attach) == [act.Attach(A0, 0, PLACES[A0], "91.0"), act.Attach(B0, 1, PLACES[B0], "92.0")]
+    assert story.ids(act.Launch) == [LIGHT1]
     assert story.phases() == [Phase.STARTING] * 2
 
 
@@ -121,9 +78,9 @@ def test_once_heard_of_groups_are_what_they_were_and_learn_of_the_new_lighthouse
     story = adopted((13, stepped(A0, 45, committed=30)))
     assert story.phases() == [Phase.RUNNING] * 2
     assert all(unit.joined for unit in story.state.groups)
-    assert story.all(Assign) + story.all(Begin) + story.records("group_joined") == []
-    assert story.all(Redirect) == [Redirect(A0, NEW), Redirect(B0, NEW)]
-    assert [(a.group, a.attempt, a.store) for a in story.all(Announce)] == [
+    assert story.all(act.Assign) + story.all(act.Begin) + story.records("group_joined") == []
+    assert story.all(act.Redirect) == [act.Redirect(A0, NEW), act.Redirect(B0, NEW)]
+    assert [(a.group, a.attempt, a.store) for a in story.all(act.Announce)] == [
         (0, 0, "group-0000:29500/store"),
         (1, 0, "group-0001:29500/store"),
     ]
@@ -152,13 +109,13 @@ def test_who_has_joined_while_nobody_led_is_told_of() -> None:
 
 def test_afterwards_a_group_that_fails_is_restarted_like_any_other() -> None:
     story = adopted((20, killed(B0)), (21,))
-    assert story.ids(Launch, since=20) == [B1]
+    assert story.ids(act.Launch, since=20) == [B1]
     assert story.phases() == [Phase.RUNNING, Phase.STARTING]
 
 
 def test_before_slurm_has_told_of_the_jobs_nobody_is_gone_to_and_nothing_is_given_up() -> None:
     story = play(ADOPTED[0], (30,), config=array())
-    assert story.all(Attach) == []
+    assert story.all(act.Attach) == []
     assert (story.phases(), story.outcome()) == ([Phase.STARTING] * 2, None)
 
 
@@ -174,17 +131,17 @@ def test_who_had_not_begun_begins_and_who_had_not_been_assigned_is() -> None:
     first = word(A0, begun=False, step=None)
     second = word(B0, begun=False, assigned=False, store=None, lighthouse=None, step=None)
     story = play((10, opening(early)), (11, ALL), (11.5, first, second), UP, config=array())
-    assert story.ids(Assign) == [B0]
-    assert story.all(Begin) == []  # at the first start all begin together
-    story.turn(13, [StoreUp(B0, "n2", 29500)])
-    assert story.ids(Begin) == [A0, B0]
+    assert story.ids(act.Assign) == [B0]
+    assert story.all(act.Begin) == []  # at the first start all begin together
+    story.turn(13, [ev.StoreUp(B0, "n2", 29500)])
+    assert story.ids(act.Begin) == [A0, B0]
 
 
 def test_a_group_that_heals_meanwhile_is_still_watched_as_one_that_comes_back() -> None:
     story = play((10, opening(past())), (11, ALL), (11.5, word(A0), word(B0, step=None, floor=39)), UP, config=array())
     assert [unit.joined for unit in story.state.groups] == [True, False]
     story.turn(13, [stepped(B0, 39)])  # below what it was told to heal to
-    assert story.ids(Kill) == [B0]
+    assert story.ids(act.Kill) == [B0]
 
 
 def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() -> None:
@@ -196,7 +153,7 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
     idle = word(S0, assigned=False, begun=False, store=None, lighthouse=None, step=None)
     words, settings = (11.5, word(A0), word(B0), idle), array(standby={"count": 1})
     story = play((10, opening(waits)), (11, ALL), words, UP, (20, killed(B0)), config=settings)
-    (assigned,) = story.all(Assign)
+    (assigned,) = story.all(act.Assign)
     assert (assigned.id, assigned.group, assigned.attempt) == (S0, 1, 1)
 
 
@@ -205,9 +162,9 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
 
 def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> None:
     sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
-    gone, fate = (12.9, TaskFailed(B0, sign), Ended(B0, 76)), (13, NodeFate("n2", down=False))
+    gone, fate = (12.9, ev.TaskFailed(B0, sign), ev.Ended(B0, 76)), (13, ev.NodeFate("n2", down=False))
     story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, fate, (14, ALL), config=array())
-    assert story.ids(Launch, since=13) == [B1]
+    assert story.ids(act.Launch, since=13) == [B1]
     (ended,) = story.records("step_exited")
     assert (ended["cause"], ended["attempt"]) == ("unknown", 0)
     assert "has not outlived its controller" in ended["error"]
@@ -223,42 +180,46 @@ def test_codes_of_the_way_to_a_step_are_no_codes_of_a_script() -> None:
 def test_what_one_task_of_several_tells_of_the_scripts_end_counts_though_the_others_are_silent() -> None:
     wide, settings = past(live(A0, hosts=2), live(B0, hosts=2)), array(groups={"workers": 2})
     story = play((10, opening(wide)), (11, ALL), (11.5, word(A0), word(A0, 1)), config=settings)
-    failed = TaskFailed(B0, Evidence(1, None, code=1, error="ValueError: nine"))
+    failed = ev.TaskFailed(B0, Evidence(1, None, code=1, error="ValueError: nine"))
     story.turn(12, [*word(B0, 1), failed])
-    story.turn(13, [Ended(B0, ExitCode.END_REPORTED)])
+    story.turn(13, [ev.Ended(B0, ExitCode.END_REPORTED)])
     (ended,) = story.records("step_exited")
     assert (ended["cause"], ended["error"], ended["rank"]) == ("user_error", "ValueError: nine", 1)
 
 
 def test_while_srun_cannot_start_it_is_tried_again_for_as_long_as_a_step_waits() -> None:
-    fails = [(11.5 + 3 * n, Ended(B0, 78, error="slurm_load_jobs error", launcher_failed=True)) for n in range(3)]
+    fails = [(11.5 + 3 * n, ev.Ended(B0, 78, error="slurm_load_jobs error", launcher_failed=True)) for n in range(3)]
     again = [(12 + 3 * n, ALL) for n in range(4)]
     moments = sorted([*ADOPTED[:2], (11.2, word(A0)), *fails, *again], key=lambda moment: moment[0])
     story = play(*moments, (22, word(B0)), config=array())
-    assert len([a for a in story.all(Attach) if a.id == B0]) == 4
+    assert len([a for a in story.all(act.Attach) if a.id == B0]) == 4
     assert story.phases() == [Phase.RUNNING] * 2
     assert story.records("step_exited") == []
-    late = play(*moments, (71, Ended(B0, 78, launcher_failed=True)), config=array())
+    late = play(*moments, (71, ev.Ended(B0, 78, launcher_failed=True)), config=array())
     assert len(late.records("step_exited")) == 1
 
 
 def test_a_job_that_is_gone_has_taken_its_step_along() -> None:
-    again = JobsSeen((Job("81_1", id="81_1!", state="RUNNING", nodes=("n9",)),), asked=11.0)  # requeued, and elsewhere
+    again = ev.JobsSeen(
+        (Job("81_1", id="81_1!", state="RUNNING", nodes=("n9",)),), asked=11.0
+    )  # requeued, and elsewhere
     for seen in (jobs("81_0", "81_2"), jobs("81_1", state="PENDING"), again):
-        story = play((10, opening(past(live(B0)))), (11, seen), (11.1, NodeFate("n2", down=False)), config=array())
+        story = play((10, opening(past(live(B0)))), (11, seen), (11.1, ev.NodeFate("n2", down=False)), config=array())
         (ended,) = story.records("step_exited")
         assert (ended["unit"], ended["cause"]) == ("group-0001", "preempted")
-        assert story.all(Attach) == []
+        assert story.all(act.Attach) == []
 
 
-BOUNCED = NodeFate("n2", down=False, since=8.0)  # the step was launched before
+BOUNCED = ev.NodeFate("n2", down=False, since=8.0)  # the step was launched before
 
 
-@pytest.mark.parametrize("fate", [NodeFate("n2", down=True), BOUNCED], ids=["down", "back"])
+@pytest.mark.parametrize("fate", [ev.NodeFate("n2", down=True), BOUNCED], ids=["down", "back"])
 @pytest.mark.parametrize("found", [jobs("81_0"), jobs("81_0", "81_1", state="PENDING")], ids=["gone", "requeued"])
-def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(fate: NodeFate, found: Event) -> None:
+def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(
+    fate: ev.NodeFate, found: ev.Event
+) -> None:
     story = play((10, opening(past(live(B0)))), (11, found), config=array())
-    assert story.all(AskFate) == [AskFate("n2")]
+    assert story.all(act.AskFate) == [act.AskFate("n2")]
     assert story.records("step_exited") == []
     story.turn(11.2, [fate])
     (exited,) = story.records("step_exited")
@@ -268,7 +229,7 @@ def test_a_job_that_has_ended_with_its_node_while_nobody_led_was_lost_with_it(fa
 
 def test_a_guard_that_is_gone_from_a_node_that_was_started_anew_was_lost_with_it() -> None:
     sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
-    gone = (13, TaskFailed(B0, sign), Ended(B0, 76))
+    gone = (13, ev.TaskFailed(B0, sign), ev.Ended(B0, 76))
     story = play(*ADOPTED[:2], (11.5, word(A0)), UP, gone, (13.2, BOUNCED), config=array())
     (exited,) = story.records("step_exited")
     assert (exited["cause"], exited["node"]) == ("node_lost", "n2")
@@ -283,22 +244,22 @@ def test_what_slurm_is_asked_of_a_node_is_not_waited_for_long() -> None:
 
 def test_a_job_that_is_requeued_before_its_step_has_answered_may_have_lost_its_node_too() -> None:
     requeued = jobs("81_1", state="PENDING")
-    story = play((10, opening(past(live(B0)))), (11, jobs("81_1")), (12, requeued, Ended(B0, 1)), config=array())
-    story.turn(12.2, [NodeFate("n2", down=True)])
+    story = play((10, opening(past(live(B0)))), (11, jobs("81_1")), (12, requeued, ev.Ended(B0, 1)), config=array())
+    story.turn(12.2, [ev.NodeFate("n2", down=True)])
     assert story.records("step_exited")[0]["cause"] == "node_lost"
 
 
 @pytest.mark.parametrize("saved", [None, CHECKPOINT])
 def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
     sign = read_attach(Evidence(0, "n2", code=ExitCode.NO_GUARD))
-    gone = [event for s in (A0, B0) for event in (TaskFailed(s, sign), Ended(s, 76, checkpoint=saved))]
-    fates = [NodeFate("n1", down=False), NodeFate("n2", down=False)]
+    gone = [event for s in (A0, B0) for event in (ev.TaskFailed(s, sign), ev.Ended(s, 76, checkpoint=saved))]
+    fates = [ev.NodeFate("n1", down=False), ev.NodeFate("n2", down=False)]
     story = play(*ADOPTED[:2], UP, (12.9, gone), (13, fates), (14, ALL), (20,), config=array())
     if saved is None:
         assert "no group is left that holds the state of step 40" in story.reason()
     else:
         assert len(story.records("full_restart")) == 1
-        assert sorted(story.ids(Launch, since=13), key=str) == [A1, B1]
+        assert sorted(story.ids(act.Launch, since=13), key=str) == [A1, B1]
 
 
 def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
@@ -308,7 +269,7 @@ def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
     steps = config()
     steps.cluster.kind = "slurm"
     story = play((10, opening(before, homes=frozenset({"7.1", "n1.cluster"}))), config=steps)
-    assert story.all(Attach) == []
+    assert story.all(act.Attach) == []
     assert "the job was requeued at step 40" in story.reason()
     ends = {e["unit"]: (e["cause"], e["node"]) for e in story.records("step_exited")}
     assert ends == {
@@ -325,17 +286,17 @@ def test_what_runs_in_the_job_of_a_controller_that_has_crashed_is_adopted_with_t
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, "7.0", home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
     before = past(lighthouse, *own, home="7.0", over=(("group-0002", "FAILED"),))
-    begun = Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
-    up = [Hello(LIGHT0, 0, "n1", "7.0"), Adopted(LIGHT0, Word(0)), LighthouseUp(LIGHT0, OLD)]
+    begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
+    up = [ev.Hello(LIGHT0, 0, "n1", "7.0"), ev.Adopted(LIGHT0, Word(0)), ev.LighthouseUp(LIGHT0, OLD)]
     story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
-    assert {a.id for a in story.all(Attach)} == {LIGHT0, A0, B0}
-    assert story.all(Launch) == []
+    assert {a.id for a in story.all(act.Attach)} == {LIGHT0, A0, B0}
+    assert story.all(act.Launch) == []
     assert story.phases() == [Phase.RUNNING] * 2
     assert story.state.lighthouse.phase is Phase.RUNNING
-    assert {(a.id, a.group, a.attempt) for a in story.all(Announce)} == {(LIGHT0, 0, 0), (LIGHT0, 1, 0)}
-    assert story.all(Redirect) == []
-    gone = play((10, begun), (11, word(A0), word(B0), Ended(LIGHT0, code=76)), config=steps)
-    assert gone.ids(Launch) == [LIGHT1]  # at once: it was no dud
+    assert {(a.id, a.group, a.attempt) for a in story.all(act.Announce)} == {(LIGHT0, 0, 0), (LIGHT0, 1, 0)}
+    assert story.all(act.Redirect) == []
+    gone = play((10, begun), (11, word(A0), word(B0), ev.Ended(LIGHT0, code=76)), config=steps)
+    assert gone.ids(act.Launch) == [LIGHT1]  # at once: it was no dud
 
 
 def test_progress_that_is_heard_before_all_guards_of_a_step_is_no_second_joining() -> None:
@@ -352,7 +313,7 @@ def test_progress_that_is_heard_before_all_guards_of_a_step_is_no_second_joining
 def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
     ended = Live("lighthouse", LIGHT0, 0, Place(()), (), 1.0, home="")
     story = play((10, opening(past(ended, live(A0), live(B0)), homes=frozenset({"n9"}))), config=array())
-    assert story.ids(Launch) == [LIGHT1]
+    assert story.ids(act.Launch) == [LIGHT1]
     assert [e["unit"] for e in story.records("step_exited")] == ["lighthouse"]
 
 
@@ -363,7 +324,7 @@ def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:
     over = past(live(A0), over=(("group-0001", "SUCCEEDED"),))
     story = play((10, opening(over)), (11, ALL), (11.5, word(A0)), UP, (13, finished(A0)), config=array())
     assert story.phases() == [Phase.SUCCEEDED] * 2
-    assert story.ids(Launch) == [LIGHT1]
+    assert story.ids(act.Launch) == [LIGHT1]
     assert story.outcome() == "succeeded"
 
 
@@ -372,7 +333,7 @@ def test_a_full_restart_under_way_goes_on() -> None:
     words = [word(step, begun=False, step=None) for step in (A0, B0)]
     story = play((10, opening(restart)), (11, ALL), (11.5, *words), UP, config=array())
     assert (story.state.lineage.resuming, story.state.lineage.resume_step) == (True, 30)
-    assert {(b.heals, b.floor) for b in story.all(Begin)} == {(False, 30)}
+    assert {(b.heals, b.floor) for b in story.all(act.Begin)} == {(False, 30)}
 
 
 def test_a_run_that_was_scaled_has_as_many_groups_and_drills_are_not_done_twice() -> None:
@@ -389,7 +350,7 @@ def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -
     story = play(
         (10, opening(past(live(A0), scheduled=(due,)))), (11, ALL), (11.5, word(A0)), UP, (60,), config=array()
     )
-    assert story.times(Launch, B1) == [40.0]
+    assert story.times(act.Launch, B1) == [40.0]
     (launched,) = (fields for fields in story.records("step_launched") if fields["group"] == 1)
     assert (launched["reason"], story.state.planned) == ("restart: killed", 0)
 
@@ -397,7 +358,7 @@ def test_a_restart_that_was_due_is_not_launched_sooner_by_another_controller() -
 def test_a_group_that_waits_for_its_job_has_waited_since_the_controller_began() -> None:
     waits = array(health={"wait_timeout_s": 300.0})
     start = 1.7e9
-    story = play((start, Granted(Allocation("90", ()))), (start + 200,), config=waits)
+    story = play((start, ev.Granted(Allocation("90", ()))), (start + 200,), config=waits)
     assert story.records("group_given_up") == []
     story.wait(start + 400)
     assert len(story.records("group_given_up")) == 2
@@ -410,7 +371,7 @@ def test_a_way_back_that_began_under_another_controller_is_told_from_its_beginni
     assert back["recovery_s"] == 8.5
     well = replace(live(B0), noticed=8.0, away=3.0)  # and has joined before that controller was lost
     story = play(
-        (10, opening(past(live(A0), well))), (11, jobs("81_0")), (11.5, NodeFate("n2", down=False)), config=array()
+        (10, opening(past(live(A0), well))), (11, jobs("81_0")), (11.5, ev.NodeFate("n2", down=False)), config=array()
     )
     assert [exited["away_since"] for exited in story.records("step_exited")] == [11]
 
@@ -421,38 +382,38 @@ def test_how_long_an_adopted_group_was_well_counts_from_its_first_step() -> None
 
 
 def test_who_may_hold_the_state_is_not_sent_away_before_it_has_said_so() -> None:
-    ending = JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
+    ending = ev.JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
     story = play((10, opening(past())), (11, ending), (11.2,), config=array())
     assert story.records("allocation_leaving") == []
-    assert story.all(Attach) == [Attach(A0, 0, PLACES[A0], "91.0"), Attach(B0, 1, PLACES[B0], "92.0")]
+    assert story.all(act.Attach) == [act.Attach(A0, 0, PLACES[A0], "91.0"), act.Attach(B0, 1, PLACES[B0], "92.0")]
     story.turn(11.5, [*word(A0), *word(B0)])  # now another one is known to hold it
     assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
 
 
 @pytest.mark.parametrize("adopted_at", [12.0, None])
 def test_a_job_near_its_end_is_not_left_before_its_group_can_be_told(adopted_at: float | None) -> None:
-    ending = JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
+    ending = ev.JobsSeen((pilot("81_0", "n1", ends=100.0), pilot("81_1", "n2", ends=9e9)), asked=11.0)
     story = play((10, opening(past())), (11, ending), (11.2,), (11.5, word(B0)), (11.8,), config=array())
     assert story.records("allocation_leaving") == []  # although another group holds the state
     if adopted_at is not None:
         story.turn(adopted_at, word(A0))
-        assert story.ids(Stop) == [A0]
+        assert story.ids(act.Stop) == [A0]
     else:
         spare = 100.0 - story.config.stop.grace_s - SPARE_S
         story.wait(spare - 0.1)
         assert story.records("allocation_leaving") == []
         story.wait(spare + 0.1)
-        assert story.ids(Kill) == [A0]
+        assert story.ids(act.Kill) == [A0]
     assert [record["allocation"] for record in story.records("allocation_leaving")] == ["81_0"]
 
 
 def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while() -> None:
     story = play((10, opening(past(left_out=(LeftOut("n9", 5.0),)))), (11, ALL), *ADOPTED[2:], config=array())
-    assert story.all(Probe) == []  # it is in no job of the run: a step could not be started there
+    assert story.all(act.Probe) == []  # it is in no job of the run: a step could not be started there
     story.turn(20, node_lost(B0, "n2"))
     story.wait(100)
-    assert [ask.exclude for ask in story.all(RequestJobs)] == [("n2", "n9")]
-    story.turn(101, [JobsSeen((pilot("81_0", "n1"), pilot("81_3", "n4")), asked=100.0)])
+    assert [ask.exclude for ask in story.all(act.RequestJobs)] == [("n2", "n9")]
+    story.turn(101, [ev.JobsSeen((pilot("81_0", "n1"), pilot("81_3", "n4")), asked=100.0)])
     story.wait(5000)
     assert [record["node"] for record in story.records("node_restored")] == ["n9", "n2"]
     assert story.state.nodes.avoid == frozenset()
@@ -461,20 +422,20 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
 @pytest.mark.parametrize(("began", "launched"), [(5.0, []), (11.0, [B1])])
 def test_a_job_that_is_about_to_end_gets_no_group_until_it_was_requeued(began: float, launched: list[Any]) -> None:
     known = past(live(A0), leaving=(Job("81_1", leaving=Cause.PREEMPTED, since=9.0),))
-    seen = JobsSeen((pilot("81_0", "n1"), replace(pilot("81_1", "n2"), began=began)), asked=10.5)
+    seen = ev.JobsSeen((pilot("81_0", "n1"), replace(pilot("81_1", "n2"), began=began)), asked=10.5)
     story = play((10, opening(known)), (12, seen), (12.5, word(A0)), (13, *UP[1:]), (30,), config=array())
-    assert story.ids(Launch)[1:] == launched
-    assert [ask.name for ask in story.all(RequeueJob)] == ([] if launched else ["81_1"])
-    assert len(story.records("allocation_leaving")) == len(story.all(RequeueJob))
+    assert story.ids(act.Launch)[1:] == launched
+    assert [ask.name for ask in story.all(act.RequeueJob)] == ([] if launched else ["81_1"])
+    assert len(story.records("allocation_leaving")) == len(story.all(act.RequeueJob))
 
 
 def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> None:
     story = play(ADOPTED[0], (10.5, stop()), (11, ALL), (11.2, word(A0)), (30,), config=array())
-    assert story.ids(Kill)[:2] == [A0, B0]
-    assert [a.id for a in story.all(Attach)] == [A0, B0]
-    assert story.all(Stop) == []
+    assert story.ids(act.Kill)[:2] == [A0, B0]
+    assert [a.id for a in story.all(act.Attach)] == [A0, B0]
+    assert story.all(act.Stop) == []
 
 
 def test_a_late_first_word_of_an_older_kind_changes_nothing() -> None:
-    story = adopted((13, Ready(A0, 0)), (14, word(A0, step=3)))
+    story = adopted((13, ev.Ready(A0, 0)), (14, word(A0, step=3)))
     assert story.state.groups[0].current.step == 41

@@ -32,16 +32,19 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not any(ROOT.glob(name.rstrip("/")))] == []
 
 
-def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
-    links = [link for link in re.findall(r"\]\(([^)#\s]+)", page.read_text()) if "://" not in link]
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_every_anchor_of_a_page_is_a_heading(page: Path) -> None:
-    text = page.read_text()
-    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    for link in links:
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
 
 
 def test_every_command_that_a_page_shows_exists(page: Path) -> None:

@@ -1,123 +1,37 @@
-"""Does this configuration make sense by itself, whatever the cluster? Asked before anything is submitted."""
+"""Check that the settings of a configuration make sense together, before anything is submitted.
+
+What a setting may be by itself is in config/value_limits.py, what the cluster can hold in submission/capabilities.py.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from ftslurm.config import value_limits
 from ftslurm.config.schema import MOST_GROUPS, Config, members, most_groups
+from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 
-# What a section may say, where its type alone does not.
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "cluster.kind": ("auto", "local", "slurm"),
-    "cluster.mode": ("steps", "array"),
-    "cluster.controller": ("job", "here"),
-    "lighthouse.kind": ("ftslurm", "torchft", "none"),
-    "restart.policy": ("on_failure", "never"),
-    "restart.on_state_loss": ("fail", "checkpoint"),
-}
-_AT_LEAST: Mapping[str, float] = {
-    "groups.count": 1,
-    "groups.min": 1,
-    "groups.nodes": 1,
-    "groups.workers": 1,
-    "groups.per_node": 1,
-    "groups.gpus": 0,
-    "groups.cpus_per_worker": 1,
-    "cluster.spare_nodes": 0,
-    "cluster.signal_s": 1,
-    "cluster.poll_s": 1,
-    "cluster.handover_s": 1,
-    "lighthouse.port": 0,
-    "lighthouse.join_timeout_ms": 1,
-    "lighthouse.heartbeat_timeout_ms": 200,  # torchft's heartbeats come every 100 ms: less would evict the healthy
-    "lighthouse.quorum_tick_ms": 1,
-    "torchft.timeout_s": 1,
-    "torchft.quorum_timeout_s": 1,
-    "torchft.connect_timeout_s": 1,
-    "torchft.quorum_retries": 1,
-    "restart.max_per_group": 0,
-    "restart.window_s": 1,
-    "restart.backoff_s": 0,
-    "restart.backoff_max_s": 0,
-    "health.heartbeat_s": 0.1,
-    "health.orphan_after_s": 1,
-    "health.lost_after_s": 1,
-    "health.start_timeout_s": 1,
-    "health.join_timeout_s": 0,
-    "health.wait_timeout_s": 0,
-    "health.first_step_s": 0,
-    "health.hang_after_s": 0,
-    "standby.count": 0,
-    "faults.mean_s": 0,
-    "faults.seed": 0,
-    "faults.count": 0,
-    "job.total_steps": 1,
-    "checkpoint.every": 0,
-    "checkpoint.keep": 0,
-    "logs.max_mb": 0,
-    "stop.grace_s": 0,
-}
-_AT_MOST: Mapping[str, float] = {
-    "groups.count": MOST_GROUPS,
-    "groups.max": MOST_GROUPS,
-    "groups.nodes": 10_000,
-    "groups.workers": 1_000,
-    "groups.per_node": 1_000,
-    "cluster.spare_nodes": 10_000,
-    "standby.count": 10_000,
-    "lighthouse.port": 65_535,
-}
-# kill -9, SIGTERM, SIGSTOP, an exit, no memory and a hang of one rank; its node; scancel of its step; the Lighthouse.
+# What a drill can do: to one rank (the first six), its node, the Slurm step of its group, or the Lighthouse.
 FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
-_WORDS = ("job.secrets", "run.trust", "cluster.setup", "cluster.srun", "standby.imports")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
-_TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_PASSED_ON = ("FTSLURM_", "SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 
 
-def get(config: Config, key: str) -> Any:
-    """The value of a dotted key: get(config, "groups.count")."""
-    value: Any = config
-    for part in key.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def check(config: Config) -> None:
-    """Refuse a configuration that makes no sense by itself, whatever the cluster.
+    """Refuse a configuration that makes no sense, whatever the cluster.
 
     Raises:
         ConfigError: the message names the keys and what they may be.
     """
-    for key, choices in _CHOICES.items():
-        if get(config, key) not in choices:
-            raise ConfigError(f"{key}={get(config, key)}: must be one of {', '.join(choices)}")
-    for key, least in _AT_LEAST.items():
-        value = get(config, key)
-        if value is not None and not value >= least:
-            raise ConfigError(f"{key}={value}: must be at least {least}")
-    for key, most in _AT_MOST.items():
-        if (get(config, key) or 0) > most:
-            raise ConfigError(f"{key}={get(config, key)}: must be at most {most}")
-    value_limits.check(config)
-    for key in _WORDS:
-        if not all(isinstance(word, str) for word in get(config, key)):  # OmegaConf lets them through
-            raise ConfigError(f"{key}: must be a list of words, and has a list or a mapping in it")
+    check_values(config)
     for rule in (
         _check_groups,
         _check_roles,
         _check_array,
         _check_standby,
         _check_job,
-        _check_notation,
         _check_places,
         _check_times,
         _check_faults,
@@ -149,7 +63,7 @@ def _check_groups(config: Config) -> None:
 def _check_roles(config: Config) -> None:
     roles, serve, groups = config.groups.roles, config.groups.serve, config.groups
     for name, count in roles.items():
-        if not _NAME.fullmatch(name) or count < 1:
+        if not NAME.fullmatch(name) or count < 1:
             raise ConfigError(f"groups.roles.{name}={count}: a role has a name as job.name has, and one group or more")
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
@@ -223,9 +137,6 @@ def _check_standby(config: Config) -> None:
 
 def _check_job(config: Config) -> None:
     job = config.job
-    for key, name in (("job.name", job.name), ("run.name", config.run.name)):
-        if not _NAME.fullmatch(name):
-            raise ConfigError(f"{key}={name!r}: up to 64 letters, digits, dots, dashes and underscores, please")
     if (job.script is None) == (job.module is None):
         which = "both are set" if job.script else "neither is set"
         raise ConfigError(
@@ -252,26 +163,6 @@ def _check_job(config: Config) -> None:
             raise ConfigError(f"job.secrets={name}: ftslurm does not pass on variables that begin so; rename it")
 
 
-def _check_notation(config: Config) -> None:
-    checks: tuple[tuple[str, re.Pattern[str], str], ...] = (
-        ("groups.mem", _MEMORY, "a number with K, M, G or T, as 64G"),
-        ("cluster.time", _TIME, "minutes or [days-]hours:minutes:seconds, as 1-12:00:00"),
-    )
-    for key, pattern, meaning in checks:
-        value = get(config, key)
-        if value is not None and not pattern.fullmatch(str(value)):
-            raise ConfigError(f"{key}={value}: must be {meaning}")
-    cluster = config.cluster
-    if cluster.time is not None and time_limit_s(str(cluster.time)) < cluster.signal_s + 60:
-        raise ConfigError(
-            f"cluster.time={cluster.time} leaves no time to train: the run is told to stop cluster.signal_s="
-            f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
-        )
-    for line in config.cluster.setup:
-        if "\n" in line:
-            raise ConfigError(f"cluster.setup: one shell line per entry, {line!r} has several")
-
-
 def _check_places(config: Config) -> None:
     for key in ("run.root", "run.dir"):
         if any(sign in (get(config, key) or "") for sign in "%\\\n"):
@@ -290,7 +181,12 @@ def _check_places(config: Config) -> None:
 
 
 def _check_times(config: Config) -> None:
-    health, lighthouse = config.health, config.lighthouse
+    health, lighthouse, cluster = config.health, config.lighthouse, config.cluster
+    if cluster.time is not None and time_limit_s(str(cluster.time)) < cluster.signal_s + 60:
+        raise ConfigError(
+            f"cluster.time={cluster.time} leaves no time to train: the run is told to stop cluster.signal_s="
+            f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
+        )
     if health.orphan_after_s < 2 * health.heartbeat_s:
         raise ConfigError(
             f"health.orphan_after_s={health.orphan_after_s} is less than two heartbeats "
@@ -315,7 +211,7 @@ def _check_times(config: Config) -> None:
 
 
 def time_limit_s(text: str) -> float:
-    """Seconds in Slurm's notation of a time limit: minutes, m:s, h:m:s, d-h, d-h:m or d-h:m:s; infinite if it is."""
+    """Convert a time limit of Slurm's (minutes, m:s, h:m:s, d-h, d-h:m, d-h:m:s, UNLIMITED) to seconds."""
     if not text[0].isdigit():
         return float("inf")
     days, dash, rest = text.rpartition("-")

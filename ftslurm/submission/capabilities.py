@@ -85,12 +85,6 @@ def _check_standby(config: Config) -> None:
         )
 
 
-def last_line(text: str) -> str:
-    """The last line that says something."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "no message"
-
-
 def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str = "cluster.partition") -> None:
     """Settle groups.gpus, and refuse what the partition could never give; `key` is the setting that names it."""
     mine = [row for row in rows if (row.name in wanted.split(",") if wanted else row.default)]

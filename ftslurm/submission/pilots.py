@@ -11,13 +11,11 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, suppress
-from io import StringIO
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +27,9 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.security import run_key
 from ftslurm.slurm import client, commands
+from ftslurm.submission import submitit_adapter
 from ftslurm.submission.candidate import Candidate
-from ftslurm.submission.submit import PILOT, batch_command, refusal, sbatch_parameters
+from ftslurm.submission.submit import PILOT, batch_command, sbatch_parameters
 from ftslurm.submission.submit import submit as submit_controller
 
 LOOK_S = 15.0  # how often a pilot looks whether the run is over
@@ -68,19 +67,12 @@ def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence
     Raises:
         EnvironmentProblem: sbatch refused all of them; its message is passed on.
     """
-    import submitit
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    executor: Any = submitit.SlurmExecutor(run.submitit)
-    executor.update_parameters(**parameters(config, run, pool, exclude), array_parallelism=count)
-    if count > 1:
-        executor.parameters["map_count"] = count  # as its map_array does, which would pickle a function for each
+    told = parameters(config, run, pool, exclude)
     try:
-        with redirect_stderr(StringIO()):
-            job = str(executor._submit_command(batch_command(run, PILOT)).job_id)
-    except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        if TOO_MANY not in str(getattr(error, "stderr", None) or error) or count == 1:
-            raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {refusal(error)}") from error
+        job = submitit_adapter.submit_batch(run.submitit, batch_command(run, PILOT), told, tasks=count)
+    except submitit_adapter.SbatchRefused as error:
+        if TOO_MANY not in str(error) or count == 1:
+            raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {error}") from error
         names = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
         with suppress(EnvironmentProblem):  # some are better than none; the rest is asked for again
             names += submit(config, run, pool, count - count // 2, exclude)
@@ -89,11 +81,9 @@ def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence
 
 
 def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
-    """The sbatch script that would be submitted for so many jobs of a pool, for `ftslurm plan`."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    several = {"map_count": count, "array_parallelism": count} if count > 1 else {}
-    return str(_make_sbatch_string(batch_command(run, PILOT), run.submitit, **parameters(config, run, pool), **several))
+    """Return the sbatch script of so many jobs of a pool, for `ftslurm plan`."""
+    told = parameters(config, run, pool)
+    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, PILOT), told, tasks=count)
 
 
 def try_out(config: Config, run: RunDir) -> None:
@@ -102,10 +92,8 @@ def try_out(config: Config, run: RunDir) -> None:
     Raises:
         EnvironmentProblem: it would not.
     """
-    from submitit.slurm.slurm import _make_sbatch_string
-
     for pool in range(len(config.cluster.ranges) + 1):
-        text = _make_sbatch_string("true", run.submitit, **parameters(config, run, pool))
+        text = submitit_adapter.sbatch_script(run.submitit, "true", parameters(config, run, pool))
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
             script.write(text)
             script.flush()

@@ -1,4 +1,4 @@
-"""How the controller gets onto the cluster, or onto this machine: submitit's side of ftslurm."""
+"""Create a run directory, submit the controller, and find out whether a run still has one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import secrets
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
-from io import StringIO
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,11 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import local
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files
-from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node, last_line
+from ftslurm.submission import submitit_adapter
+from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 
 CONTROLLER, SUCCESSOR, PILOT = "controller", "successor", "pilot"  # what a job may run (ftslurm.submission.entry)
 PILOT_AGAIN = "pilot-again"  # a pilot that is no batch process, because the job has lost that
-YEARS = 10 * 365 * 24 * 60  # minutes; submitit's local executor insists on a time limit
 
 
 def create(config: Config) -> RunDir:
@@ -56,44 +54,34 @@ def create(config: Config) -> RunDir:
     return run
 
 
-def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> Any:
-    """Submit the controller with submitit and remember the job's id; returns submitit's job.
-
-    The job gets a command, and no pickled function: who could change that file could run what he likes in it.
+def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> str:
+    """Start the controller, in a batch job or on this machine, and store the job's id; returns the id.
 
     Args:
         after: a job of this run that must have ended before: two controllers never overlap.
-        hand_over: the controller that leads now makes way for it as soon as it is up (array mode).
+        hand_over: the present leader exits as soon as the new controller is up (array mode).
 
     Raises:
-        EnvironmentProblem: sbatch refused; its message is passed on.
+        EnvironmentProblem: sbatch refused the job; its message is passed on.
     """
-    import submitit
-    from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-    token = run.submitit / "submitting"  # still there at the next look: we were killed in between
+    token = run.submitit / "submitting"  # if it is there later, this process was killed while it submitted
     token.touch()
-    try:
-        if config.cluster.kind == "local":
-            executor: Any = submitit.LocalExecutor(run.submitit)
-            executor.update_parameters(timeout_min=YEARS, setup=config.cluster.setup, stderr_to_stdout=True)
-            os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
-            with _ignoring(signal.SIGINT, signal.SIGHUP):  # a Ctrl-C is for us alone; we tell the controller
-                job = executor._submit_command(command(run, CONTROLLER))
-        else:
-            executor = submitit.SlurmExecutor(run.submitit)
-            parameters = sbatch_parameters(config, run)
-            if after is not None:
-                parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
-            executor.update_parameters(**parameters)
-            with redirect_stderr(StringIO()):  # submitit prints what sbatch says when it refuses; so do we, once
-                what = SUCCESSOR if hand_over else CONTROLLER
-                job = executor._submit_command(batch_command(run, what))
-    except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        if after is None and not hand_over:  # nothing was submitted: nothing that looks like a run stays behind
-            shutil.rmtree(run.root, ignore_errors=True)
-        raise EnvironmentProblem(f"sbatch refused the job: {refusal(error)}") from error
-    replace_text(run.job_id, str(job.job_id))
+    if config.cluster.kind == "local":
+        os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
+        with _ignoring(signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches this process alone, which tells the controller
+            job = submitit_adapter.start_process(run.submitit, command(run, CONTROLLER), config.cluster.setup)
+    else:
+        parameters = sbatch_parameters(config, run)
+        if after is not None:
+            parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
+        what = SUCCESSOR if hand_over else CONTROLLER
+        try:
+            job = submitit_adapter.submit_batch(run.submitit, batch_command(run, what), parameters)
+        except submitit_adapter.SbatchRefused as error:
+            if after is None and not hand_over:  # nothing was submitted: leave no run directory behind
+                shutil.rmtree(run.root, ignore_errors=True)
+            raise EnvironmentProblem(f"sbatch refused the job: {error}") from error
+    replace_text(run.job_id, job)
     token.unlink()
     return job
 
@@ -160,10 +148,8 @@ def exported(config: Config, environ: Mapping[str, str]) -> str | None:
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:
-    """The sbatch script that would be submitted, for `ftslurm plan`."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    return str(_make_sbatch_string(batch_command(run, CONTROLLER), run.submitit, **sbatch_parameters(config, run)))
+    """Return the sbatch script of the controller's job, for `ftslurm plan`."""
+    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, CONTROLLER), sbatch_parameters(config, run))
 
 
 def command(run: RunDir, what: str) -> str:
@@ -174,13 +160,6 @@ def command(run: RunDir, what: str) -> str:
 def batch_command(run: RunDir, what: str) -> str:
     """The same for a batch script, whose process must be Python itself: Slurm's warning would only kill a shell."""
     return f"exec {command(run, what)}"
-
-
-def refusal(error: Exception) -> str:
-    """What sbatch said, without what submitit says about it."""
-    text = str(getattr(error, "stderr", None) or error)
-    lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
-    return "; ".join(line.removeprefix("error: ").strip() for line in lines) or last_line(text)
 
 
 @contextmanager

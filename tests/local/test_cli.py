@@ -19,9 +19,10 @@ import yaml
 from harness import all_processes
 
 from ftslurm import __version__
-from ftslurm.config.compose import keys
+from ftslurm.config.overrides import keys
 from ftslurm.config.schema import Config
-from ftslurm.config.validate import FAULTS, get
+from ftslurm.config.validate import FAULTS
+from ftslurm.config.value_limits import get
 
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 

@@ -114,6 +114,13 @@ def test_only_the_worker_and_what_scripts_use_import_torch() -> None:
 
 
 @pytest.mark.parametrize(
+    ("package", "adapter"), [("submitit", "submission.submitit_adapter"), ("hydra", "config.hydra_adapter")]
+)
+def test_only_an_adapter_uses_a_package_whose_private_functions_are_needed(package: str, adapter: str) -> None:
+    assert {name for name in MODULES if package in imports(name)} == {f"ftslurm.{adapter}"}
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "controller.loop",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from ftslurm.cli import main
 from ftslurm.cli.plan_verb import plan
 from ftslurm.config import compose
-from ftslurm.config.compose import _compose
+from ftslurm.config.compose import compose as composed
 from ftslurm.config.schema import Config, Fault, Range, absolute, nodes_needed
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError, FtslurmError, RunNotFound
@@ -29,7 +29,7 @@ SCRIPT = str(Path(__file__).parents[2] / "scripts/toy.py")
 
 
 def config() -> Config:
-    (made,) = _compose([f"job.script={SCRIPT}", "cluster=local", "groups.gpus=0"])
+    (made,) = composed([f"job.script={SCRIPT}", "cluster=local", "groups.gpus=0"])
     assert isinstance(made, Config)
     return made
 
@@ -129,6 +129,16 @@ def test_a_range_without_an_end_or_a_sense_is_refused_at_once(groups: str) -> No
     why = judged(made)
     assert why is not None
     assert why.startswith("cluster.ranges: groups=")
+
+
+@pytest.mark.parametrize("limit", ["nan", "tomorrow", "", "1h"])
+def test_a_time_limit_of_a_range_is_refused_as_that_of_the_run_is(limit: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    shown = {"nan": ".nan", "": "''"}.get(limit, limit)
+    path.write_text(f"cluster: {{mode: array, kind: slurm, ranges: [{{groups: 1, time: {shown}}}]}}\n")
+    ranges = compose.load(path).cluster.ranges
+    why = judged(changed(cluster__mode="array", cluster__kind="slurm", cluster__ranges=ranges))
+    assert str(why).startswith(f"cluster.ranges: groups=1, time={limit}: must be minutes or ")
 
 
 @pytest.mark.parametrize("at", [math.nan, math.inf, -1.0, 1e300])

@@ -1,0 +1,161 @@
+"""Compose presets and overrides with Hydra.
+
+This is the only module that uses Hydra, and it uses two private functions of it: the parser of its command line, to
+tell options from overrides before Hydra sees them, and the conversion of an override's value. pyproject.toml bounds
+Hydra's version to those with which both were tried (docs/versions.md).
+
+Hydra composes plain mappings: it knows neither our keys nor our types, which config/overrides.py checks before and
+after. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, --info and -m are its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ftslurm.config.schema import shipped
+from ftslurm.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A command line of Hydra's."""
+
+    options: list[str]  # with their values
+    overrides: list[str]
+    unknown: str | None  # an option that Hydra does not have
+    config_dir: str | None
+    multirun: bool
+    own_config: bool  # the presets come from elsewhere (--config-path, --config-name), or no run is meant
+
+
+@dataclass(frozen=True)
+class Override:
+    """One override, as `groups.count=3`, `+job.args.lr=0.1` or `~faults`."""
+
+    word: str  # as it was given
+    key: str
+    text: str  # what follows the "="
+    values: tuple[Any, ...]  # one, several in a sweep, none if it deletes the key or if they are not known yet
+    deletes: bool = False
+
+
+def split(words: Sequence[str]) -> Arguments:
+    """Tell Hydra's options from overrides."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.prog = "ftslurm"
+    known, rest = parser.parse_known_args(words)
+    options, overrides = list(words), [*known.overrides, *rest]
+    for word in overrides:
+        options.remove(word)
+    return Arguments(
+        options,
+        overrides,
+        unknown=next((word for word in rest if word.startswith("-")), None),
+        config_dir=known.config_dir,
+        multirun=known.multirun,
+        own_config=bool(known.config_path or known.config_name or known.shell_completion or known.experimental_rerun),
+    )
+
+
+def parse(word: str) -> Override:
+    """Parse one override.
+
+    Raises:
+        ConfigError: it is not in Hydra's notation.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Override as Parsed
+    from hydra.core.override_parser.types import ValueType
+    from hydra.errors import HydraException
+
+    try:
+        parsed = OverridesParser.create().parse_override(word)
+    except HydraException:
+        parsed = None
+    if parsed is None or not parsed.key_or_group:
+        raise ConfigError(
+            f"{word!r} is not in Hydra's notation: it wants key=value, and quotes around a value with spaces "
+            f"or signs such as ~ ( [ {{ , as in 'job.args.note=\"two words\"'"
+        )
+    values: list[Any] = []
+    if parsed.is_delete() or parsed.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+        pass
+    elif parsed.is_sweep_override():
+        values = [Parsed._convert_value(value) for value in parsed.sweep_iterator()]
+    else:
+        values = [parsed.value()]
+    return Override(word, parsed.key_or_group, word.partition("=")[2], tuple(values), parsed.is_delete())
+
+
+def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
+    """Compose the configuration of every combination; none if Hydra only printed something.
+
+    Args:
+        words: overrides first, then options: Hydra's parser refuses overrides on both sides of an option.
+        defaults: the configuration without presets and overrides.
+
+    Returns:
+        Configurations of OmegaConf, not resolved.
+
+    Raises:
+        ConfigError: Hydra refuses it.
+    """
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
+    from yaml import YAMLError
+
+    ConfigStore.instance().store(name="schema", node=dict(defaults))
+    composed: list[Any] = []
+    run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")(composed.append)
+    try:
+        with (
+            # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
+            tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch,
+            _command_line(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
+        ):
+            run()
+    except BrokenPipeError:
+        raise  # `--help | head`: nothing is wrong with the configuration
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+        if isinstance(error.__cause__, ConfigTypeError):  # only in what has no type: job.args
+            key, is_mapping = error.__cause__.full_key, error.__cause__.object_type is dict
+            how = f"mapping in this job: set its arguments one by one, as in {key}.lr=0.1"
+            raise ConfigError(f"{key} is a {how if is_mapping else 'list in this job: give a list'}") from error
+        causes = [error] if error.__cause__ is None else [error, error.__cause__]
+        raise ConfigError(": ".join(filter(None, map(first_lines, causes)))) from error
+    return composed
+
+
+@contextmanager
+def _command_line(argv: list[str]) -> Iterator[None]:
+    """Set sys.argv; make Hydra raise its errors instead of printing them, and silence its deprecation warnings."""
+    argv_before, full_error_before = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", category=DeprecationWarning)
+            yield
+    finally:
+        sys.argv = argv_before
+        if full_error_before is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full_error_before
+
+
+def first_lines(error: BaseException) -> str:
+    """Return an error's message on one line, without OmegaConf's indented internals."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    kept = [line for line in lines if not line.startswith(("full_key:", "object_type=", "reference_type="))]
+    return " ".join(kept[:4])

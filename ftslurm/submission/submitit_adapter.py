@@ -1,0 +1,78 @@
+"""Start commands with submitit: as a batch job of Slurm, or as a process on this machine.
+
+This is the only module that uses submitit, and it uses two of its private functions. submitit's public `submit` pickles
+a Python function into a file that the job unpickles: whoever can write that file can run code in the job, and the job's
+process would be submitit's and not ours. `_submit_command` submits a shell command instead. `_make_sbatch_string`
+writes the sbatch script, which `plan` shows and `sbatch --test-only` tries. pyproject.toml bounds submitit's version to
+those with which both were tried (docs/versions.md).
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from ftslurm.errors import EnvironmentProblem
+
+NO_TIME_LIMIT_MIN = 10 * 365 * 24 * 60  # submitit's local executor insists on a time limit
+
+
+class SbatchRefused(EnvironmentProblem):
+    """sbatch has refused a job; the message is sbatch's own."""
+
+
+def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:
+    """Submit a shell command as a batch job, or as a job array of so many tasks.
+
+    Args:
+        folder: where submitit writes the script and the job its output.
+        parameters: those of submitit's SlurmExecutor.
+
+    Returns:
+        The job's id.
+
+    Raises:
+        SbatchRefused: sbatch has refused it, or cannot be run.
+    """
+    import submitit
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    executor: Any = submitit.SlurmExecutor(folder)
+    executor.update_parameters(**parameters)
+    executor.parameters.update(_array(tasks))  # update_parameters does not take map_count
+    try:
+        with redirect_stderr(StringIO()):  # submitit prints sbatch's message; so does the caller
+            return str(executor._submit_command(command).job_id)
+    except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
+        raise SbatchRefused(_message(error)) from error
+
+
+def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:
+    """Return the sbatch script that submit_batch would submit."""
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    return str(_make_sbatch_string(command, folder, **parameters, **_array(tasks)))
+
+
+def start_process(folder: Path, command: str, setup: Sequence[str]) -> str:
+    """Start a shell command on this machine, after the lines of `setup`; returns its process id."""
+    import submitit
+
+    executor: Any = submitit.LocalExecutor(folder)
+    executor.update_parameters(timeout_min=NO_TIME_LIMIT_MIN, setup=setup, stderr_to_stdout=True)
+    return str(executor._submit_command(command).job_id)
+
+
+def _array(tasks: int) -> dict[str, int]:
+    return {"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}
+
+
+def _message(error: Exception) -> str:
+    """Return what sbatch has printed, without what submitit says about it."""
+    text = str(getattr(error, "stderr", None) or error)
+    lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
+    return "; ".join(line.removeprefix("error: ").strip() for line in lines) or text.strip().rpartition("\n")[2]

@@ -1,0 +1,106 @@
+"""Keys, types and presets are checked by the schema, before Hydra composes them and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ftslurm.config import compose
+from ftslurm.config.value_limits import get
+from ftslurm.errors import ConfigError
+
+
+def composed(*words: str, key: str) -> Any:
+    (config,) = compose.compose(["cluster=local", *words])
+    return get(config, key)
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        (['groups.count="5"'], "groups.count", 5),
+        (["+groups.count=3"], "groups.count", 3),
+        (["groups.count=3", "~groups.count"], "groups.count", 2),
+        (["groups.count=${groups.min}"], "groups.count", 1),
+        (["groups.max=null"], "groups.max", None),
+        (["cluster.requeue=off"], "cluster.requeue", False),
+        (["health.hang_after_s=3"], "health.hang_after_s", 3.0),
+        (["job.name=3"], "job.name", "3"),
+        (["standby.imports=[a,b]"], "standby.imports", ["a", "b"]),
+        (["job.args={a: 1}", "job.args.b.c=2"], "job.args", {"a": 1, "b": {"c": 2}}),
+        (["job.args.z='\\${HOME}'"], "job.args", {"z": "${HOME}"}),  # escaped: no reference
+        (["groups.roles.a=1", "groups.roles.b=1"], "groups.roles", {"a": 1, "b": 1}),
+        (["job.env.A=b"], "job.env", {"A": "b"}),
+        (["cluster.sbatch={mail-type: END}"], "cluster.sbatch", {"mail-type": "END"}),
+        (["groups={count: 3}"], "groups.count", 3),
+        (["job={script: a.py}"], "job.script", "a.py"),
+        (["job=ddp.yaml"], "job.name", "ddp"),
+        (["job=[ddp]"], "job.name", "ddp"),
+        (["~faults"], "faults.plan", []),
+    ],
+)
+def test_an_override_has_the_type_that_the_schema_says(words: list[str], key: str, value: Any) -> None:
+    got = composed(*words, key=key)
+    assert (got, type(got)) == (value, type(value))
+
+
+def test_an_element_of_a_list_may_be_changed() -> None:
+    (fault,) = composed("job=ddp", "faults=kill_one", "faults.plan.0.at=5", key="faults.plan")
+    assert (fault.kind, fault.group, fault.at) == ("kill", 1, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["groups.count=null"], "groups.count=null: must be a whole number"),
+        (["groups.count=true"], "groups.count=true: must be a whole number"),
+        (["groups.count=1.5"], "groups.count=1.5: must be a whole number"),
+        (["-m", "groups.count=1,two"], "groups.count=two: must be a whole number"),
+        (["cluster.requeue=maybe"], "cluster.requeue=maybe: must be true or false"),
+        (["job.name=[a]"], "job.name: must be text, and not a list or a mapping"),
+        (["job.env=3"], "job.env=3: must be a mapping, as in 'job.env={NAME: VALUE}' or job.env.NAME=VALUE"),
+        (["groups.roles.a=x"], "groups.roles.a=x: must be a whole number"),
+        (["groups.count.x=1"], "there is no setting groups.count.x; did you mean groups.count?"),
+        (["~groups.cout"], "there is no setting groups.cout; did you mean groups.count?"),
+        (["faults.plan.x=1"], "there is no setting faults.plan.x; did you mean faults.plan?"),
+        (["faults.plan=[{at: 5, grup: 1}]"], "faults.plan: there is no 'grup' in it; there are kind, group, at, rank"),
+        (["faults.plan=[5]"], "faults.plan: 5 must be a mapping, as in 'faults.plan=[{kind: kill, group: 1, at: 50}]'"),
+        (["=3"], "'=3' is not in Hydra's notation"),
+        (["-m", "job=ddp,nope"], "job=nope: there is no such preset; there are: ddp, "),
+        (["job=../job/ddp/x"], "job=../job/ddp/x: there is no such preset"),
+        (["job.args=[1]", "job.args={a: 1}"], "job.args is a list in this job"),
+    ],
+)
+def test_what_the_schema_does_not_have_is_refused_by_its_key(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose.compose(words)
+    assert str(refused.value).startswith(says)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["job.secrets", "run.trust", "cluster.setup", "cluster.srun", "standby.imports"])
+@pytest.mark.parametrize("inner", [["s3cr3t"], {"A": "s3cr3t"}])
+def test_a_list_of_words_has_no_other_list_in_it(key: str, inner: Any, tmp_path: Path) -> None:
+    section, name = key.split(".")
+    path = tmp_path / "config.yaml"
+    path.write_text(yaml.safe_dump({section: {name: [inner]}}))
+    for read in (lambda: compose.load(path), lambda: compose.compose([f"{key}=[{inner}]".replace("'", "")])):
+        with pytest.raises(ConfigError, match=rf"{key}: must be a list of words") as refused:
+            read()
+        assert "s3cr3t" not in str(refused.value)
+
+
+def test_a_config_yaml_with_an_unknown_key_names_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("job: {scrpt: train.py}\n")
+    with pytest.raises(ConfigError, match=r"config\.yaml: .* there is no setting job\.scrpt; did you mean job\.script"):
+        compose.load(path)
+
+
+def test_presets_of_an_own_search_path_are_left_to_hydra(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job/mine.yaml").write_text("name: mine\n")
+    assert composed(f"hydra.searchpath=[file://{tmp_path}]", "job=mine", key="job.name") == "mine"

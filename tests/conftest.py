@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from cluster import MISSING, Cluster, processes_in, scratch
 from harness import Backend
+from programs import Programs
 
 NO_SLURM = f"Slurm is not installed: {', '.join(MISSING)} missing (Debian: apt install slurm-wlm munge)"
 
@@ -114,6 +115,14 @@ def new_cluster(cluster_folder: Path) -> Iterator[Callable[..., Cluster]]:
     yield start
     for cluster in clusters:
         cluster.stop()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Fake programs at the front of the PATH: none until `programs.add`."""
+    fakes = Programs(tmp_path / "fake-programs")
+    monkeypatch.setenv("PATH", f"{fakes.folder}{os.pathsep}{os.environ['PATH']}")
+    return fakes
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
+from programs import script
 
 TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
 TOY = Path(__file__).parents[1] / "scripts/toy.py"
@@ -150,9 +151,7 @@ def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(has: str,
     folder, environ = weird_tmp_path, {"SLURM_SUBMIT_DIR": str(weird_tmp_path), "SLURM_NNODES": "5"}
     available = [".venv/bin/python", "bin/python3"] if has != "python3" else ["bin/python3"]
     for name in [*available, "mine"]:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text('#!/bin/bash\nprintf "%s\\n" "$0" "$@"\n')
-        (folder / name).chmod(0o755)
+        script(folder / name, 'printf "%s\\n" "$0" "$@"')
     environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}"}
     environ |= {"PYTHON": f"{folder}/mine"} if has == "PYTHON" else {}
     done = subprocess.run(["bash", TEMPLATE, "a b", "c='d'"], env=environ, capture_output=True, text=True, check=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.slurm_queue import Jobs
@@ -96,13 +96,8 @@ def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: boo
     assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
 
 
-def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, srun = tmp_path / "calls", tmp_path / "srun"
-    srun.write_text(f'#!/bin/sh\necho "$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*" >> {calls}\nexec sleep 60\n')
-    srun.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_path: Path, programs: Programs) -> None:
+    programs.add("srun", body="exec sleep 60", record='"$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*"')
     run = new(tmp_path)
     children = Children(run.root, local=False)
     jobs = Jobs(Config(), run, children)
@@ -111,10 +106,10 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(
         for pilot in pilots:
             jobs.act(pilot, 0.0)
         until = time.monotonic() + 30
-        while len(lines := calls.read_text().splitlines() if calls.exists() else []) < len(pilots):
+        while len(lines := programs.calls()) < len(pilots):
             assert time.monotonic() < until
             time.sleep(0.02)
-        calls.unlink()
+        programs.forget()
         return lines
 
     try:
@@ -130,13 +125,10 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(
 
 
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, calls = new(tmp_path), tmp_path / "calls"
-    scancel = tmp_path / "scancel"
-    scancel.write_text(f'#!/bin/sh\necho "$*" >> {calls}\n')
-    scancel.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    run = new(tmp_path)
+    programs.add("scancel")
     monkeypatch.setenv("SLURM_JOB_ID", "5")
     run.job_id.write_text("6")  # the controller's successor
     config = Config()
@@ -145,4 +137,4 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     run.submitted.mkdir()
     jobs.children.asides.ask("request 0", ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
     jobs.end(("7",))
-    assert calls.read_text().splitlines() == ["7 9_0", "--state=PENDING 6"]
+    assert programs.calls() == ["scancel 7 9_0", "scancel --state=PENDING 6"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
@@ -19,14 +20,10 @@ HELLO = 'echo \'{"type": "hello", "task": 0}\'; '
 
 
 @pytest.fixture
-def cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
-    """What scancel was asked for; a stand-in that only writes it down."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "scancel").write_text(f'#!/bin/sh\nsleep 0.2\necho "$@" >> "{tmp_path}/calls"\n')
-    (tmp_path / "bin" / "scancel").chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    calls = tmp_path / "calls"
-    yield lambda: calls.read_text() if calls.exists() else ""
+def cancelled(programs: Programs) -> Iterator[Callable[[], list[str]]]:
+    """Calls of scancel, which only writes them down."""
+    programs.add("scancel", delay_s=0.2)
+    yield programs.calls
     prctl(PR_SET_CHILD_SUBREAPER, 0)  # other tests' orphans are not this process's to reap
 
 
@@ -56,15 +53,17 @@ def until_gone(children: Children) -> list[News]:
     ],
 )
 def test_a_way_that_ends_badly_takes_its_step_along_before_that_is_told(
-    script: str, ends: bool, tmp_path: Path, cancelled: Callable[[], str]
+    script: str, ends: bool, tmp_path: Path, cancelled: Callable[[], list[str]]
 ) -> None:
     children = Children(tmp_path, local=False)
     adopt(children, script, tmp_path)
     until_gone(children)
-    assert cancelled() == ("81.3\n" if ends else "")
+    assert cancelled() == (["scancel 81.3"] if ends else [])
 
 
-def test_if_another_controller_has_attached_nothing_is_cancelled(tmp_path: Path, cancelled: Callable[[], str]) -> None:
+def test_if_another_controller_has_attached_nothing_is_cancelled(
+    tmp_path: Path, cancelled: Callable[[], list[str]]
+) -> None:
     class Superseded(Exception):
         pass
 
@@ -77,11 +76,11 @@ def test_if_another_controller_has_attached_nothing_is_cancelled(tmp_path: Path,
         until_gone(children)
     children.leave()
     time.sleep(0.3)
-    assert cancelled() == ""
+    assert cancelled() == []
 
 
 def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
-    tmp_path: Path, cancelled: Callable[[], str]
+    tmp_path: Path, cancelled: Callable[[], list[str]]
 ) -> None:
     children = Children(tmp_path, local=False)
     adopt(children, f"{HELLO} sleep 60", tmp_path)
@@ -90,17 +89,19 @@ def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
         news += children.listen(0.05)
     children.kill(STEP, 15)
     until_gone(children)
-    assert cancelled() == "81.3\n"
+    assert cancelled() == ["scancel 81.3"]
 
 
-def test_who_leaves_ends_its_own_processes_and_tells_nothing(tmp_path: Path, cancelled: Callable[[], str]) -> None:
+def test_who_leaves_ends_its_own_processes_and_tells_nothing(
+    tmp_path: Path, cancelled: Callable[[], list[str]]
+) -> None:
     children = Children(tmp_path, local=False)
     adopt(children, f"{HELLO} sleep 60 & sleep 60", tmp_path)
     (pid,) = children.by_pid
     children.leave()
     assert children.steps == {}
     assert _gone(pid)
-    assert cancelled() == ""
+    assert cancelled() == []
 
 
 def _gone(group: int) -> bool:

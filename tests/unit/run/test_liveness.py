@@ -11,6 +11,7 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from programs import Programs
 
 from ftslurm.cli import answers
 from ftslurm.cli.main import main
@@ -20,30 +21,21 @@ from ftslurm.guard import orphan
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
 
-FAKE = """#!/bin/sh
-echo "$(basename "$0") $*" >> "$CALLS"
+QUEUE = """
 state=${STATE:-RUNNING}
-case "$(basename "$0") $*" in
-squeue*JobArrayID*) echo "77|77|$state|None|n1|N/A|N/A|N/A|77|ftslurm:ddp|"; printf "%b" "$EXTRA" ;;
-squeue*) echo "$state" ;;
+case "$*" in
+*JobArrayID*) echo "77|77|$state|None|n1|N/A|N/A|N/A|77|ftslurm:ddp|"; printf "%b" "$EXTRA" ;;
+*) echo "$state" ;;
 esac
-exit 0
 """
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A squeue and an scancel that write down how they were called, into the file that is returned."""
-    (tmp_path / "bin").mkdir()
-    for name in ("squeue", "scancel"):
-        program = tmp_path / "bin" / name
-        program.write_text(FAKE)
-        program.chmod(0o700)
-    calls = tmp_path / "calls"
-    calls.touch()
-    monkeypatch.setenv("CALLS", str(calls))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    return calls
+def slurm(programs: Programs) -> Programs:
+    """squeue shows job 77, in $STATE, and $EXTRA; scancel only writes down how it was called."""
+    programs.add("squeue", body=QUEUE)
+    programs.add("scancel")
+    return programs
 
 
 @pytest.fixture
@@ -89,15 +81,17 @@ def settled(text: str) -> str:
     return re.sub(r"for 1\d\d s", "for 100 s", text)
 
 
-def test_an_orphan_ends_the_job_of_a_controller_that_has_died(run: RunDir, slurm: Path) -> None:
+def test_an_orphan_ends_the_job_of_a_controller_that_has_died(run: RunDir, slurm: Programs) -> None:
     for seconds in (40.0, -40.0):  # as the clock of its file server says
         silent_for(run, seconds)
         assert orphan_of(run, 0.5)
-        assert slurm.read_text() == "scancel 77\n"
-        slurm.write_text("")
+        assert slurm.calls() == ["scancel 77"]
+        slurm.forget()
 
 
-def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known_of(run: RunDir, slurm: Path) -> None:
+def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known_of(
+    run: RunDir, slurm: Programs
+) -> None:
     assert not orphan_of(run, 30.0)  # no such file
     silent_for(run, 20.0)
     touch = threading.Timer(0.7, run.alive.touch)
@@ -107,19 +101,19 @@ def test_an_orphan_leaves_alone_what_a_living_controller_has_or_nothing_is_known
     assert not orphan_of(run, 1.0)
     living.join()
     assert not orphan.end_job({"FTSLURM_RUN_DIR": str(run.root)}, 1.0)  # in no job
-    assert slurm.read_text() == ""
+    assert slurm.calls() == []
     touch.join()
 
 
-def test_an_orphan_that_knows_at_once_waits_until_the_silence_is_long_enough(run: RunDir, slurm: Path) -> None:
+def test_an_orphan_that_knows_at_once_waits_until_the_silence_is_long_enough(run: RunDir, slurm: Programs) -> None:
     silent_for(run, 29.7)  # as when srun dies with the controller's node, and slurmstepd closes our stdout
     began = time.monotonic()
     assert orphan_of(run, 1.0)
     assert time.monotonic() - began >= 1.0
-    assert slurm.read_text() == "scancel 77\n"
+    assert slurm.calls() == ["scancel 77"]
 
 
-def test_an_orphan_of_a_run_that_is_over_goes_at_once(tmp_path: Path, slurm: Path) -> None:
+def test_an_orphan_of_a_run_that_is_over_goes_at_once(tmp_path: Path, slurm: Programs) -> None:
     run = ex.new_run(tmp_path, ex.one_kill())
     text = run.events.read_text().replace('": ', '":').replace(', "', ',"')
     run.events.write_text(text)  # as the controller writes it
@@ -127,11 +121,11 @@ def test_an_orphan_of_a_run_that_is_over_goes_at_once(tmp_path: Path, slurm: Pat
     began = time.monotonic()
     assert not orphan_of(run, 30.0)
     assert time.monotonic() - began < 5
-    assert slurm.read_text() == ""
+    assert slurm.calls() == []
 
 
 def test_between_two_jobs_it_is_said_at_once_what_is_waited_for_and_stop_is_heard_by_the_next(
-    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: RunDir, slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ex.write(run, [ex.event(20, "run_requeued", reason="the time limit is near")])
     run.alive.touch()
@@ -143,11 +137,11 @@ def test_between_two_jobs_it_is_said_at_once_what_is_waited_for_and_stop_is_hear
     assert main(["stop", str(run.root)]) == 0
     assert "is between two jobs: it stops as soon as the next one starts" in capsys.readouterr().out
     assert len(list(run.inbox.iterdir())) == 1
-    assert "scancel" not in slurm.read_text()
+    assert not slurm.calls("scancel")
 
 
 def test_stop_cancels_the_groups_jobs_too_and_nobody_elses(
-    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: RunDir, slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = compose.load(run.config)
     config.cluster.mode = "array"
@@ -157,16 +151,16 @@ def test_stop_cancels_the_groups_jobs_too_and_nobody_elses(
     silent_for(run, 100)
     assert main(["stop", str(run.root)]) == 0
     assert "Slurm jobs 77, 80_1 are cancelled" in capsys.readouterr().out
-    assert "scancel 77 80_1\n" in slurm.read_text()
+    assert "scancel 77 80_1" in slurm.calls()
 
 
 def test_stop_cancels_the_job_of_a_controller_that_is_not_heard(
-    run: RunDir, slurm: Path, capsys: pytest.CaptureFixture[str]
+    run: RunDir, slurm: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     silent_for(run, 100)
     assert main(["stop", str(run.root)]) == 0
     assert "has not been heard for 100 s: Slurm job 77 is cancelled" in settled(capsys.readouterr().out)
-    assert slurm.read_text().splitlines()[-1] == "scancel 77"
+    assert slurm.calls()[-1] == "scancel 77"
     assert inbox.take(run.inbox) == []
 
 
@@ -183,12 +177,12 @@ def test_stop_says_when_nobody_answers(
 
 
 def test_stop_of_a_job_that_ends_meanwhile_says_so(
-    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: RunDir, slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(answers, "ANSWER_S", 1.0)
     monkeypatch.setenv("STATE", "COMPLETING")
-    first = 'test -s "$CALLS" && STATE=FAILED\n'
-    (slurm.parent / "bin/squeue").write_text(FAKE.replace("#!/bin/sh\n", "#!/bin/sh\n" + first))
+    first = 'test $(wc -l < "$(dirname "$0")/calls") -gt 1 && STATE=FAILED\n'
+    slurm.add("squeue", body=first + QUEUE)
     assert main(["stop", str(run.root)]) == 0
     assert "its controller is gone: Slurm job 77 is FAILED" in capsys.readouterr().out
 
@@ -220,14 +214,14 @@ def test_status_says_it(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_file_server_whose_clock_is_behind_makes_no_living_controller_silent(
-    run: RunDir, slurm: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: RunDir, slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(answers, "ANSWER_S", 0.1)
     living = heard_for(run, -100.0, seconds=5.0)
     assert main(["status", "--json", str(run.root)]) == 0
     assert json.loads(capsys.readouterr().out)["note"] is None
     assert main(["stop", str(run.root)]) == 1  # it does not answer
-    assert "scancel" not in slurm.read_text()
+    assert not slurm.calls("scancel")
     assert [command["what"] for command in inbox.take(run.inbox)] == ["stop"]
     living.join()
 

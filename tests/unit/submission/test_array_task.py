@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from programs import script
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.slurm_queue import PILOT, Jobs
@@ -137,9 +138,7 @@ def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(
 ) -> None:
     folder = weird_tmp_path
     for name in ("mine", "bin/python3", *([".venv/bin/python"] if has != "python3" else [])):
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text('#!/bin/bash\nprintf "%s\\n" "$0" "$@"\n')
-        (folder / name).chmod(0o755)
+        script(folder / name, 'printf "%s\\n" "$0" "$@"')
     environ = {"SLURM_SUBMIT_DIR": str(folder), "SLURM_NNODES": "2", "SLURM_ARRAY_TASK_COUNT": "5", "SLURM_JOB_ID": "7"}
     environ |= {"PATH": f"{folder}/bin:{os.environ['PATH']}"} | (
         {"PYTHON": f"{folder}/mine"} if has == "PYTHON" else {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir, replace_text
@@ -13,25 +13,15 @@ from ftslurm.run.journal import Journal
 from ftslurm.submission import requeue, submit
 
 BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH"}
-SAYS = """#!/bin/sh
-echo "$(basename "$0") $*" >> "$CALLS"
-test "$(basename "$0")" = squeue && echo "$STATE" && exit 0
-test -n "$REFUSAL" && echo "$REFUSAL" >&2 && exit 1
-exit 0
-"""
 
 
 @pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """How squeue and scontrol were called; they say what $STATE and $REFUSAL hold."""
-    (tmp_path / "bin").mkdir()
-    for name in ("squeue", "scontrol"):
-        (tmp_path / "bin" / name).write_text(SAYS)
-        (tmp_path / "bin" / name).chmod(0o700)
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+def slurm(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """squeue prints $STATE; scontrol succeeds, or fails with $REFUSAL."""
+    programs.add("squeue", body='echo "$STATE"')
+    programs.add("scontrol", body='test -z "$REFUSAL" || { echo "$REFUSAL" >&2; exit 1; }')
     monkeypatch.setattr(requeue, "WAIT_S", 0.0)
-    return tmp_path / "calls"
+    return programs
 
 
 @pytest.mark.parametrize(
@@ -48,11 +38,11 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_it(
-    state: str, more: dict[str, str], asked: str | None, calls: Path, monkeypatch: pytest.MonkeyPatch
+    state: str, more: dict[str, str], asked: str | None, slurm: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATE", state)
     why = requeue.requeue(BATCH | more)
-    requeued = [line for line in calls.read_text().splitlines() if line.startswith("scontrol")]
+    requeued = slurm.calls("scontrol")
     if asked == "cancelled":
         assert "cancelled" in str(why)
         assert requeued == []
@@ -65,12 +55,12 @@ def test_the_job_is_requeued_unless_slurm_has_done_so_or_somebody_has_cancelled_
     ("refusal", "times"), [("Unable to contact slurm controller (connect failure)", requeue.TRIES), ("disabled", 1)]
 )
 def test_a_busy_slurmctld_is_asked_again_and_a_refusal_is_passed_on(
-    refusal: str, times: int, calls: Path, monkeypatch: pytest.MonkeyPatch
+    refusal: str, times: int, slurm: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STATE", "RUNNING 0 None")
     monkeypatch.setenv("REFUSAL", refusal)
     assert requeue.requeue(BATCH) == refusal
-    assert calls.read_text().count("scontrol requeue 77\n") == times
+    assert slurm.calls().count("scontrol requeue 77") == times
 
 
 def test_where_there_is_no_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torchft_managers import fake_torchft_client
 
 from ftslurm.worker.lineage_guard import History
 
@@ -130,24 +130,9 @@ def test_a_state_that_was_fetched_is_loaded_before_the_next_quorum(healing: bool
 
 
 def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
-    """What History sees of torchft's Manager."""
-
-    class Manager:
-        _step, _quorum_id, _quorum_future, applied = step, -1, None, 0
-        _healing, _pending_state_dict = False, None
-        _client: Any = SimpleNamespace(_quorum=lambda: SimpleNamespace(**answer), should_commit=lambda: "as before")
-
-        def _async_quorum(self, allow_heal: bool) -> Any:
-            self.allowed = allow_heal
-            return self._client._quorum()
-
-        def start_quorum(self, **options: Any) -> Any:
-            return options
-
-        def _apply_pending_state_dict(self) -> None:
-            self.applied += 1
-
+    """Return a fake Manager under the lineage guard's watch, whose Lighthouse gives this answer."""
     history = History(refuse)
     history.floor = floor
-    history.install(SimpleNamespace(Manager=Manager))
-    return Manager()
+    torchft = fake_torchft_client(answer, step)
+    history.install(torchft)
+    return torchft.Manager()

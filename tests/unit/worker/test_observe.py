@@ -3,10 +3,9 @@
 import json
 import logging
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import SimpleNamespace
 
 import pytest
+from torchft_managers import fake_torchft
 
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
@@ -14,55 +13,6 @@ from ftslurm.worker import patch_fit
 from ftslurm.worker.progress import Observer
 
 KEYS = ["step", "quorum_id", "participants", "committed", "aborted", "healed", "gap_s"]
-
-
-def fake_torchft():
-    """A module with a fresh Manager class: the Observer patches the class, so no two tests may share one."""
-
-    class Manager:
-        def __init__(self):
-            self._quorum_id = -1
-            self._participating_replica_world_size = 0
-            self._pending_state_dict = None
-            self._step = 0
-            self._executor = ThreadPoolExecutor(max_workers=1)
-
-        def train(self, quorum=(1, 2), commit=True, heal_to=None, heal_fails=False):
-            """One step of a training loop; the quorum is found in a thread of its own, as torchft does it."""
-            self._quorum_future: Future = self._executor.submit(self._async_quorum, quorum, heal_to)
-            if heal_to is not None or heal_fails:
-                self._quorum_future.result()
-                self._apply_pending_state_dict()
-            return self.should_commit(commit)
-
-        def start_quorum(self, quorum=(1, 2), heal_to=None):
-            self._quorum_future = self._executor.submit(self._async_quorum, quorum, heal_to)
-
-        def allreduce(self, gradients):
-            self._quorum_future.result()
-            return gradients
-
-        def _async_quorum(self, quorum, heal_to):
-            self._quorum_id, self._participating_replica_world_size = quorum
-            if heal_to is not None:
-                self._pending_state_dict = {"weights": 1}
-                self._step = heal_to
-
-        def _apply_pending_state_dict(self):
-            self._pending_state_dict = None
-
-        def should_commit(self, commit=True):
-            """The docstring of should_commit."""
-            self._quorum_future.result()
-            if isinstance(commit, BaseException):
-                raise commit
-            self._step += commit
-            return commit
-
-        def current_step(self):
-            return self._step
-
-    return SimpleNamespace(Manager=Manager)
 
 
 class Run:

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import ast
-import os
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 import ftslurm
 from ftslurm.slurm import client
 from ftslurm.slurm.client import Failure, call
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder at the front of PATH, for programs that answer what no Slurm can be made to answer."""
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    return tmp_path
-
-
-def program(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-    (folder / name).chmod(0o700)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +23,10 @@ def program(folder: Path, name: str, text: str) -> None:
         ("exec sleep 60", Failure.TIMED_OUT, True),
     ],
 )
-def test_a_failure_of_a_command_is_judged(script: str, failure: Failure | None, transient: bool, slurm: Path) -> None:
-    program(slurm, "squeue", script)
+def test_a_failure_of_a_command_is_judged(
+    script: str, failure: Failure | None, transient: bool, programs: Programs
+) -> None:
+    programs.add("squeue", body=script)
     answer = call(["squeue"], timeout_s=1.0)
     assert answer.failure is failure
     assert answer.ok is (failure is None)
@@ -51,12 +41,12 @@ def test_a_program_that_is_missing_is_a_failure_too(tmp_path: Path) -> None:
 
 
 def test_defaults_that_a_user_has_set_for_slurms_commands_do_not_count(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # scancel would ask back
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    program(slurm, "scancel", "env")
+    programs.add("scancel", body="env")
     assert {"SLURM_CONF=/etc/slurm.conf"} <= set(call(["scancel"]).out.splitlines())
     assert not any(line.startswith(("SCANCEL_", "SQUEUE_")) for line in call(["scancel"]).out.splitlines())
 
@@ -69,13 +59,13 @@ def test_defaults_that_a_user_has_set_for_slurms_commands_do_not_count(
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", ("UNKNOWN", "")),
     ],
 )
-def test_a_jobs_state_is_known_unknown_or_not_answered(script: str, state: tuple[str, str], slurm: Path) -> None:
-    program(slurm, "squeue", script)
+def test_a_jobs_state_is_known_unknown_or_not_answered(script: str, state: tuple[str, str], programs: Programs) -> None:
+    programs.add("squeue", body=script)
     assert client.job_state("7") == state
 
 
-def test_nothing_to_cancel_needs_no_slurm(slurm: Path) -> None:
-    program(slurm, "scancel", "exit 1")
+def test_nothing_to_cancel_needs_no_slurm(programs: Programs) -> None:
+    programs.add("scancel", body="exit 1")
     assert client.cancel()
     assert not client.cancel("7")
 

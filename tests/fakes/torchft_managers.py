@@ -1,0 +1,81 @@
+"""Fakes of torchft's Manager, which has no network and does what the test says.
+
+ftslurm wraps methods of the class, so every fake is a fresh class. That the real Manager has the same attributes is
+tested in tests/local/test_shape_of_torchft.py; what it does, in test_history_in_torchft.py and test_torchft_compat.py.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+
+def fake_torchft():
+    """Return a module whose Manager trains: a quorum, perhaps a heal, and a commit each step."""
+
+    class Manager:
+        def __init__(self):
+            self._quorum_id = -1
+            self._participating_replica_world_size = 0
+            self._pending_state_dict = None
+            self._step = 0
+            self._executor = ThreadPoolExecutor(max_workers=1)
+
+        def train(self, quorum=(1, 2), commit=True, heal_to=None, heal_fails=False):
+            """One step of a training loop; the quorum is found in a thread of its own, as torchft does it."""
+            self._quorum_future: Future = self._executor.submit(self._async_quorum, quorum, heal_to)
+            if heal_to is not None or heal_fails:
+                self._quorum_future.result()
+                self._apply_pending_state_dict()
+            return self.should_commit(commit)
+
+        def start_quorum(self, quorum=(1, 2), heal_to=None):
+            self._quorum_future = self._executor.submit(self._async_quorum, quorum, heal_to)
+
+        def allreduce(self, gradients):
+            self._quorum_future.result()
+            return gradients
+
+        def _async_quorum(self, quorum, heal_to):
+            self._quorum_id, self._participating_replica_world_size = quorum
+            if heal_to is not None:
+                self._pending_state_dict = {"weights": 1}
+                self._step = heal_to
+
+        def _apply_pending_state_dict(self):
+            self._pending_state_dict = None
+
+        def should_commit(self, commit=True):
+            """The docstring of should_commit."""
+            self._quorum_future.result()
+            if isinstance(commit, BaseException):
+                raise commit
+            self._step += commit
+            return commit
+
+        def current_step(self):
+            return self._step
+
+    return SimpleNamespace(Manager=Manager)
+
+
+def fake_torchft_client(answer: dict[str, Any], step: int = 0) -> Any:
+    """Return a module whose Manager only asks for quorums, and is given this answer."""
+
+    class Manager:
+        _step, _quorum_id, _quorum_future, applied = step, -1, None, 0
+        _healing, _pending_state_dict = False, None
+        _client: Any = SimpleNamespace(_quorum=lambda: SimpleNamespace(**answer), should_commit=lambda: "as before")
+
+        def _async_quorum(self, allow_heal: bool) -> Any:
+            self.allowed = allow_heal
+            return self._client._quorum()
+
+        def start_quorum(self, **options: Any) -> Any:
+            return options
+
+        def _apply_pending_state_dict(self) -> None:
+            self.applied += 1
+
+    return SimpleNamespace(Manager=Manager)

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+from types import SimpleNamespace
 
 import pytest
 from torchft_managers import fake_torchft

@@ -9,8 +9,9 @@ from ftslurm.core.groups import placement
 from ftslurm.core.jobs.queue import TOLD_S, Outcome, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
-from ftslurm.core.state.actions import Action, Stop
-from ftslurm.core.state.model import LIVE, Cause, Job, Marks, Phase, RunState, Unit
+from ftslurm.core.state.actions import Action
+from ftslurm.core.state.model import LIVE, Cause, Job, Phase, RunState, Unit
+from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.units import places, pool_of, swap
 
 
@@ -58,15 +59,8 @@ def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunSta
 
 def _bring_down(state: RunState, unit: Unit, cause: Cause | None, now: float, config: Config) -> Outcome:
     if unit.phase is not Phase.STOPPING:
-        polite = unit.phase is Phase.RUNNING and not unit.is_standby
-        until = now + (config.stop.grace_s if polite else 0.0)
-        gone = replace(
-            unit,
-            phase=Phase.STOPPING,
-            due=until,
-            current=replace(unit.current, intent=cause, failing=Marks(noticed=now)),
-        )
-        return swap(state, gone), [Stop(unit.id)] if polite else []
+        unit, actions = stop_politely(unit, cause, config.stop.grace_s, now)
+        return swap(state, unit), actions
     if unit.current.intent is None:
         state = swap(state, replace(unit, current=replace(unit.current, intent=cause)))
     return state, []

@@ -55,8 +55,9 @@ from ftslurm.core.state.events import (
     Traced,
     Warned,
 )
-from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Marks, Phase, Pulse, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, Pulse, RunState, Unit
 from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap, tasks_of
 
 LONGEST_TRACEBACK = 8000  # characters that are kept
@@ -348,13 +349,11 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
     if evidence.node_lost and evidence.node is not None:
         state, actions = silence.exclude(state, evidence.node, evidence.error or "lost", now, config)
     if unit.phase is not Phase.STOPPING:  # decide.py kills what is STOPPING and due
-        failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now)
         if queue.is_told(unit, evidence) and state.ending is None and unit.place is not None:
             state = queue.doubt(state, unit.place.allocation, now)  # why? vacate.py brings it down, politely
             return swap(state, replace(unit, current=replace(unit.current, told=unit.current.told or now))), actions
-        unit = lost_connections.failed(
-            replace(unit, phase=Phase.STOPPING, current=replace(unit.current, failing=failing)), now, config
-        )
+        unit = stop(unit, None, now, now, detect_s=fault_drills.since(unit, now))
+        unit = lost_connections.failed(unit, now, config)
     return swap(state, unit), actions
 
 

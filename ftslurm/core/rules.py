@@ -23,9 +23,10 @@ from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import assignments, observe
-from ftslurm.core.state.actions import Action, Finish, Kill, Record, Stop
+from ftslurm.core.state.actions import Action, Finish, Kill, Record
 from ftslurm.core.state.events import Ended, Event
-from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Marks, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunState, Unit
+from ftslurm.core.state.transitions import stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.units import independent, serves, swap
 
@@ -198,13 +199,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
             words = f"no step {config.health.join_timeout_s:g} s after its script began (health.join_timeout_s)"
             state = _timed_out(state, unit, words, now)
         elif stray:
-            unit = replace(
-                unit,
-                phase=Phase.STOPPING,
-                due=now,
-                current=replace(unit.current, intent=Cause.CANCELLED, failing=Marks(noticed=now)),
-            )
-            state = swap(state, unit)
+            state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
             reason = "not restarted: another group had already finished, a fresh group would start a new history"
             state = swap(state, replace(unit, phase=Phase.FAILED))
@@ -231,17 +226,8 @@ def _join_limit(unit: Unit, config: Config) -> float | None:
 
 
 def _timed_out(state: RunState, unit: Unit, words: str, now: float) -> RunState:
-    signs = (*unit.current.evidence, Evidence(None, None, error=words, cause=Cause.START_TIMEOUT))
-    failing = Marks(noticed=now)
-    return swap(
-        state,
-        replace(
-            unit,
-            phase=Phase.STOPPING,
-            due=now,
-            current=replace(unit.current, intent=Cause.START_TIMEOUT, failing=failing, evidence=signs),
-        ),
-    )
+    sign = Evidence(None, None, error=words, cause=Cause.START_TIMEOUT)
+    return swap(state, stop(unit, Cause.START_TIMEOUT, now, now, sign))
 
 
 def _assign(state: RunState, now: float, config: Config) -> Outcome:
@@ -257,21 +243,10 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
             if unit.phase is Phase.PENDING:
                 state = swap(state, replace(unit, phase=Phase.FAILED))
             elif unit.phase in (Phase.STARTING, Phase.RUNNING):
-                there = unit.phase is Phase.RUNNING or (
-                    unit.current.adoption is not None and unit.current.adoption.asked
-                )
-                polite = there and not unit.is_standby  # is there a script that can be asked?
-                due = now + config.stop.grace_s if polite else now
                 cause = ending.cause if not unit.is_standby else Cause.CANCELLED
-                unit = replace(
-                    unit,
-                    phase=Phase.STOPPING,
-                    due=due,
-                    current=replace(unit.current, intent=cause, failing=Marks(noticed=now)),
-                )
+                unit, stops = stop_politely(unit, cause, config.stop.grace_s, now, adopting=True)
                 state = swap(state, unit)
-                if polite:
-                    actions.append(Stop(unit.id))
+                actions += stops
         state = _bring_down_lighthouse(state, now)
     for unit in state.units:
         if unit.phase is Phase.STOPPING and now >= unit.due:
@@ -289,14 +264,7 @@ def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
     if lighthouse.phase is Phase.PENDING:
         return swap(state, replace(lighthouse, phase=Phase.FAILED))
     if lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not any(u.phase in LIVE for u in state.groups):
-        failing = Marks(noticed=now)
-        down = replace(
-            lighthouse,
-            phase=Phase.STOPPING,
-            due=now,
-            current=replace(lighthouse.current, intent=Cause.CANCELLED, failing=failing),
-        )
-        return swap(state, down)
+        return swap(state, stop(lighthouse, Cause.CANCELLED, now, now))
     return state
 
 

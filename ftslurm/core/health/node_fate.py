@@ -15,7 +15,8 @@ from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, AskFate
 from ftslurm.core.state.adoption import Fate
 from ftslurm.core.state.events import Ended, NodeFate
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Marks, Phase, RunState, StepId, Unit
+from ftslurm.core.state.model import LIVE, Cause, Evidence, RunState, StepId, Unit
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 
 ANSWER_S = 5.0  # so long Slurm's answer is waited for
@@ -25,13 +26,7 @@ RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been 
 def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, now: float) -> RunState:
     """Its job is over, or was requeued, and it never answered: the verdict, for this cause, waits for Slurm's word."""
     sign = Evidence(None, None, error=words, cause=cause, doubtful=True)
-    unit = replace(
-        unit,
-        phase=Phase.STOPPING,
-        due=inf,
-        current=replace(unit.current, intent=cause, adoption=None, failing=Marks(noticed=now)),
-    )
-    unit = replace(unit, current=replace(unit.current, evidence=(*unit.current.evidence, sign)))
+    unit = stop(replace(unit, current=replace(unit.current, adoption=None)), cause, inf, now, sign)
     return replace(swap(state, unit), held=(*state.held, ended))
 
 

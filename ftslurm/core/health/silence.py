@@ -19,7 +19,8 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups.causes import silent_siblings
 from ftslurm.core.state.actions import Action, Probe, Record
 from ftslurm.core.state.events import Looked
-from ftslurm.core.state.model import Cause, Evidence, Look, Marks, Phase, Pulse, Returning, RunState, Unit
+from ftslurm.core.state.model import Cause, Evidence, Look, Phase, Pulse, Returning, RunState, Unit
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 
 LOOK_AGAIN_S = (15.0, 300.0)  # a lost node is looked at after this long, then after twice that, at most every so often
@@ -74,7 +75,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     for unit in state.units:
         over = _over(unit)
         if over is not None and now >= over + health.lost_after_s:  # its srun waits for a node that is gone
-            state = swap(state, replace(unit, phase=Phase.STOPPING, due=now))
+            state = swap(state, stop(unit, None, now, now))
     every = sorted(silences(state), key=lambda silence: silence.since)  # where a node is the key, its latest wins
     quiet = [silence for silence in every if now >= silence.since + suspicious_s(config)]
     looks = {look.node: look for look in state.nodes.looks}
@@ -182,15 +183,7 @@ def condemn(
     state: RunState, unit: Unit, evidence: Evidence, since: float, now: float, config: Config
 ) -> tuple[RunState, list[Action]]:
     """Bring a unit down for what has been found; a lost node is left out."""
-    failing = Marks(detect_s=round(now - since, 3), noticed=now)
-    down = replace(
-        unit,
-        phase=Phase.STOPPING,
-        due=now,
-        current=replace(
-            unit.current, failing=failing, evidence=(*unit.current.evidence, evidence), intent=evidence.cause
-        ),
-    )
+    down = stop(unit, evidence.cause, now, now, evidence, detect_s=round(now - since, 3))
     if evidence.node_lost:
         assert evidence.node is not None
         return exclude(swap(state, down), evidence.node, evidence.error or "lost", now, config)

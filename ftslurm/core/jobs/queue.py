@@ -9,7 +9,8 @@ from math import inf
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, CancelJobs, Record, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Marks, Phase, RunState, StepId, Unit
+from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Phase, RunState, StepId, Unit
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 
 Outcome = tuple[RunState, list[Action]]
@@ -300,10 +301,4 @@ def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> U
         return replace(
             unit, due=min(unit.due, now), current=replace(unit.current, evidence=(*unit.current.evidence, sign))
         )
-    failing = Marks(noticed=now)
-    return replace(
-        unit,
-        phase=Phase.STOPPING,
-        due=now,
-        current=replace(unit.current, failing=failing, evidence=(*unit.current.evidence, sign), intent=cause),
-    )
+    return stop(unit, cause, now, now, sign)

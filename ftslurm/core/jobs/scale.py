@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.jobs.queue import Outcome
-from ftslurm.core.state.actions import Action, Record, Stop
+from ftslurm.core.state.actions import Action, Record
 from ftslurm.core.state.events import ScaleAsked
-from ftslurm.core.state.model import LIVE, Cause, Marks, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Phase, RunState, Unit
+from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import independent, swap
 
@@ -27,15 +28,8 @@ def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> O
             continue
         unit = replace(unit, retired=True)
         if unit.phase in (Phase.STARTING, Phase.RUNNING):
-            polite = unit.phase is Phase.RUNNING
-            actions += [Stop(unit.id)] if polite else []
-            due = now + (config.stop.grace_s if polite else 0.0)
-            unit = replace(
-                unit,
-                phase=Phase.STOPPING,
-                due=due,
-                current=replace(unit.current, intent=Cause.CANCELLED, failing=Marks(noticed=now)),
-            )
+            unit, stops = stop_politely(unit, Cause.CANCELLED, config.stop.grace_s, now)
+            actions += stops
         state = swap(state, unit)
     last = dict(state.parked)
     for group in range(len(state.groups), event.groups):

@@ -14,7 +14,8 @@ from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.actions import Action, Record
 from ftslurm.core.state.events import Granted, Progressed, Restored
-from ftslurm.core.state.model import LIVE, Cause, Ending, Marks, Phase, RunState, Saved, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunState, Saved, Unit
+from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap
 from ftslurm.protocol.stages import Stage
 
@@ -117,14 +118,7 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
         return state, []
     for unit in state.groups:
         if unit.phase in (Phase.STARTING, Phase.RUNNING):
-            failing = Marks(noticed=now)
-            down = replace(
-                unit,
-                phase=Phase.STOPPING,
-                due=now,
-                current=replace(unit.current, intent=Cause.CANCELLED, failing=failing),
-            )
-            state = swap(state, down)
+            state = swap(state, stop(unit, Cause.CANCELLED, now, now))
     if any(u.phase in LIVE for u in state.groups):
         return state, []
     why_not = why_no_restart(state.lineage.checkpoint, config)

@@ -126,11 +126,11 @@ def test_who_connects_to_a_member_that_is_gone_gives_up_as_soon_as_that_is_known
     assert seconds(ALONE, gone) < SOON_S
 
 
-def test_a_collective_with_a_member_whose_node_has_vanished_ends_as_soon_as_that_is_known() -> None:
+def test_a_collective_with_a_vanished_member_ends_as_soon_as_that_is_known() -> None:
     assert seconds(HANGS) < SOON_S
 
 
-def test_where_ids_repeat_the_members_of_a_later_quorum_do_not_dial_those_of_an_earlier_one() -> None:
+def test_members_of_a_quorum_whose_id_repeats_do_not_dial_those_of_an_earlier_one() -> None:
     """Of two members of a Gloo group one dials, which one is chance: so five quorums of one id follow another.
 
     Without telling them apart this fails in 31 of 32 runs.

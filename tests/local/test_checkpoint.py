@@ -203,7 +203,7 @@ def test_what_is_asked_for_is_saved_after_the_next_step_whatever_every_says(star
     assert steps_in(tmp_path / "ckpt") == [4, 8]  # what was asked of an earlier life is there
 
 
-def test_what_is_asked_for_while_a_save_is_under_way_is_that_one_or_the_first_after_it(start, tmp_path, monkeypatch):
+def test_a_save_that_is_asked_for_during_a_save_is_that_one_or_the_next(start, tmp_path, monkeypatch):
     from ftslurm.checkpoint import snapshot
 
     training = start(keep=0)
@@ -581,7 +581,7 @@ def bits_after(reported, step):
     return next(line["digest"] for line in reported if line["event"] == "step" and line["step"] == step)
 
 
-def test_fsdp2_comes_back_on_two_ranks_and_on_one_and_a_bad_file_of_one_rank_concerns_both(tmp_path):
+def test_fsdp2_resumes_on_two_ranks_and_on_one_and_a_bad_file_concerns_both(tmp_path):
     folder = tmp_path / "ckpt"
     with lighthouse(1) as address:
         first = train(tmp_path, address, ranks=2, kind="fsdp", steps=12)

@@ -506,7 +506,7 @@ def test_ctrl_c_ends_a_sweep_not_just_the_run_it_is_at(
     wait_until(lambda: not left_behind(home), lambda: f"left behind: {left_behind(home)}")
 
 
-def test_a_script_that_floods_its_log_leaves_its_beginning_its_end_and_what_is_missing(home: Path) -> None:
+def test_a_flooded_log_keeps_its_beginning_and_its_end_and_says_what_is_missing(home: Path) -> None:
     (home / "flood.py").write_text(
         "import subprocess\nprint('first', flush=True)\nsubprocess.run('yes flood | head -c 6000000', shell=True)\n"
         "print('last')\n"

@@ -297,7 +297,7 @@ def trains_on(rank: Rank, steps: int, guarded: bool, reason: str = "begin a new 
 
 @BOTH
 @pytest.mark.parametrize("mode", ["DYNAMIC", "FIXED_WITH_SPARES"])
-def test_the_last_that_has_the_state_dies_or_finishes_before_a_fresh_group_has_healed(world, mode, guarded):
+def test_the_last_holder_dies_or_finishes_before_a_fresh_group_has_healed(world, mode, guarded):
     options = {"world_size_mode": torchft.manager.WorldSizeMode[mode]}
     (a,) = world.group(A, **options)
     a.train(3)
@@ -308,7 +308,7 @@ def test_the_last_that_has_the_state_dies_or_finishes_before_a_fresh_group_has_h
 
 
 @BOTH
-def test_if_it_dies_when_the_other_has_fetched_the_state_and_not_committed_nothing_is_lost(world, guarded):
+def test_nothing_is_lost_if_the_donor_dies_after_the_fetch_and_before_the_commit(world, guarded):
     (a,) = world.group(A)
     a.train(3)
     (b,) = world.group(B, guard=guard_if(guarded, 2))
@@ -338,9 +338,7 @@ def test_a_spare_that_has_healed_takes_over_with_the_state(world, guarded):
 
 @BOTH
 @pytest.mark.parametrize("forgotten", [False, True], ids=["stopped", "the Lighthouse was restarted"])
-def test_while_the_last_that_has_the_state_is_away_a_fresh_group_overtakes_it_and_becomes_its_donor(
-    world, forgotten, guarded
-):
+def test_a_fresh_group_overtakes_the_absent_last_holder_and_becomes_its_donor(world, forgotten, guarded):
     (a,) = world.group(A, heartbeat_interval=SILENT)
     a.train(3)
     (b,) = world.group(B, guard=guard_if(guarded, 2), heartbeat_interval=SILENT)
@@ -373,7 +371,7 @@ def test_two_fresh_groups_are_quorum_enough_for_min_replicas_2(world, guarded):
 
 
 @BOTH
-def test_a_group_that_was_stopped_trains_on_from_where_it_was_and_both_go_on_with_different_weights(world, guarded):
+def test_a_stopped_group_trains_on_and_both_go_on_with_different_weights(world, guarded):
     reached = [0]
     watch = guard_if(guarded, 0)
     if watch is not None:
@@ -551,7 +549,7 @@ def test_at_step_0_every_rank_takes_the_weights_of_another_group(world):
     assert [rank.begun_as for rank in everybody] == [A, B, A, B]
 
 
-def test_without_init_sync_groups_with_different_seeds_train_different_models_as_torchft_says(world):
+def test_without_init_sync_groups_with_different_seeds_train_different_models(world):
     a, b = world.group(A, init_sync=False) + world.group(B, init_sync=False)
     world.train(a, b, steps=2)
     assert (a.begun_as, b.begun_as) == (A, B)

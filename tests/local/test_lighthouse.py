@@ -212,7 +212,7 @@ def test_a_fresh_group_alone_gets_no_quorum_until_one_that_has_the_state_is_ther
     fresh.stop()
 
 
-def test_a_manager_with_an_unknown_store_is_refused_and_one_of_a_dead_attempt_as_well(
+def test_managers_with_an_unknown_store_or_of_a_dead_attempt_are_refused(
     start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
 ) -> None:
     lighthouse = start()
@@ -272,7 +272,7 @@ def test_a_poisonous_step_is_refused_with_the_reason_and_nothing_of_it_is_kept(
     stopped([real, other])
 
 
-def test_a_second_manager_of_a_process_takes_part_when_the_first_has_ended_and_not_before(
+def test_a_second_manager_of_a_process_takes_part_once_the_first_has_ended(
     start: Callable[..., LighthouseProcess], pool: ThreadPoolExecutor
 ) -> None:
     lighthouse = start(heartbeat_timeout_ms=1000)

@@ -115,7 +115,7 @@ def manager(folder: Path, group: str) -> Iterator[Callable[[int, float], int]]:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_after_a_crash_of_all_groups_those_from_an_older_checkpoint_get_in_by_themselves(
+def test_after_a_crash_of_all_groups_from_an_older_checkpoint_get_in_by_themselves(
     restarted: bool, start: Start, tmp_path: Path
 ) -> None:
     """Managers of torchft's ask once, as they do: within the 60 s for which they wait for a quorum."""

@@ -98,7 +98,7 @@ def test_the_first_attempt_begins_and_a_later_one_goes_on_from_the_checkpoint(
     assert server.step == 10
 
 
-def test_a_worker_whose_weights_are_further_hands_them_over_until_something_was_built_on_others(
+def test_a_worker_hands_over_newer_weights_until_others_were_built_upon(
     example: Callable[[int], ModuleType],
 ) -> None:
     module = example(0)

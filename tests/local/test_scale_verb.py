@@ -19,7 +19,7 @@ def scale(run: Run, groups: int) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_run_grows_from_two_groups_to_four_and_back_and_the_first_two_never_miss_a_step(tmp_path: Path) -> None:
+def test_a_run_grows_to_four_groups_and_back_and_the_first_two_miss_no_step(tmp_path: Path) -> None:
     backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
     open_end: dict[str, object] = {"open-end": True, "step-time": 0.1}
     run = backend.start("groups.count=2", "groups.max=4", args=open_end)

@@ -24,9 +24,7 @@ def stores() -> Sequence[TCPStore]:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_it_is_due_on_all_ranks_after_the_same_step_soon_after_the_last_has_heard_of_it(
-    seed: int, stores: Sequence[TCPStore]
-) -> None:
+def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[TCPStore]) -> None:
     dice = random.Random(seed)
     heard = [[dice.randrange(1, 5) for _ in range(RANKS)]]  # the step after which each rank has heard
     heard.append([max(heard[0]) + dice.randrange(3) for _ in range(RANKS)])  # of the second time

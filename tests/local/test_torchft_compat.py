@@ -168,7 +168,7 @@ def kill_one_of_three_inside_the_allreduce(groups, patched):
 
 
 @pytest.mark.parametrize("groups", [2], indirect=True)
-def test_without_the_patch_a_kill_inside_the_allreduce_ends_every_survivor_with_an_assertion_error(groups):
+def test_without_the_patch_a_kill_inside_the_allreduce_ends_every_survivor(groups):
     kill_one_of_three_inside_the_allreduce(groups, patched=False)
     assert [groups.exit_code(name) for name in "ab"] == [1, 1]
     assert all("AssertionError" in groups.printed(name) for name in "ab")
@@ -266,7 +266,7 @@ def measure_connecting(folder, patched):
         (folder / f"seconds-{patched}").write_text(str(time.monotonic() - started))
 
 
-def test_without_the_patch_the_connect_timeout_variable_is_ignored_and_with_it_honoured(tmp_path):
+def test_the_connect_timeout_variable_is_honoured_only_with_the_patch(tmp_path):
     processes = [LOADED.Process(target=measure_connecting, args=(tmp_path, patched)) for patched in (False, True)]
     for process in processes:
         process.start()
@@ -309,7 +309,7 @@ def hang_up(folder, patched):
     os._exit(0)
 
 
-def test_without_the_patch_a_peer_waits_for_the_time_out_after_an_error_and_with_it_hears_at_once(tmp_path):
+def test_a_peer_hears_at_once_of_an_error_only_with_the_patch(tmp_path):
     processes = [LOADED.Process(target=hang_up, args=(tmp_path, patched)) for patched in (False, True)]
     for process in processes:
         process.start()
@@ -346,7 +346,7 @@ with lighthouse() as address:
 """
 
 
-def test_without_the_patch_a_host_whose_name_does_not_resolve_cannot_be_reached_and_with_it_it_can():
+def test_a_host_whose_name_does_not_resolve_is_reached_only_with_the_patch():
     code = UNKNOWN_HOST.replace("TESTS", repr(str(Path(__file__).parent)))
     python = run_python(code, FTSLURM_CLUSTER="local")
     assert "without: failed to connect to http://no-such-host.invalid" in python.stdout, python.stderr
@@ -354,7 +354,7 @@ def test_without_the_patch_a_host_whose_name_does_not_resolve_cannot_be_reached_
     assert "with: OrderedDict" in python.stdout, python.stderr
 
 
-def test_a_host_whose_name_does_not_resolve_on_a_real_cluster_is_not_called_localhost(monkeypatch):
+def test_on_a_cluster_a_host_that_does_not_resolve_is_not_called_localhost(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
     monkeypatch.delenv("FTSLURM_CLUSTER", raising=False)
     assert not torchft_patches._own_name_does_not_resolve(None)
@@ -403,7 +403,7 @@ def session(host=None):
     return run_python(code, FTSLURM_CLUSTER="local")
 
 
-def test_without_the_patch_the_end_of_a_session_looks_like_an_error_and_with_it_it_does_not():
+def test_the_end_of_a_session_looks_like_an_error_only_without_the_patch():
     python = session()
     without, _, patched = python.stderr.partition("PATCHED")
     assert "without: 1.0" in python.stdout, python.stderr
@@ -465,7 +465,7 @@ def told(reports, *keys):
     return [value for value, before in zip(values, [None, *values], strict=False) if value != before]
 
 
-def test_the_observer_sees_the_steps_a_dying_group_and_the_heal_of_the_one_that_joins_again(groups):
+def test_the_observer_sees_steps_a_dying_group_and_the_heal_of_its_successor(groups):
     for name in ("stays", "leaves"):
         groups.start(name, patched=True, steps=10_000)
     until(lambda: any(report["participants"] == 2 and report["step"] > 5 for report in groups.reports("stays")))

@@ -79,7 +79,7 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
-def test_a_truncated_checkpoint_an_unreadable_one_and_one_that_was_being_saved_are_passed_over(
+def test_truncated_unreadable_and_unfinished_checkpoints_are_skipped(
     backend: Backend,
 ) -> None:
     run = backend.start(*SETTINGS, args={"open-end": True, "step-time": 0.1})

@@ -146,7 +146,7 @@ def check_curve(killed: Run, clean: Run) -> None:
 
 
 @pytest.mark.slurm
-def test_ddp_trains_on_every_batch_once_whoever_is_killed_and_a_spare_or_a_checkpoint_makes_it_unseen(
+def test_ddp_trains_on_every_batch_once_whoever_is_killed(
     both: tuple[Backend, Backend],
 ) -> None:
     local, slurm = both  # on Slurm test_recovery.py and test_full_restart.py have plenty of what is local here
@@ -171,7 +171,7 @@ def test_ddp_trains_on_every_batch_once_whoever_is_killed_and_a_spare_or_a_check
 
 
 @pytest.mark.slurm
-def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_shard_by_shard(
+def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_by_shards(
     both: tuple[Backend, Backend],
 ) -> None:
     local, slurm = both

@@ -69,7 +69,7 @@ def test_a_group_whose_budget_is_used_up_is_given_up_and_the_others_go_on(backen
 
 
 @here
-def test_with_restart_never_and_too_few_groups_left_the_run_fails_and_says_which_setting(backend: Backend) -> None:
+def test_with_restart_never_and_too_few_groups_the_run_fails_and_names_the_setting(backend: Backend) -> None:
     script = backend.script(
         "import os, sys, time\nif os.environ['REPLICA_GROUP_ID'] == '1':\n    sys.exit(7)\ntime.sleep(600)\n"
     )
@@ -100,9 +100,7 @@ def test_a_group_that_fails_after_another_has_finished_is_not_started_again(back
     [pytest.param("slurm", "ftslurm", marks=pytest.mark.slurm), ("local", "torchft")],
     indirect=["backend"],
 )
-def test_when_every_group_is_down_at_once_the_run_fails_and_never_restarts_from_step_0(
-    backend: Backend, lighthouse: str
-) -> None:
+def test_with_every_group_down_the_run_fails_and_never_restarts_from_step_0(backend: Backend, lighthouse: str) -> None:
     run = backend.start("groups.count=2", f"lighthouse={lighthouse}", args={"steps": 500, "step-time": 0.05})
     run.until(lambda: all(len(run.steps(g)) >= 5 for g in (0, 1)), "5 steps")
     for pid in [run.pid(0), run.pid(1)]:

@@ -66,7 +66,7 @@ def until_refused(run: Run, lighthouse: list[str], group: int) -> None:
 
 
 @both
-def test_while_the_last_that_has_the_state_is_stopped_a_fresh_group_waits_and_then_heals_from_it(
+def test_a_fresh_group_waits_for_the_stopped_last_holder_and_heals_from_it(
     backend: Backend, lighthouse: list[str]
 ) -> None:
     script = backend.script(HOLDS, "toy.py")
@@ -115,7 +115,7 @@ def test_when_the_last_that_has_the_state_dies_two_fresh_groups_do_not_begin_ane
 
 
 @both
-def test_a_group_that_comes_back_when_the_other_has_finished_does_not_train_all_steps_again(
+def test_a_group_that_comes_back_after_the_end_does_not_train_all_steps_again(
     backend: Backend, lighthouse: list[str]
 ) -> None:
     script = backend.script(HOLDS, "toy.py")
@@ -140,7 +140,7 @@ exec(compile(text, path, "exec"))
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
-def test_a_group_that_was_stopped_does_not_go_on_from_where_it_was_when_the_others_are_gone(backend: Backend) -> None:
+def test_a_stopped_group_does_not_go_on_when_the_others_are_gone(backend: Backend) -> None:
     # With our Lighthouse it asks in vain until torchft.quorum_timeout_s; it comes to the same end.
     run = backend.start("groups.count=2", *STOCK, *RESTART, script=backend.script(IMPATIENT, "toy.py"), args=TRAIN)
     run.wait_for_steps(6, groups=2)

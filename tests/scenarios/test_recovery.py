@@ -138,7 +138,7 @@ def test_two_groups_killed_together_both_come_back(backend: Backend, lighthouse:
 
 
 @here
-def test_a_group_that_dies_while_it_connects_to_the_survivors_of_another_does_not_keep_them_waiting(
+def test_a_group_that_dies_while_it_connects_does_not_keep_the_survivors_waiting(
     backend: Backend,
 ) -> None:
     # The quorum without group 0 has group 2 in it, which dies before the others know its address. toy.py's process
@@ -226,7 +226,7 @@ def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(
 
 
 @each_once
-def test_a_lighthouse_whose_port_is_taken_while_it_is_away_moves_and_the_groups_follow(
+def test_a_lighthouse_whose_port_is_taken_meanwhile_moves_and_the_groups_follow(
     backend: Backend, lighthouse: list[str]
 ) -> None:
     run = backend.start("groups.count=2", "groups.min=2", *lighthouse, args=TRAIN)

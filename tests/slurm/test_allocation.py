@@ -33,7 +33,7 @@ def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slur
     assert lost not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
 
 
-def test_a_spare_node_that_was_used_up_is_asked_for_again_and_the_node_that_returns_is_used(
+def test_a_used_up_spare_node_is_asked_for_again_and_a_returning_node_is_used(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = new_cluster(nodes=3)
@@ -79,7 +79,7 @@ def test_scancel_of_the_job_leaves_a_journal_that_says_so_and_no_process(slurm: 
     assert "SIGTERM" in str(run.named("run_finished")[0]["reason"])
 
 
-def test_slurms_warning_before_the_time_limit_reaches_the_controller_and_not_the_scripts(slurm: Backend) -> None:
+def test_slurms_warning_before_the_time_limit_reaches_only_the_controller(slurm: Backend) -> None:
     text = "import signal\nsignal.signal(signal.SIGUSR2, lambda *_: print('USR2', flush=True))\n" + IDLE
     run = slurm.start("groups.count=2", "cluster.signal_s=8", script=slurm.script(text))
     run.pid(0), run.pid(1)

@@ -24,9 +24,7 @@ def crash(run: Run, units: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("mode", ["steps", "array"])
-def test_a_controller_that_is_killed_comes_back_and_adopts_the_groups_and_the_lighthouse(
-    mode: str, slurm: Backend
-) -> None:
+def test_a_killed_controller_comes_back_and_adopts_the_groups_and_the_lighthouse(mode: str, slurm: Backend) -> None:
     settings = [f"cluster.mode={mode}", "groups.count=2", "groups.workers=2", "standby.count=1"]
     run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})
     run.wait_for("step_ready", unit="standby-000")

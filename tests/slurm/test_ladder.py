@@ -177,7 +177,7 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     assert len(run.named("step_launched", group=0)) == 1
 
 
-def test_in_groups_of_two_nodes_a_dead_slurmstepd_and_a_dead_node_are_told_by_no_siblings_echo(
+def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
     new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=6)

@@ -19,7 +19,7 @@ def replaced(run: Run, job: str) -> bool:
     )
 
 
-def test_pilots_that_a_crash_of_their_nodes_has_ended_are_replaced_and_one_of_them_can_lead(
+def test_pilots_that_a_node_crash_has_ended_are_replaced_and_one_can_lead(
     new_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     cluster = new_cluster(nodes=3, cpus=1)

@@ -89,7 +89,7 @@ def test_it_trains_a_group_on_each_node_with_the_python_of_the_folder(
 
 
 @pytest.mark.slurm
-def test_settings_reach_the_script_as_they_were_written_and_win_over_those_of_the_file(
+def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
     slurm_cluster: Cluster, weird_tmp_path: Path
 ) -> None:
     (weird_tmp_path / "my train.py").write_text(LOOK)
@@ -117,7 +117,7 @@ def test_too_few_nodes_are_told_in_the_output_with_what_to_type(slurm_cluster: C
 
 
 @pytest.mark.slurm
-def test_a_secret_comes_with_the_environment_of_sbatch_or_the_job_says_that_it_does_not(
+def test_a_secret_comes_with_sbatchs_environment_or_the_job_says_it_does_not(
     slurm_cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['MY_TOKEN'][::-1])\n")

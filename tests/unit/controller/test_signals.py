@@ -25,7 +25,7 @@ def settings(**cluster: object) -> Config:
     ("signal_s", "grace_s", "left_s"),
     [(120, 10.0, 95.0), (60, 10.0, 35.0), (20, 5.0, 10.0), (10, 10.0, 0.0)],
 )
-def test_at_the_warning_the_checkpoint_is_waited_for_as_long_as_the_groups_and_the_requeue_leave(
+def test_at_the_warning_the_checkpoint_has_the_time_that_groups_and_requeue_leave(
     signal_s: int, grace_s: float, left_s: float
 ) -> None:
     config = settings(signal_s=signal_s)

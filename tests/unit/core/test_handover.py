@@ -102,7 +102,7 @@ def test_the_only_group_that_holds_the_state_does_not_move_before_it_must() -> N
     assert story.ids(act.Stop) == [A0]
 
 
-def test_the_last_that_holds_the_state_is_not_kept_by_a_checkpoint_that_does_not_come() -> None:
+def test_the_last_holder_is_not_kept_by_a_checkpoint_that_does_not_come() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(ENDS - ARRAY.stop.grace_s - SPARE_S - 1)
     assert (story.ids(act.SaveNow), story.ids(act.Stop)) == ([B0], [A0])
@@ -110,7 +110,7 @@ def test_the_last_that_holds_the_state_is_not_kept_by_a_checkpoint_that_does_not
     assert story.ids(act.Stop) == [A0, B0]
 
 
-def test_halfway_to_the_end_a_group_makes_room_for_a_successor_that_may_wait_for_its_node() -> None:
+def test_halfway_to_its_end_a_job_is_left_for_a_successor_that_may_wait_for_its_node() -> None:
     halfway = (HANDOVER + ENDS) / 2
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(HANDOVER + 1)

@@ -65,7 +65,7 @@ def test_the_next_attempt_begins_without_waiting() -> None:
     assert story.times(act.Begin, B1) == [30.2]
 
 
-def test_a_group_whose_step_ends_without_a_sign_is_evicted_before_it_is_launched_again() -> None:
+def test_a_group_whose_step_ends_without_a_sign_is_evicted_before_its_relaunch() -> None:
     assert told(*RUNNING, (30, ev.Ended(B0, None, signal=9)), since=30) == [evict(B0)]
 
 
@@ -104,7 +104,7 @@ def test_what_happened_while_it_was_away_it_is_told_as_well(meanwhile: list[Any]
     ]
 
 
-def test_a_group_that_has_finished_is_evicted_before_slurm_says_that_its_step_has_ended() -> None:
+def test_a_finished_group_is_evicted_before_slurm_says_that_its_step_has_ended() -> None:
     assert told(*RUNNING, (30, ev.TaskDone(B0, 0)), (33, ev.Ended(B0, code=0)), since=30) == [evict(B0)]
     wide = ours(groups={"workers": 2})
     started = (

@@ -76,7 +76,7 @@ def test_two_dud_starts_are_forgiven_also_after_a_long_life(how: str) -> None:
 
 
 @pytest.mark.parametrize(("until", "outcome"), [(60, None), (700, "failed")])
-def test_a_training_is_not_thrown_away_for_three_dud_starts_but_for_ten_minutes_of_them(
+def test_a_training_is_given_up_after_ten_minutes_of_dud_starts_not_after_three(
     until: int, outcome: str | None
 ) -> None:
     duds = [(32 + 2 * n, dud(StepId("lighthouse", n + 1), DUDS[2])) for n in range((until - 32) // 2)]

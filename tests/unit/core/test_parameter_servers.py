@@ -194,7 +194,7 @@ def test_a_parameter_server_of_a_group_that_is_not_to_serve_is_its_own_business(
 # --- how a run with servers ends --------------------------------------------------------------------------------------
 
 
-def test_when_the_others_have_finished_the_server_is_stopped_and_the_run_has_succeeded() -> None:
+def test_when_the_others_have_finished_the_server_is_stopped_and_the_run_succeeds() -> None:
     story = play(*SERVED, (30, finished(B0)), (50, finished(C0)), (51, ev.Ended(A0, 0)), config=served(min=2))
     assert story.times(act.Stop, A0) == [50]
     assert story.outcome() == "succeeded"

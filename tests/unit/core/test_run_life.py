@@ -85,7 +85,7 @@ WIDE = config(groups={"nodes": 2, "workers": 2})
         pytest.param([*ready(A0, "n1", "n1", "n2", "n2")[:-1], LIGHTHOUSE_UP], id="a task is there, but not ready"),
     ],
 )
-def test_a_group_is_assigned_only_when_all_its_tasks_are_ready_and_the_lighthouse_is_up(
+def test_a_group_is_assigned_once_all_tasks_are_ready_and_the_lighthouse_is_up(
     missing: list[ev.Event],
 ) -> None:
     before = play((0, granted(4)), (2, missing), config=WIDE)
@@ -200,7 +200,7 @@ def test_groups_of_a_script_that_never_steps_end_when_they_like() -> None:
     assert story.times(act.Kill, B0) == []
 
 
-def test_a_lighthouse_that_waits_for_its_restart_when_a_group_finishes_is_not_given_up() -> None:
+def test_a_lighthouse_that_awaits_its_restart_when_a_group_finishes_is_not_given_up() -> None:
     dies = ((61.5, killed(LIGHT0)), (61.8, ev.Ended(LIGHT1, 1)))
     story = play(*RUNNING, (60, finished(A0)), *dies, (70,))
     assert len(story.times(act.Launch, LIGHT2)) == 1

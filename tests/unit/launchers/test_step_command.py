@@ -225,7 +225,7 @@ def test_a_group_is_one_srun_over_all_its_nodes() -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_the_lighthouse_is_one_task_without_gpus_and_without_the_users_srun_arguments() -> None:
+def test_the_lighthouse_is_one_task_without_gpus_and_the_users_srun_arguments() -> None:
     made = config(nodes=2, workers=4, gpus=4)
     made.cluster.srun = ["--mpi=none"]
     (command,) = SrunLauncher(made, RUN).commands(LIGHTHOUSE, Path("/logs"))
@@ -323,7 +323,7 @@ def test_this_machine_has_a_name_for_every_node_the_groups_need() -> None:
 
 
 @pytest.mark.usefixtures("job")
-def test_no_value_of_job_env_is_on_a_command_line_where_everybody_on_the_node_could_read_it() -> None:
+def test_no_value_of_job_env_is_on_a_command_line() -> None:
     made = config(nodes=2, workers=2)
     commands: list[Command] = []
     for launcher in (SrunLauncher(made, RUN), LocalLauncher(made, RUN)):

@@ -17,7 +17,7 @@ def quorum(number: int, members: int = 1) -> Quorum:
     return Quorum(number, tuple(Member(f"g{i}:0", "a", f"b:{i}", 7) for i in range(members)))
 
 
-def test_where_no_file_can_be_made_it_goes_on_without_and_makes_it_when_there_is_room(tmp_path: Path) -> None:
+def test_a_registry_without_room_for_its_file_goes_on_and_makes_it_later(tmp_path: Path) -> None:
     with full_disk(tmp_path / "disk", inodes=2) as disk:  # the folder itself, and the filler
         keep = Keep(str(disk))
         assert keep.load() == Memory()

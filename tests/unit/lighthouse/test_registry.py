@@ -185,7 +185,7 @@ def test_a_step_that_nobody_can_have_reached_is_refused_and_not_remembered(absur
     assert it.memory.highest == 11
 
 
-def test_who_has_committed_asks_with_one_more_and_who_was_cut_off_or_is_new_with_fewer() -> None:
+def test_a_manager_that_committed_asks_with_one_more_and_others_with_fewer() -> None:
     it = running("abc")
     it.evict(2, 0)
     it.announce(2, 1, "host:c2")
@@ -331,7 +331,7 @@ def test_who_is_refused_does_not_keep_the_old_history_alive() -> None:
     assert it.memory.highest == 5
 
 
-def test_a_holder_that_beats_keeps_it_alive_and_one_that_comes_with_an_old_step_does_not() -> None:
+def test_a_holder_that_beats_keeps_a_lineage_alive_and_one_with_an_old_step_does_not() -> None:
     it = trained()
     it.beat("b1", 9.0)
     assert not it.forsaken(23.9, 15.0)

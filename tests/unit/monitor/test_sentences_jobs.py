@@ -108,7 +108,7 @@ def test_sixty_four_groups_that_wait_say_once_for_what_and_what_to_do() -> None:
     assert any(line.startswith("  82_10 and 53 more: QOSMaxJobsPerUserLimit - a limit of your QOS") for line in lines_)
 
 
-def test_the_table_shows_in_which_job_a_group_is_how_long_that_lasts_and_what_one_waits_for() -> None:
+def test_the_table_shows_the_job_of_a_group_its_time_left_and_what_one_waits_for() -> None:
     lines = [ex.exited(11, 1, cause="cancelled", error="Slurm cancelled the step (scancel)")]
     lines += [lost(12, "82_1", "Slurm job CANCELLED", "CANCELLED"), requested(12, 1)]
     lines += [pending(14, "83", "JobHeldUser"), waits(14, 1, "83", "Slurm job 83 (pending: JobHeldUser)")]
@@ -229,7 +229,7 @@ def test_the_end_of_a_job_that_becomes_known_later_is_shown() -> None:
     assert any(line.endswith("n2 in 82_1, 15 min left") for line in drawn(after(late), 12))
 
 
-def test_a_group_that_scale_has_cut_disappears_and_one_that_it_has_brought_in_has_not_been_restarted() -> None:
+def test_a_group_cut_by_scale_disappears_and_a_new_one_has_not_been_restarted() -> None:
     smaller = [ex.event(11, "scaled", groups=1, by=1000), ex.exited(12, 1, cause="cancelled", step=12)]
     during = after(*smaller)
     assert [g.leaves for g in during.groups] == [False, True, True]  # their numbers have no gaps

@@ -29,7 +29,7 @@ def phases(status: RunStatus) -> list[Phase]:
     return [g.phase for g in status.groups]
 
 
-def test_groups_are_pending_until_they_are_launched_and_running_once_every_worker_is_ready() -> None:
+def test_groups_are_pending_until_launched_and_running_once_every_worker_is_ready() -> None:
     assert phases(at(0)) == [Phase.PENDING] * 3
     assert [g.waiting_for for g in at(0).groups] == ["nodes"] * 3
     assert phases(at(1)) == [Phase.STARTING] * 3
@@ -331,7 +331,7 @@ def test_the_json_has_stable_keys() -> None:
     assert status["lighthouse"] == {"phase": "RUNNING", "attempt": 0, "nodes": ["n1"]}
 
 
-def test_a_group_stands_still_when_it_has_not_stepped_for_five_steps_and_five_seconds() -> None:
+def test_a_group_stands_still_without_a_step_for_five_steps_and_five_seconds() -> None:
     status = at(15.15)  # all three step five times a second; the last step was told at 15.1
     assert aged(status, ex.START + 20).groups == status.groups
     late = aged(status, ex.START + 30.1)

@@ -161,7 +161,7 @@ def test_who_has_just_taken_the_lead_is_given_the_time_to_be_heard(run: RunDir) 
     assert looks.vacant(after_s=6.0) == 2
 
 
-def test_an_alive_file_is_touched_while_something_takes_long_but_not_once_another_leads(run: RunDir) -> None:
+def test_the_alive_file_is_touched_in_long_work_but_not_once_another_leads(run: RunDir) -> None:
     leadership.take(run)
     watch = liveness.Watch()
     with liveness.kept(run.alive, 0.02, lambda: leadership.held(run, 1)):

@@ -124,7 +124,7 @@ def test_an_orphan_of_a_run_that_is_over_goes_at_once(tmp_path: Path, slurm: Pro
     assert slurm.calls() == []
 
 
-def test_between_two_jobs_it_is_said_at_once_what_is_waited_for_and_stop_is_heard_by_the_next(
+def test_between_two_jobs_status_says_what_it_waits_for_and_the_next_hears_stop(
     run: RunDir, slurm: Programs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ex.write(run, [ex.event(20, "run_requeued", reason="the time limit is near")])

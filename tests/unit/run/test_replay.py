@@ -64,7 +64,7 @@ ARRAY = [
 ]
 
 
-def test_what_ran_when_a_controller_was_lost_and_what_was_over_are_read_from_its_journal(tmp_path: Path) -> None:
+def test_a_lost_controllers_journal_tells_what_ran_and_what_was_over(tmp_path: Path) -> None:
     past, _ = read_past(ex.new_run(tmp_path, ARRAY))
     assert past is not None
     first = Place(("n0",), 0, "81_0")
@@ -120,7 +120,7 @@ def test_steps_in_the_controllers_own_job_live_as_long_as_that_does(tmp_path: Pa
     assert past.live[0].home == ""
 
 
-def test_a_group_in_the_job_beside_whose_pilot_the_controller_runs_has_a_job_of_its_own(
+def test_a_group_in_the_controllers_own_job_has_a_job_of_its_own(
     tmp_path: Path,
 ) -> None:
     began = line("run_started", job_id="85", mode="array", host="h1", requeues=0)  # a pilot that has replaced another

@@ -198,7 +198,7 @@ def test_a_file_too_long_to_be_ours_is_not_read(tmp_path: Path) -> None:
         owned_files.read_text(tmp_path / "file")
 
 
-def test_a_text_is_replaced_where_something_was_left_for_us_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_a_planted_file_is_replaced_and_nobody_else_can_read_the_text(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / f".owner.{os.getpid()}.part").symlink_to(victim)

@@ -205,7 +205,7 @@ def test_a_step_says_where_it_runs_and_how_many_tasks_it_has() -> None:
     assert line()[0] == "srun"
 
 
-def test_a_step_overlaps_and_asks_for_nothing_of_its_own_because_exact_steps_can_block_for_ever() -> None:
+def test_a_step_overlaps_and_asks_for_nothing_because_exact_steps_can_block() -> None:
     assert {"--overlap", "--mem=0", "--cpu-bind=none"} <= set(line())
     forbidden = ("--exact", "--exclusive", "-c", "--cpus-per-task", "-r", "--relative", "--export", "--gpus")
     assert not [word for word in line() if word.startswith(forbidden)]

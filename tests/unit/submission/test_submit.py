@@ -49,7 +49,7 @@ def test_the_smallest_job() -> None:
     }
 
 
-def test_nodes_and_tasks_are_not_submitits_own_or_its_job_waits_for_tasks_that_never_start() -> None:
+def test_nodes_and_tasks_are_not_submitits_or_its_job_waits_for_tasks_for_ever() -> None:
     assert not {"nodes", "ntasks_per_node", "tasks_per_node"} & set(sbatch_parameters(config(), RUN))
 
 

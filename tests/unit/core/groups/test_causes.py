@@ -74,7 +74,7 @@ def test_what_we_ended_ourselves_ends_of_that_whatever_else_is_seen(intent: Caus
     assert classify(unit(KILLED, intent=intent), launcher, 4, 50.0).cause is intent
 
 
-def test_tasks_that_all_ended_with_0_succeeded_even_if_the_launcher_stumbled_afterwards() -> None:
+def test_tasks_that_all_ended_with_0_succeeded_even_if_the_launcher_then_failed() -> None:
     assert classify(unit(done=frozenset({0, 1})), ended(1), 2, 50.0).cause is Cause.OK
     assert classify(unit(done=frozenset({0})), ended(1), 2, 50.0).cause is Cause.UNKNOWN
 

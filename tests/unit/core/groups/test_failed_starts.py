@@ -25,7 +25,7 @@ from ftslurm.core.state.model import Evidence
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_the_same_error_in_every_group_before_the_first_step_is_the_scripts_and_fails_the_run_at_once(started) -> None:
+def test_the_same_error_in_every_group_before_the_first_step_fails_the_run(started) -> None:
     error = "ModuleNotFoundError: No module named 'models'"
     story = play(*STARTED, (4, raised(A0, error, started)), (4.5, raised(B0, error, started)))
     assert story.outcome() == "failed"

@@ -135,7 +135,7 @@ def test_two_groups_that_fail_in_the_same_decision_are_both_relaunched() -> None
     assert story.outcome() is None
 
 
-def test_two_groups_whose_nodes_die_in_the_same_decision_do_not_move_to_the_same_spare_node() -> None:
+def test_two_groups_whose_nodes_die_together_do_not_move_to_one_spare_node() -> None:
     story = play(*ALL_THREE, (30, node_lost(B0, "n2"), node_lost(C0, "n3")), config=THREE)
     assert [launch.place for launch in story.all(act.Launch, since=30)] == [Place(("n4",))]
     assert story.phases() == [Phase.RUNNING, Phase.STARTING, Phase.PENDING]
@@ -178,7 +178,7 @@ def test_failures_older_than_the_window_are_forgotten() -> None:
     assert story.times(act.Launch, B2) == [131]
 
 
-def test_a_group_whose_node_is_lost_moves_to_a_spare_one_and_nothing_is_placed_there_again() -> None:
+def test_a_group_whose_node_is_lost_moves_to_a_spare_and_the_node_is_not_used_again() -> None:
     story = play(*RUNNING, (30, node_lost(B0, "n2")), (40, killed(B1)), (50,))
     assert [launch.place for launch in story.all(act.Launch, since=30)] == [Place(("n3",)), Place(("n3",))]
     assert story.state.nodes.avoid == {"n2"}
@@ -203,7 +203,7 @@ def test_a_waiting_group_gets_the_nodes_of_one_that_was_given_up() -> None:
     assert story.all(act.Launch, since=40) == [act.Launch(B1, 1, Place(("n3",)))]
 
 
-def test_the_journal_has_each_sign_once_and_a_last_line_only_where_nothing_better_was_said() -> None:
+def test_the_journal_has_each_sign_once_and_a_last_line_only_as_a_last_resort() -> None:
     printed = f"{ev.LAST_LINE}KeyError: 'lr'"
     said = [Evidence(0, None, code=1, error=words) for words in ("KeyError: 'lr'", printed, "KeyError: 'lr'")]
     signs = [*said, Evidence(1, None, code=3, error=printed), Evidence(1, None, code=3, error=printed)]

@@ -89,7 +89,7 @@ def test_before_the_run_has_nodes_a_drill_is_refused() -> None:
     assert [r["reason"] for r in play((0, asked("kill"))).records("fault_refused")] == ["no group runs"]
 
 
-def test_a_worker_that_could_not_do_it_is_believed_and_later_failures_are_not_put_down_to_it() -> None:
+def test_a_fault_that_a_worker_refused_is_not_the_cause_of_later_failures() -> None:
     story = play(
         *RUNNING, (30, asked("node", 1)), (30.1, ev.InjectRefused(B0, 0, "node", "not permitted")), (31, killed(B0))
     )

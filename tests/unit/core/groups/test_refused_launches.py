@@ -20,7 +20,7 @@ def refused(step: StepId, words: str = WORDS) -> ev.Event:
 AGAIN: tuple[Moment, ...] = ((30, killed(B0)), (31, refused(B1)), (34, refused(B1)))
 
 
-def test_a_refused_launch_is_tried_again_with_the_same_number_and_is_told_as_what_it_is() -> None:
+def test_a_refused_launch_is_tried_again_with_the_same_number_and_recorded_as_such() -> None:
     story = play(*RUNNING, *AGAIN, (37, ready(B1)), (38, store(B1)), (39, stepped(B1, 40)))
     assert story.times(act.Launch, B1) == [30, 33, 36]
     told = {"unit": "group-0001", "group": 1, "attempt": 1, "reason": WORDS, "again_s": 2.0}

@@ -165,7 +165,7 @@ def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -
 # --- nobody ever starts -----------------------------------------------------------------------------------------------
 
 
-def test_groups_that_all_fail_to_start_again_and_again_end_the_run_before_their_budgets_are_used_up() -> None:
+def test_groups_that_all_keep_failing_to_start_end_the_run_within_their_budgets() -> None:
     starts = [(t, raised(step, f"OSError: {t}", started=False)) for t, step in ((4, A0), (4.5, B0), (6, A1), (6.5, B1))]
     story = play((0, granted(3)), *starts)
     assert story.outcome() == "failed"

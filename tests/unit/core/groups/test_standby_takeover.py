@@ -176,7 +176,7 @@ def test_our_lighthouse_is_told_of_the_groups_attempt_whatever_step_it_runs_as()
 # --- when it goes wrong ----------------------------------------------------------------------------------------------
 
 
-def test_one_that_dies_before_it_is_needed_is_started_again_and_the_group_starts_cold() -> None:
+def test_a_standby_that_dies_unused_is_started_again_and_the_group_starts_cold() -> None:
     story = play(*STARTED, (25, killed(S0)), (25.5, killed(B0)), (30,), config=warm())
     assert story.all(act.Launch, since=25) == [
         act.Launch(B1, 1, Place(("n2",))),

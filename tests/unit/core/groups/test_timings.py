@@ -87,12 +87,12 @@ def test_a_failure_long_after_a_drill_is_not_put_down_to_it() -> None:
     assert story.records("group_joined", since=30)[0]["phases"]["detect"] is None
 
 
-def test_the_end_of_the_lighthouse_and_of_a_group_that_finished_have_their_phases_too() -> None:
+def test_the_ends_of_the_lighthouse_and_of_a_finished_group_have_their_phases_too() -> None:
     story = play(*RUNNING, (60, finished(B0)), (61, ev.Ended(LIGHT0, 1)), config=config())
     assert [exited["phases"] is None for exited in story.records("step_exited")] == [True, False]
 
 
-def test_a_group_that_fails_again_on_its_way_back_was_away_since_it_last_committed_a_step() -> None:
+def test_a_group_that_fails_on_its_way_back_was_away_since_its_last_committed_step() -> None:
     quick = config(restart={"backoff_s": 0.0})
     tries = (30, killed(B0)), (32, ready(B1)), (33, store(B1)), (34, killed(B1)), (36, ready(B2)), (37, store(B2))
     again = (38, ev.FirstQuorum(B2)), (40, stepped(B2, 60)), (90, killed(B2)), (91, ready(B3)), (92, stepped(B3, 99))

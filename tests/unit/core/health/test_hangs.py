@@ -150,7 +150,7 @@ def test_while_all_move_nobody_is_asked() -> None:
     assert play(*STARTED, *beats, config=settings()).all(act.Where) == []
 
 
-def test_everybody_is_asked_each_heartbeat_once_somebody_has_stood_still_for_half_the_limit() -> None:
+def test_all_are_asked_each_heartbeat_once_one_has_stood_still_for_half_the_limit() -> None:
     story = hanging(until=STOOD + 59)
     times = [time for time, action in story.done if action == act.Where(A0)]
     assert times[0] == STOOD + LIMIT / 2
@@ -172,7 +172,7 @@ def test_off_by_default() -> None:
     assert story.ids(act.Kill) == []
 
 
-def test_the_culprit_is_found_after_the_limit_dumped_and_then_killed_and_the_others_are_not_touched() -> None:
+def test_after_the_limit_only_the_culprit_is_dumped_and_then_killed() -> None:
     ends = (STOOD + 64.3, ev.Ended(C0, 137))
     story = hanging(ends, until=STOOD + 66, steps=(A0, B0, C0))
     (found,) = story.records("hang_found")
@@ -243,7 +243,7 @@ def test_a_stopped_rank_is_found_by_its_state() -> None:
     assert "stopped (SIGSTOP)" in found["reason"]
 
 
-def test_one_is_blamed_at_a_time_and_another_that_stood_still_as_well_gets_its_time_again() -> None:
+def test_one_is_blamed_at_a_time_and_another_that_stood_still_gets_its_time_again() -> None:
     beats = [(t, said(t, A0), said(t, B0, stage=COMPUTES), said(t, C0)) for t in range(22, 160, 2)]
     story = play(*STARTED, *beats, config=settings())
     first, second = story.records("hang_found")

@@ -57,7 +57,7 @@ def next_nodes(story: Story) -> tuple[str, ...]:
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ],
 )
-def test_at_the_echo_of_a_death_the_silent_node_is_looked_at_at_once_and_nothing_is_killed_yet(words: str) -> None:
+def test_at_a_lost_connection_the_silent_node_is_probed_and_nothing_is_killed_yet(words: str) -> None:
     story = at_20(error=words, until=20.5)
     assert [(time, action) for time, action in story.done if isinstance(action, act.Probe)] == [(20.1, act.Probe("n4"))]
     assert story.ids(act.Kill) == []
@@ -114,7 +114,7 @@ def test_an_error_that_is_no_echo_brings_the_step_down_at_once() -> None:
     assert verdict(story) == ("user_error", "n3")
 
 
-def test_while_slurm_does_not_answer_no_node_is_lost_and_the_verdict_comes_all_the_same() -> None:
+def test_while_slurm_does_not_answer_no_node_is_lost_and_there_is_a_verdict() -> None:
     story = at_20((22.1, ev.Ended(B0, 137)), until=31)
     assert story.times(act.Kill, B0)[0] == 21
     (exited,) = [time for time, action in story.done if getattr(action, "event", "") == "step_exited"]

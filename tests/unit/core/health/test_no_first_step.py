@@ -32,7 +32,7 @@ def told(*moments: Moment, config: Config | None = None) -> list[float]:
     return [record["seconds"] for record in play(*moments, config=config or settings()).records("no_first_step")]
 
 
-def test_people_are_told_when_all_scripts_have_run_for_long_and_again_at_every_doubling() -> None:
+def test_people_are_told_when_all_scripts_have_run_long_and_at_every_doubling() -> None:
     story = play(*EARLY, (600,), config=settings())
     first, *later = story.records("no_first_step")
     assert first["seconds"] == 60

@@ -98,7 +98,7 @@ def test_a_node_whose_first_rank_has_ended_well_may_be_silent() -> None:
     assert cause(story)[0] == "ok"
 
 
-def test_a_step_all_of_whose_ranks_have_ended_well_is_not_waited_for_longer_than_a_silent_node() -> None:
+def test_a_step_whose_ranks_all_ended_well_has_no_more_time_than_a_silent_node() -> None:
     others = [*beats({A0: 60.0, B0: 30.0}, task=1), (30, ev.TaskDone(B0, 1))]
     story = wide_b(*others, until=60.0)  # its srun waits for a node that is gone
     assert story.times(act.Kill, B0)[0] == 40
@@ -224,7 +224,7 @@ def test_a_step_that_never_said_hello_is_lost_with_its_node() -> None:
     assert story.state.nodes.avoid == {"n2"}
 
 
-def test_a_step_that_is_slow_to_say_hello_on_a_node_that_answers_has_its_start_timeout() -> None:
+def test_a_step_slow_to_say_hello_on_a_node_that_answers_has_its_start_timeout() -> None:
     answers = [(t + 0.1, ev.Looked("n2", True, (("group-0001/0", "S"),))) for t in range(5, 599, 2)]
     story = never_heard(*answers, until=598)
     assert story.ids(act.Kill) == []

@@ -54,7 +54,7 @@ def test_a_pilot_that_stays_away_is_started_again_in_its_job() -> None:
     assert len(story.all(act.StartPilot)) == 2
 
 
-def test_only_guards_on_the_first_node_of_a_job_can_tell_and_who_does_not_know_says_nothing() -> None:
+def test_only_guards_on_the_first_node_of_a_job_can_tell_whether_its_pilot_is_gone() -> None:
     story = play(*AT_WORK, (10, said(A0, 1, 10, False), said(B0, 0, 10, None)), (20, []), config=array())
     assert story.all(act.StartPilot) == []
 

@@ -95,7 +95,7 @@ def test_each_group_is_launched_in_its_job_as_soon_as_that_runs() -> None:
     assert story.records("allocation_granted")[1] == known
 
 
-def test_a_pilot_that_says_itself_that_it_runs_is_believed_and_others_are_not_gone_for_it() -> None:
+def test_a_pilot_that_says_that_it_runs_is_believed_and_others_are_not_gone() -> None:
     story = play(*ASKED_FOR, (1.0, ev.JobsSeen((pilot("90_1", "n2"),), 1.0, whole=False)), config=ARRAY)
     assert story.ids(act.Launch)[1:] == [A0]
     assert [job.name for job in story.state.job_pool.jobs if job.alive] == ["90_0", "90_1"]
@@ -110,7 +110,7 @@ def test_the_end_of_a_job_is_told_when_it_becomes_known_and_when_it_is_moved() -
 
 
 @pytest.mark.parametrize("ends", [None, 15.0])
-def test_a_job_that_slurm_preempts_is_left_also_if_it_was_not_seen_before_and_its_end_is_hidden(
+def test_a_preempted_job_is_left_even_if_not_seen_before_and_its_end_is_hidden(
     ends: float | None,
 ) -> None:
     cut = replace(pilot("90_1", "n2", ends=ends), began=1.0, preempted=True)
@@ -131,7 +131,7 @@ def test_a_job_that_slurm_preempts_is_left_also_if_it_was_not_seen_before_and_it
 # --- jobs that end ---------------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_slurm_has_requeued_is_not_asked_for_again_and_its_delay_is_cut_but_not_at_once() -> None:
+def test_a_job_that_slurm_requeued_is_not_asked_for_again_and_its_delay_is_cut_later() -> None:
     back = queued("90_1", "BeginTime")
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), back)), config=ARRAY)
     assert story.unit(B0).phase is Phase.STOPPING
@@ -160,7 +160,7 @@ def test_a_job_that_slurm_has_requeued_is_not_asked_for_again_and_its_delay_is_c
         ("COMPLETED", "unknown"),
     ],
 )
-def test_a_job_that_is_over_takes_its_group_down_for_its_reason_and_another_is_asked_for(word: str, cause: str) -> None:
+def test_a_job_that_is_over_ends_its_group_for_its_reason_and_is_asked_for_again(word: str, cause: str) -> None:
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), over("90_1", word))), config=ARRAY)
     assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]  # its srun may hang, and is not waited for
     assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
@@ -207,7 +207,7 @@ def test_while_a_job_hangs_in_its_end_slurm_is_not_asked_every_two_seconds_for_e
     assert story.state.job_pool.next_poll == 110 + ARRAY.cluster.poll_s
 
 
-def test_a_lost_node_brings_a_fresh_job_that_does_not_get_it_and_the_old_one_is_given_back() -> None:
+def test_a_lost_node_brings_a_job_that_excludes_it_and_the_old_job_is_given_back() -> None:
     gone = node_lost(B0, "n2")
     excluded = play(*AT_WORK, (12, gone), config=ARRAY)
     assert requests(excluded) == [FIRST, act.RequestJobs(0, 1, ("n2",))]
@@ -227,7 +227,7 @@ PREEMPTED = ev.JobLeaving("90_1", Cause.PREEMPTED, "Slurm sent SIGTERM to it")
 BOTH = (pilot("90_0", "n1"), pilot("90_1", "n2"))
 
 
-def test_a_preempted_pilot_is_left_politely_and_requeued_once_unless_slurm_does_that_itself() -> None:
+def test_a_preempted_pilot_is_left_and_requeued_once_unless_slurm_does_so_itself() -> None:
     story = play(*AT_WORK, (12, PREEMPTED), config=ARRAY)
     assert story.ids(act.Stop) == [B0]
     story.turn(13, [ev.Ended(B0, code=143), seen(12.9, *BOTH)])
@@ -363,7 +363,7 @@ def test_when_the_run_ends_no_job_is_asked_for_and_those_there_are_known() -> No
     assert left_at_the_end(story.state) == ("90_0", "90_1")
 
 
-def test_tasks_of_an_array_that_was_submitted_by_hand_are_never_replaced_only_requeued() -> None:
+def test_tasks_of_an_array_submitted_by_hand_are_only_requeued_never_replaced() -> None:
     by_hand = array_config(cluster={"pilots": "90"})
     story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"))), config=by_hand)
     story.wait(1000)
@@ -509,7 +509,7 @@ def test_a_spare_is_asked_for_once_and_given_back_when_the_lost_node_returns() -
     assert len(requests(story)) == 1
 
 
-def test_the_next_lost_group_goes_to_the_spare_that_was_asked_for_again_and_that_is_replaced_too() -> None:
+def test_the_next_lost_group_takes_the_new_spare_which_is_replaced_too() -> None:
     given = (31, ev.Submitted(0, ("95",))), (34, seen(33.9, pilot("95", "n2")))
     story = spares((30, TAKEN_OUT), *given, until=40)
     assert story.records("node_restored")[-1]["node"] == "n2"
@@ -524,7 +524,7 @@ def test_no_spare_is_asked_for_that_nobody_wanted(cluster: dict[str, object]) ->
     assert requests(spares((30, TAKEN_OUT), until=1000, **cluster)) == []
 
 
-def test_a_lost_node_of_a_wide_group_is_a_job_of_its_width_and_the_sibling_that_is_left_counts() -> None:
+def test_a_wide_group_that_lost_a_node_gets_a_job_of_its_width() -> None:
     up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), (5, stepped(A0, 1))]
     settings = config(cluster={"kind": "slurm", "spare_nodes": 2}, groups={"nodes": 2})
     out = ev.NodesLeft(("n1", "n2", "n3", "n5", "n6"))
@@ -540,7 +540,7 @@ def test_cluster_replace_false_asks_for_none() -> None:
     assert story.records("group_waits")[-1]["reason"] == "a free node: n2 left out"
 
 
-def test_a_step_that_others_have_ended_makes_slurm_be_asked_at_once_and_its_job_is_not_used_meanwhile() -> None:
+def test_a_step_ended_by_others_makes_slurm_be_asked_and_its_job_is_not_used() -> None:
     story = play(*AT_WORK, config=ARRAY)
     before = len(asked_at(story))
     story.turn(11, [ev.Ended(B0, code=1, launcher_failed=True)])
@@ -554,7 +554,7 @@ def test_a_step_that_others_have_ended_makes_slurm_be_asked_at_once_and_its_job_
     assert A1 not in story.ids(act.Launch)
 
 
-def test_a_standby_has_a_job_of_its_own_also_on_a_node_of_a_group_and_never_sits_beside_one() -> None:
+def test_a_standby_has_its_own_job_and_never_sits_beside_a_group() -> None:
     settings = array_config(standby={"count": 1})
     story = play((0, NO_NODES), (0.1, ev.JobsSeen((), asked=0.0)), config=settings)
     assert story.all(act.RequestJobs) == [act.RequestJobs(0, 3)]
@@ -574,7 +574,7 @@ def test_a_job_that_is_first_seen_running_is_granted_and_has_a_beginning_and_an_
     assert (one.began, one.ends) == (5, 1000.0)
 
 
-def test_a_job_that_was_requeued_and_runs_again_on_its_node_between_two_looks_is_granted_anew() -> None:
+def test_a_job_requeued_to_its_node_between_two_looks_is_granted_anew() -> None:
     first, second = (replace(pilot("90_0", "n1", ends=1000.0), began=began) for began in (4.0, 60.0))
     story = play((0, NO_NODES), (5, seen(4.9, first)), (70, seen(69.9, second)), config=ARRAY)
     assert len(story.records("allocation_granted")) == 2
@@ -588,9 +588,7 @@ def test_a_job_that_was_requeued_and_runs_again_on_its_node_between_two_looks_is
         (over("90_1", "FAILED"), True),
     ],
 )
-def test_without_enough_tasks_of_an_array_submitted_by_hand_the_run_ends_and_does_not_wait_for_ever(
-    other: Job, ends: bool
-) -> None:
+def test_a_run_ends_without_enough_tasks_of_an_array_submitted_by_hand(other: Job, ends: bool) -> None:
     by_hand = array_config(cluster={"pilots": "90"}, groups={"min": 2})
     story = play((0, NO_NODES), (0.1, seen(0.0, pilot("90_0", "n1"), other)), config=by_hand)
     for time in (3, 20):

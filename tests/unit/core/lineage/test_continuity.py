@@ -45,7 +45,7 @@ def test_who_begins_while_another_holds_the_state_heals_and_must_come_out_above_
     ]  # A may be one step short
 
 
-def test_who_begins_when_the_others_have_just_finished_has_to_heal_too_and_will_not_be_let_step() -> None:
+def test_a_group_that_begins_when_the_others_have_finished_must_heal_and_cannot_step() -> None:
     # It would begin with nothing to fall below, and could load a checkpoint and train the last steps a second time.
     done = ((30, killed(B0)), (31, ready(B1)), (32, ev.TaskDone(A0, 0), ev.Ended(A0, 0)), (32.1, store(B1)))
     story = play(*RUNNING, (25, stepped(A0, 40)), *done)
@@ -67,7 +67,7 @@ def test_at_the_first_start_there_is_nothing_to_heal_from_and_nothing_to_fall_be
 
 
 @pytest.mark.parametrize(("first", "killed_for_it"), [(39, True), (38, True), (1, True), (40, False), (90, False)])
-def test_a_first_step_that_is_no_higher_than_what_it_should_have_healed_to_is_a_new_history(
+def test_a_first_step_not_above_the_state_it_should_have_healed_to_is_a_new_history(
     first: int, killed_for_it: bool
 ) -> None:
     # `committed` is 1: also one that has loaded an old checkpoint, and trains on alone from there, is caught.
@@ -175,7 +175,7 @@ def test_the_groups_begin_together_although_one_had_failed_before() -> None:
     assert story.ids(act.Begin) == [first, second]
 
 
-def test_a_node_that_was_lost_is_looked_at_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
+def test_a_lost_node_is_probed_before_it_is_used_and_a_bad_one_is_the_last_choice() -> None:
     lost, bad = LeftOut("n1", 9990.0), LeftOut("n2", 9990.0, group=0)
     story = requeued(left_out=(lost, bad))
     assert story.all(act.Probe) == [act.Probe("n1", None)]
@@ -185,7 +185,7 @@ def test_a_node_that_was_lost_is_looked_at_before_it_is_used_and_a_bad_one_is_th
     assert [launch.place.nodes for launch in story.all(act.Launch)[1:]] == [("n2",), ("n1",)]
 
 
-def test_a_run_without_a_spare_node_waits_until_it_is_known_whether_its_lost_node_is_back() -> None:
+def test_a_run_without_a_spare_node_waits_to_know_whether_its_lost_node_is_back() -> None:
     tight = config(lighthouse={"kind": "ftslurm"}, groups={"min": 2}, cluster={"replace": False})
     before = Past((("group-0000", 0), ("group-0001", 0)), 17, left_out=(LeftOut("n2", 9990.0),))
     two = ev.Granted(Allocation("1", ("n1", "n2")), CHECKPOINT, before)

@@ -137,7 +137,7 @@ def test_a_stop_command_is_stronger_than_the_roll_over() -> None:
     assert end(waits) == end(leaves) == ("stopped", "stopped by ann")
 
 
-def test_a_signal_while_it_goes_down_stops_it_unless_slurm_says_that_the_job_starts_again() -> None:
+def test_a_signal_while_a_run_ends_stops_it_unless_slurm_starts_the_job_again() -> None:
     told = (*RUNNING, (30, ENDS), (31, saved(12)), (31.1, ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)))
     cancelled = play(*told, (31.3, down(12)), (32, ev.Explained()))
     assert end(cancelled)[0] == "stopped"
@@ -152,7 +152,7 @@ def test_without_a_warning_the_end_of_the_time_limit_itself_is_enough() -> None:
     assert end(story) == ("requeued", "the time limit is over; the run goes on from the checkpoint of step 10")
 
 
-def test_what_srun_says_of_it_comes_first_and_no_group_is_started_in_a_job_that_is_over() -> None:
+def test_sruns_reason_comes_first_and_no_group_is_started_in_a_job_that_is_over() -> None:
     told = ev.StopAsked("the time limit is over", "srun", Cause.TIME_LIMIT, GOES_ON)
     over = ev.TaskFailed(A0, Evidence(None, "n1", cause=Cause.TIME_LIMIT, error="Slurm cancelled the step"))
     term = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)

@@ -144,7 +144,7 @@ def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() 
     assert story.outcome() is None
 
 
-def test_when_too_few_groups_have_a_node_left_the_run_fails_and_names_the_spare_nodes() -> None:
+def test_with_too_few_groups_that_have_a_node_the_run_fails_and_names_spare_nodes() -> None:
     def lose_nodes(minimum: int):
         first = (30, ev.TaskFailed(B0, Evidence(None, "n2", node_lost=True)), ev.Ended(B0, 137))
         spare = (40, ev.TaskFailed(B1, Evidence(None, "n3", node_lost=True)), ev.Ended(B1, 137))

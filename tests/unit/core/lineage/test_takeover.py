@@ -177,7 +177,7 @@ def test_codes_of_the_way_to_a_step_are_no_codes_of_a_script() -> None:
     assert cast(Evidence, read_attach(Evidence(0, "n1", code=ExitCode.DETACHED))).signal == 9
 
 
-def test_what_one_task_of_several_tells_of_the_scripts_end_counts_though_the_others_are_silent() -> None:
+def test_one_tasks_report_of_the_scripts_end_counts_though_the_others_are_silent() -> None:
     wide, settings = past(live(A0, hosts=2), live(B0, hosts=2)), array(groups={"workers": 2})
     story = play((10, opening(wide)), (11, ALL), (11.5, word(A0), word(A0, 1)), config=settings)
     failed = ev.TaskFailed(B0, Evidence(1, None, code=1, error="ValueError: nine"))
@@ -242,7 +242,7 @@ def test_what_slurm_is_asked_of_a_node_is_not_waited_for_long() -> None:
     assert story.records("step_exited")[0]["cause"] == "preempted"
 
 
-def test_a_job_that_is_requeued_before_its_step_has_answered_may_have_lost_its_node_too() -> None:
+def test_a_job_requeued_before_its_step_has_answered_may_have_lost_its_node_too() -> None:
     requeued = jobs("81_1", state="PENDING")
     story = play((10, opening(past(live(B0)))), (11, jobs("81_1")), (12, requeued, ev.Ended(B0, 1)), config=array())
     story.turn(12.2, [ev.NodeFate("n2", down=True)])
@@ -280,7 +280,7 @@ def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
     assert [len(unit.exits) for unit in story.state.groups] == [1, 1]
 
 
-def test_what_runs_in_the_job_of_a_controller_that_has_crashed_is_adopted_with_the_lighthouse() -> None:
+def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthouse() -> None:
     steps = config(lighthouse={"kind": "ftslurm"})
     steps.cluster.kind = "slurm"
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, "7.0", home="7.0")

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.text import Text
 
 from ftslurm.monitor.sentences import describe
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.table import render
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
 from ftslurm.run.journal_filter import Skim

@@ -9,7 +9,8 @@ from ftslurm.cli import answers
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config.schema import Config
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, last_event

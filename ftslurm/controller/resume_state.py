@@ -15,7 +15,8 @@ from contextlib import suppress
 from ftslurm.controller.stored_values import pack, unpack
 from ftslurm.core.state.past import Past
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import Event, JournalReader, integer
 from ftslurm.run.journal_filter import Skim

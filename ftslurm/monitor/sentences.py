@@ -1,261 +1,416 @@
-"""What does a person read about an event? One line, or nothing."""
+"""What people read about a run: one line for an event, and the words of the table and the summary.
+
+`describe` gives the line for an event. The functions after it word parts of the status for the table and the summary.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
+
+from typing_extensions import assert_never
 
 from ftslurm.core.state.model import Phase
-from ftslurm.core.state.unit_names import LIGHTHOUSE
-from ftslurm.monitor import sentences_jobs
-from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_groups import GroupStatus
-from ftslurm.monitor.status_standbys import is_standby
-from ftslurm.monitor.verdict import ORDERLY, mishap, verdict
+from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
+from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
+from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
-from ftslurm.run.first_step_report import sentence
-from ftslurm.run.journal import Event, integer, names, number, text
+from ftslurm.run.journal import Event, number
+from ftslurm.run.journal_lines import read
+
+# The controller's job may take the place of a group's.
+TOO = "the controller's job counts too (cluster.controller_sbatch, cluster.controller=here)"
+# How Slurm's reason begins -> what to do about it; {job} is the job's name. Whoever waits for their turn needs no hint.
+HINTS = {
+    "JobHeldUser": "it is held: scontrol release {job}",
+    "JobHeldAdmin": "an administrator holds it: ask them",
+    "JobHoldMaxRequeue": "it was requeued too often: scontrol release {job}",
+    "launch failed requeued held": "Slurm could not start it and holds it: scontrol release {job}",
+    "ReqNodeNotAvail": "the nodes it may use are down, drained or reserved (sinfo -R); before a maintenance a shorter "
+    "cluster.time may fit",
+    "Reservation": "its reservation has not begun: cluster.reservation",
+    "QOS": "a limit of your QOS is reached: fewer groups (ftslurm scale), or another cluster.qos or cluster.partition; "
+    f"{TOO}",
+    "Assoc": f"a limit of your account is reached: fewer groups (ftslurm scale), or another cluster.account; {TOO}",
+    "MaxJobsPerAccount": f"a limit of your account is reached: fewer groups (ftslurm scale), another account; {TOO}",
+    "PartitionTimeLimit": "the partition allows no such time limit: a shorter cluster.time",
+    "PartitionNodeLimit": "the partition gives no job so many nodes: a smaller groups.nodes",
+    "PartitionDown": "the partition is down: choose another cluster.partition, or wait",
+    "PartitionInactive": "the partition is closed: choose another cluster.partition, or wait",
+    "BadConstraints": "no node has what it asks for: cluster.constraint, groups.gpus, groups.mem",
+    "NodeDown": "a node it needs is down (sinfo -R)",
+    "InvalidAccount": "Slurm does not know the account: cluster.account",
+    "InvalidQOS": "Slurm does not know the QOS: cluster.qos",
+    "Licenses": "it waits for licences",
+}
 
 
 def describe(event: Event, status: RunStatus) -> str | None:
-    """The line for one event, where `status` already contains it; None for those the live table shows well enough."""
-    match event.get("event"):
-        case "run_started":
-            return _started(event)
-        case "allocation_granted" if "pool" not in event:  # the controller's own
-            return f"allocation {event.get('allocation')}: {few(names(event, 'nodes'), 8)}"
-        case "pilot_restarted":
-            return f"job {event.get('allocation')}: another pilot is started on {event.get('node')}{_because(event)}"
-        case str(name) if name.startswith("allocation_"):
-            return sentences_jobs.describe(event, status)
-        case "scaled" | "scale_refused":
-            return sentences_jobs.scaled(event)
-        case "step_launched":
-            return _launched(event, status)
-        case "step_ready" if event.get("unit") == LIGHTHOUSE:
-            return f"the Lighthouse is up after {seconds(number(event, 'seconds'))}"
-        case "step_ready" if is_standby(event):
-            nodes = next((u.nodes for u in status.standbys if u.name == event.get("unit")), ())
-            return f"{event['unit']} is warm on {few(nodes)} after {seconds(number(event, 'seconds'))}"
-        case "step_adopted":
-            step = integer(event, "step")
-            return f"{event.get('unit')} runs on under this controller" + ("" if step is None else f", at step {step}")
-        case "controller_left":
-            return f"this controller makes way{_because(event)}"
-        case "group_joined":
-            return _joined(event, status)
-        case "serving" | "session_opened":
-            return _works(event, status)
-        case "step_exited":
-            return _exited(event, status)
-        case "launch_refused":
-            who, again_s = (
-                _unit(event) if event.get("group") is None else _named(event, status),
-                number(event, "again_s"),
-            )
-            again = f", which is tried again in {seconds(again_s)}" if again_s is not None else ""
-            return f"{who}: Slurm refuses the launch{again}{_because(event)}"
-        case "restart_scheduled":
-            wait = (number(event, "due") or 0.0) - (number(event, "time") or 0.0)
-            if wait < 1:
-                return None  # the launch follows at once and says it
-            return f"{_named(event, status)}: attempt {event.get('attempt')} will start in {seconds(wait)} (backoff)"
-        case "group_waits" if sentences_jobs.tells(status):
+    """Return the line for an event, where `status` already contains it; None if the table shows it well enough."""
+    record = read(event)
+    if isinstance(record, records.RunEvent):
+        return _of_run(record, status)
+    if isinstance(record, records.ClusterEvent):
+        return _of_cluster(record, status)
+    if isinstance(record, records.StepEvent):
+        return _of_step(record, status, number(event, "time") or 0.0)
+    if isinstance(record, records.TrainingEvent):
+        return _of_training(record, status)
+    match record:
+        case records.FaultInjected():
+            at = f" at step {record.step}" if record.step is not None and record.group is not None else ""
+            return f"drill: {fault(record)}{at}"
+        case records.FaultRefused():
+            return f"drill refused, {fault(record)}{_because(record.reason)}"
+        case records.UnknownEvent():
             return None
-        case "group_waits":
-            return f"{_named(event, status)} waits for {text(event, 'reason') or 'a node'}"
-        case "group_given_up":
-            return f"{_named(event, status)} is given up{_because(event)}"
-        case "node_excluded":
-            return f"node {event.get('node')} is left out{_because(event)}"
-        case "node_restored":
-            return f"node {event.get('node')} is used again{_because(event)}"
-        case "node_silent":
-            return f"nothing is heard of node {event.get('node')} for {seconds(number(event, 'seconds'))}: looking"
-        case "hang_found":
-            return _hang(event)
-        case "warning":
-            return f"warning: {text(event, 'text')}"
-        case "controller_error":
-            return mishap(event)
-        case "no_first_step":
-            return f"warning: {sentence(event)}"
-        case "fault_injected":
-            step = integer(event, "step")
-            of_group = step is not None and event.get("group") is not None
-            return f"drill: {fault(event)}" + (f" at step {step}" if of_group else "")
-        case "fault_refused":
-            return f"drill refused, {fault(event)}{_because(event)}"
-        case "quorum_refused":
-            return f"the Lighthouse waits{_because(event)}"
-        case "checkpoint_restored":
-            return f"group {event.get('group')} resumes from the checkpoint of step {event.get('step')}"
-        case "checkpoint_failed":
-            why = text(event, "error") or "unknown"
-            return f"the checkpoint of step {event.get('step')} could not be saved, the training goes on: {why}"
-        case "full_restart":
-            return _full_restart(event)
-        case "command" if (text(event, "what") or "").startswith("inject"):
-            return None  # what comes of it is told
-        case "command":
-            return f"{event.get('what')}: {text(event, 'reason') or event.get('by')}"
-        case "run_requeued":
-            step = integer(event, "steps")
-            return f"the run stops at step {status.step if step is None else step}{_because(event)}"
-        case "roll_over":
-            most = seconds(number(event, "seconds"))
-            return f"a checkpoint is saved, within {most}, and then the job is started again{_because(event)}"
-        case "run_finished":
+        case _:
+            assert_never(record)
+
+
+def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
+    match record:
+        case records.RunStarted():
+            return _run_started(record)
+        case records.ControllerLeft():
+            return f"this controller makes way{_because(record.reason)}"
+        case records.ControllerError():
+            return controller_error(record)
+        case records.Warned():
+            return f"warning: {record.text}"
+        case records.Command():  # for a fault, what comes of it has a line of its own
+            return None if record.what.startswith("inject") else f"{record.what}: {record.reason or record.by}"
+        case records.Scaled():
+            return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
+        case records.ScaleRefused():
+            return f"scale to {record.groups} refused: {record.reason}"
+        case records.RollOver():
+            most = seconds(record.seconds)
+            return f"a checkpoint is saved, within {most}, and then the job is started again{_because(record.reason)}"
+        case records.RunRequeued():
+            step = status.step if record.steps is None else record.steps
+            return f"the run stops at step {step}{_because(record.reason)}"
+        case records.RunFinished():
             counts = f"{plural(status.step, 'step')}, {plural(status.restarts, 'restart')}"
-            return f"the run {ended(status.outcome)} ({counts}){_because(event)}"
-    return None
+            return f"the run {ended(status.outcome)} ({counts}){_because(record.reason)}"
+        case _:
+            assert_never(record)
 
 
-def _started(event: Event) -> str:
-    groups, workers = integer(event, "groups"), integer(event, "workers")
-    said = [plural(groups, "group") if groups is not None else "groups unknown"]
-    if workers is not None:
-        said[0] += f" of {plural(workers, 'worker')}"
-    if event.get("cluster") == "local":
-        said.append("on this machine")
-    elif event.get("job_id") is not None:
-        said.append(f"Slurm job {event['job_id']}")
-    crashed = text(event, "after")
-    how = "goes on" if crashed or (integer(event, "leader") or 0) > 1 else "starts"
-    return f"run {text(event, 'run_id') or ''} {how}: {', '.join(said)}" + (f" ({crashed})" if crashed else "")
+def _run_started(record: records.RunStarted) -> str:
+    what = plural(record.groups, "group") if record.groups else "groups unknown"
+    if record.workers is not None:
+        what += f" of {plural(record.workers, 'worker')}"
+    if record.cluster == "local":
+        what += ", on this machine"
+    elif record.job_id is not None:
+        what += f", Slurm job {record.job_id}"
+    how = "goes on" if record.after or (record.leader or 0) > 1 else "starts"
+    return f"run {record.run_id} {how}: {what}" + (f" ({record.after})" if record.after else "")
 
 
-def _launched(event: Event, status: RunStatus) -> str | None:
-    attempt, nodes = integer(event, "attempt") or 0, few(names(event, "nodes"))
-    group = _group(event, status)
-    if is_standby(event):
-        return None  # told when it is warm
+# --- Slurm jobs and nodes --------------------------------------------------------------------------------------------
+
+
+def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
+    match record:
+        case records.NodeSilent():
+            return f"nothing is heard of node {record.node} for {seconds(record.seconds)}: looking"
+        case records.NodeExcluded():
+            return f"node {record.node} is left out{_because(record.reason)}"
+        case records.NodeRestored():
+            return f"node {record.node} is used again{_because(record.reason)}"
+        case records.NodeShunned():
+            return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
+        case records.NodeUnshunned():
+            return f"node {record.node} is no longer drained{_because(record.reason)}"
+        case records.PilotRestarted():
+            what = f"another pilot is started on {record.node}"
+            return f"job {record.allocation}: {what}{_because(record.reason)}"
+        case records.AllocationGranted(pool=None):  # the controller's own
+            return f"allocation {record.allocation}: {few(record.nodes, 8)}"
+        case records.AllocationRefused():
+            return f"sbatch refuses jobs for {groups_of(record.pool)}: {record.reason}"
+        case records.AllocationRequested():
+            return _requested(record, status)
+        case _:
+            return _of_job(record, status)
+
+
+def _of_job(
+    record: records.AllocationPending
+    | records.AllocationGranted
+    | records.AllocationEnds
+    | records.AllocationLeaving
+    | records.AllocationLost
+    | records.AllocationRequeued,
+    status: RunStatus,
+) -> str | None:
+    """A run of 64 groups has 64 jobs, whose states change together: the first of a kind has a line, others do not."""
+    name = record.allocation
+    match record:
+        case records.AllocationPending():
+            alike = [job for job in status.jobs.waiting if job.reason == record.reason]
+            return f"job {name} waits in the queue: {_why_it_waits(alike[0])}" if len(alike) == 1 else None
+        case records.AllocationGranted():
+            late = status.first_step is not None and all(g.attempt is not None for g in status.groups)
+            return f"job {name} has {', '.join(record.nodes)}{_until(status.jobs.named(name))}" if late else None
+        case records.AllocationEnds():
+            return None
+        case records.AllocationLeaving():
+            return f"job {name} is about to end, its group leaves it: {record.reason}"
+        case records.AllocationRequeued():
+            cause = (record.reason or "").replace("_", " ")
+            return f"job {name} is put back into the queue: its group has left it ({cause})"
+        case records.AllocationLost():
+            needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
+            if record.state is None and not needed:
+                return None  # cancelled: its group has finished, left the run, or is elsewhere
+            what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
+            return f"job {name} is {what}: {record.reason}"
+        case _:
+            assert_never(record)
+
+
+def _requested(record: records.AllocationRequested, status: RunStatus) -> str | None:
+    if record.pool in status.jobs.refused:
+        return None  # sbatch has refused the same before; it gets a line when it is accepted
+    what = "a job is" if record.count == 1 else f"{record.count} jobs are"
+    more = " ..." if len(record.exclude) > 3 else ""
+    without = f", not on {', '.join(record.exclude[:3])}{more}" if record.exclude else ""
+    whom = f" ({groups_of(record.pool)})" if record.pool else ""
+    return f"{what} asked for{whom}{without}"
+
+
+def groups_of(pool: int) -> str:
+    """Say which groups the jobs of a pool are for."""
+    return "groups" if pool == 0 else f"groups of cluster.ranges[{pool - 1}]"
+
+
+def hint(reason: str | None, job: str) -> str | None:
+    """Say what can be done about a job that waits for this reason; None: nothing, its turn will come."""
+    words = (reason or "").replace("_", " ").lower()
+    found = next((HINTS[key] for key in HINTS if words.startswith(key.lower())), None)
+    return found and found.format(job=job)
+
+
+def _why_it_waits(job: JobStatus) -> str:
+    hinted = hint(job.reason, job.name)
+    return (job.reason or "Slurm gives no reason") + (f" ({hinted})" if hinted else "")
+
+
+def _until(job: JobStatus | None) -> str:
+    if job is None or not job.ends or job.left(time.time()) is None:
+        return ""
+    return f", until {time.strftime('%a %H:%M', time.localtime(job.ends))}"
+
+
+# --- Slurm steps -----------------------------------------------------------------------------------------------------
+
+
+def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | None:
+    match record:
+        case records.StepLaunched():
+            return _launched(record, status)
+        case records.LaunchRefused():
+            who = _unit(record.unit) if record.group is None else _named(record.group, status)
+            again = f", which is tried again in {seconds(record.again_s)}" if record.again_s is not None else ""
+            return f"{who}: Slurm refuses the launch{again}{_because(record.reason)}"
+        case records.StepReady():
+            return _ready(record, status)
+        case records.StepAdopted():
+            at = "" if record.step is None else f", at step {record.step}"
+            return f"{record.unit} runs on under this controller{at}"
+        case records.StepExited():
+            return _exited(record, status)
+        case records.RestartScheduled():
+            wait = record.due - now
+            if wait < 1:
+                return None  # the line of the launch follows at once
+            return f"{_named(record.group, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
+        case records.GroupWaits():
+            if status.mode == "array" or status.jobs.asked:
+                return None  # the lines about jobs say what groups wait for
+            return f"{_named(record.group, status)} waits for {record.reason or 'a node'}"
+        case records.GroupGivenUp():
+            return f"{_named(record.group, status)} is given up{_because(record.reason)}"
+        case records.StandbyGivenUp():
+            return f"{record.unit} is given up{_because(record.reason)}"
+        case _:
+            assert_never(record)
+
+
+def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
+    group, attempt, nodes = _group(record.group, status), record.attempt, few(record.nodes)
+    if _is_standby(record.unit):
+        return None  # it has a line when it is warm
     if attempt > 0 and (group is None or group.restarts > 0):
-        what = called(group) if group else _unit(event)
-        down = number(event, "down_s")
-        ended_ = "ended" if group and group.last_cause in ORDERLY else "failed"
-        after = "" if down is None else f", {seconds(down)} after attempt {attempt - 1} {ended_}"
-        if text(event, "standby"):
+        what = called(group) if group else _unit(record.unit)
+        how = "ended" if group and group.last_cause in ORDERLY else "failed"
+        after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
+        if record.standby:
             return f"{what} goes on as attempt {attempt} on {nodes} with the warm standby{after}"
-        where = f"on {nodes}" if names(event, "nodes") else "beside the controller"
+        where = f"on {nodes}" if record.nodes else "beside the controller"
         return f"{what} relaunched as attempt {attempt} {where}{after}"
     if group is None or status.first_step is not None or any(g.attempt is None for g in status.groups):
-        return None  # told once, when all are; of one that comes later its first step is news
+        return None  # one line when all are launched; a group that comes later has one at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
     count = len(status.groups)
     return f"{'the group' if count == 1 else f'all {count} groups'} launched on {everywhere}"
 
 
-def _full_restart(event: Event) -> str:
-    step, lost = integer(event, "checkpoint_step"), integer(event, "step")
-    source = f"the checkpoint of step {step}" if step is not None else text(event, "checkpoint") or "a checkpoint"
-    back = 0 if step is None or lost is None else lost - step  # from the last that was heard; it may have been further
-    cost = f", {plural(back, 'step')} back or a little more" if back > 0 else ""
-    return f"full restart from {source}{cost}{_because(event)}"
+def _ready(record: records.StepReady, status: RunStatus) -> str | None:
+    if record.unit == LIGHTHOUSE:
+        return f"the Lighthouse is up after {seconds(record.seconds)}"
+    if _is_standby(record.unit):
+        nodes = next((unit.nodes for unit in status.standbys if unit.name == record.unit), ())
+        return f"{record.unit} is warm on {few(nodes)} after {seconds(record.seconds)}"
+    return None
 
 
-def _works(event: Event, status: RunStatus) -> str | None:
-    """A parameter server is up, or a group has its first session: told when it comes late."""
-    if "seconds" not in event:
-        return None  # a further session of a group that had one
-    serves = event.get("event") == "serving"
-    what = f"serves at {text(event, 'url')}" if serves else "has a session with a server"
-    away, since_launch = number(event, "recovery_s"), number(event, "seconds")
-    if away is not None:
-        return f"{_named(event, status)} is back: it {what}, {seconds(away)} after it died"
-    return f"{_named(event, status)} {what}, {seconds(since_launch)} after its launch"
-
-
-def called(group: GroupStatus) -> str:
-    """A group as people read of it: group 3, or group 0 (server) in a run of groups that differ."""
-    return f"group {group.group}" + (f" ({group.role})" if group.role else "")
-
-
-def _named(event: Event, status: RunStatus) -> str:
-    group = _group(event, status)
-    return called(group) if group is not None else f"group {event.get('group')}"
-
-
-def _joined(event: Event, status: RunStatus) -> str | None:
-    group, step = event.get("group"), integer(event, "step")
-    group_ = _group(event, status)
-    size = integer(event, "participants")
-    quorum = f" ({plural(size, 'group')} in the quorum)" if size is not None else ""
-    if integer(event, "attempt") and (group_ is None or group_.restarts > 0):
-        away, since_launch = number(event, "recovery_s"), number(event, "seconds")
-        if away is not None:
-            left = group_ is not None and group_.last_cause in ORDERLY
-            took = f" {seconds(away)} after it {'left' if left else 'died'}"
-        else:
-            took = f" {seconds(since_launch)} after its launch" if since_launch is not None else ""
-        return f"group {group} is back: first step {step} committed{took}"
-    if sum(g.joined or g.restarts > 0 for g in status.groups) == 1:
-        since_launch = number(event, "seconds")
-        after = f", {seconds(since_launch)} after the launch" if since_launch is not None else ""
-        return f"training: step {step} committed{after}{quorum}"
-    # The others were in the same first quorum; one that comes later is news.
-    return None if step == status.first_step else f"group {group} has joined at step {step}{quorum}"
-
-
-def _exited(event: Event, status: RunStatus) -> str | None:
-    group, attempt, cause = _group(event, status), event.get("attempt"), event.get("cause")
-    what = called(group) if group else _unit(event)
-    at = f" at step {group.step}" if group and group.joined and group.step is not None else ""
-    number_, step = integer(event, "group"), integer(event, "step")
-    if group is None and number_ is not None and cause != "ok":  # it is not one of the run's any more
-        return f"group {number_} has left the run" + ("" if step is None else f" (at step {step})")
+def _exited(record: records.StepExited, status: RunStatus) -> str | None:
+    group, cause = _group(record.group, status), record.cause
+    what = called(group) if group else _unit(record.unit)
+    at = f"at step {group.step}" if group and group.joined and group.step is not None else ""
+    if group is None and record.group is not None and cause != "ok":  # `ftslurm scale` has taken it out of the run
+        return f"group {record.group} has left the run" + ("" if record.step is None else f" (at step {record.step})")
     if group is None and cause in ("ok", "cancelled"):
-        return None  # the Lighthouse goes when the groups have gone
+        return None  # the Lighthouse ends after the groups
     if cause == "ok":
         return f"{what} has finished"
     if cause in ORDERLY:
-        left = None if group is None else sentences_jobs.parted(group, str(cause), text(event, "error"), status)
-        return f"{what} {left or ORDERLY[str(cause)]}{at and f' ({at.strip()})'}"
-    log = text(event, "log")
-    if is_standby(event):
-        return f"{what} died: {verdict(event)}" + (f" - log: {short_log(log)}" if log else "")
-    before = "" if at or not group or status.lighthouse is None else " before its first step"
-    return f"{what} attempt {attempt} died{at}{before}: {verdict(event)}" + (f" - log: {short_log(log)}" if log else "")
+        left = None if group is None else _left_because(group, cause, record.error, status)
+        return f"{what} {left or ORDERLY[cause]}" + (f" ({at})" if at else "")
+    log = f" - log: {short_log(record.log)}" if record.log else ""
+    if _is_standby(record.unit):
+        return f"{what} died: {verdict(record)}{log}"
+    where = f" {at}" if at else " before its first step" if group and status.lighthouse is not None else ""
+    return f"{what} attempt {record.attempt} died{where}: {verdict(record)}{log}"
 
 
-def fault(event: Event) -> str:
-    """What a drill did, or was to do: "SIGSTOP of rank 0 of group 1"."""
-    kind, group, rank, node = text(event, "kind") or "?", event.get("group"), event.get("rank"), text(event, "node")
-    whom = "" if group is None else f"group {group}" if rank is None else f"rank {rank} of group {group}"
+def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
+    """Say how a group has left without having failed; None: the run ended it."""
+    job = status.jobs.named(group.job)
+    where = f"job {group.job}" if group.job is not None else "its job"
+    if group.leaves:
+        return "has left the run"
+    if cause == "preempted" and (job is not None or error is not None):
+        return f"has left {where}: preempted" if error is None else f"was preempted: {error}"
+    if cause == "time_limit" and job is not None:
+        return f"has left {where}: its time limit is near"
+    if cause == "cancelled" and error is not None:
+        return f"was ended from outside: {error}"
+    return None
+
+
+# --- the training ----------------------------------------------------------------------------------------------------
+
+
+def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None:
+    match record:
+        case records.Progress() | records.CheckpointSaved():
+            return None  # the table shows them
+        case records.GroupJoined():
+            return _joined(record, status)
+        case records.Serving():
+            return _at_work(record, f"serves at {record.url}", status)
+        case records.SessionOpened():
+            return _at_work(record, "has a session with a server", status)
+        case records.NoFirstStep():
+            return f"warning: {no_first_step(record)}"
+        case records.HangFound():
+            at = f" at step {record.step}" if record.step is not None else ""
+            doing = f", {Stage(record.stage).doing}" if record.stage in tuple(Stage) else ""
+            long = f", for {seconds(record.silent_s)}" if record.silent_s is not None else ""
+            return f"group {record.group} hangs{at}{doing}{long}{_because(record.reason)}"
+        case records.QuorumRefused():
+            return f"the Lighthouse waits{_because(record.reason)}"
+        case records.CheckpointFailed():
+            error = record.error or "unknown"
+            return f"the checkpoint of step {record.step} could not be saved, the training goes on: {error}"
+        case records.CheckpointRestored():
+            return f"group {record.group} resumes from the checkpoint of step {record.step}"
+        case records.FullRestart():
+            return _full_restart(record)
+        case _:
+            assert_never(record)
+
+
+def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
+    group, step, size = _group(record.group, status), record.step, record.participants
+    quorum = f" ({plural(size, 'group')} in the quorum)" if size is not None else ""
+    if record.attempt and (group is None or group.restarts > 0):
+        took = ""
+        if record.recovery_s is not None:
+            how = "left" if group is not None and group.last_cause in ORDERLY else "died"
+            took = f" {seconds(record.recovery_s)} after it {how}"
+        elif record.seconds is not None:
+            took = f" {seconds(record.seconds)} after its launch"
+        return f"group {record.group} is back: first step {step} committed{took}"
+    if len(list(islice((g for g in status.groups if g.joined or g.restarts > 0), 2))) == 1:
+        after = f", {seconds(record.seconds)} after the launch" if record.seconds is not None else ""
+        return f"training: step {step} committed{after}{quorum}"
+    # The others of the first quorum have no line; one that comes later does.
+    return None if step == status.first_step else f"group {record.group} has joined at step {step}{quorum}"
+
+
+def _at_work(record: records.Serving | records.SessionOpened, what: str, status: RunStatus) -> str | None:
+    """Say that a group of a run with parameter servers does its work; None: it did before."""
+    if record.seconds is None:
+        return None
+    if record.recovery_s is not None:
+        return f"{_named(record.group, status)} is back: it {what}, {seconds(record.recovery_s)} after it died"
+    return f"{_named(record.group, status)} {what}, {seconds(record.seconds)} after its launch"
+
+
+def _full_restart(record: records.FullRestart) -> str:
+    step, reached = record.checkpoint_step, record.step
+    source = f"the checkpoint of step {step}" if step is not None else record.checkpoint or "a checkpoint"
+    back = 0 if step is None or reached is None else reached - step  # it may have been further than was reported
+    cost = f", {plural(back, 'step')} back or a little more" if back > 0 else ""
+    return f"full restart from {source}{cost}{_because(record.reason)}"
+
+
+def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
+    """Say what a drill did, or was to do: "SIGSTOP of rank 0 of group 1"."""
+    kind, group = drill.kind or "?", drill.group
+    whom = "" if group is None else f"group {group}" if drill.rank is None else f"rank {drill.rank} of group {group}"
     if kind == "lighthouse":
         return "the Lighthouse killed"
     if kind == "node":
-        return f"the node {node or ''}".rstrip() + (f" lost, with {whom}" if whom else " lost")
+        return f"the node {drill.node or ''}".rstrip() + (f" lost, with {whom}" if whom else " lost")
     if kind == "cancel":
         return "scancel of the step" + (f" of group {group}" if group is not None else "")
-    said = {
+    what = {
         "kill": "SIGKILL",
         "term": "SIGTERM",
         "stop": "SIGSTOP",
         "exit": "an exit",
         "oom": "an out-of-memory end",
         "hang": "a hang",
-    }
-    return said.get(kind, kind) + (f" of {whom}" if whom else "")
+    }.get(kind, kind)
+    return what + (f" of {whom}" if whom else "")
 
 
-def _hang(event: Event) -> str:
-    """What stands still, where, and for how long."""
-    step, stage, silent = integer(event, "step"), integer(event, "stage"), number(event, "silent_s")
-    at = f" at step {step}" if step is not None else ""
-    doing = f", {Stage(stage).doing}" if stage in tuple(Stage) else ""
-    long = f", for {seconds(silent)}" if silent is not None else ""
-    return f"group {event.get('group')} hangs{at}{doing}{long}{_because(event)}"
+# --- parts of the status ---------------------------------------------------------------------------------------------
+
+
+def called(group: GroupStatus) -> str:
+    """Return a group's name for people: group 3, or group 0 (server) in a run of groups that differ."""
+    return f"group {group.group}" + (f" ({group.role})" if group.role else "")
 
 
 def standbys(status: RunStatus) -> str | None:
-    """How the warm standbys are: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
-    said = []
+    """Say how the warm standbys are: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
+    parts = []
     for word, phases in _STANDBY_WORDS:
         units = [unit for unit in status.standbys if unit.phase in phases]
         if units:
             nodes = tuple(dict.fromkeys(node for unit in units for node in unit.nodes))
-            said.append(f"{len(units)} {word}" + (f" on {few(nodes)}" if nodes else ""))
-    return f"standbys: {', '.join(said)}" if said else None
+            parts.append(f"{len(units)} {word}" + (f" on {few(nodes)}" if nodes else ""))
+    return f"standbys: {', '.join(parts)}" if parts else None
 
 
 _STANDBY_WORDS = (
@@ -267,13 +422,14 @@ _STANDBY_WORDS = (
 
 
 def checkpoint(status: RunStatus) -> str | None:
-    """What a full restart would go back to: "newest checkpoint: step 100"; None: nothing is known of any."""
+    """Say to which step a full restart would go back: "newest checkpoint: step 100"; None: no checkpoint is known."""
     return None if status.checkpoint is None else f"newest checkpoint: step {status.checkpoint}"
 
 
 def left_out(status: RunStatus) -> str | None:
-    """The nodes that get no group for now: "left out: n2, n5"; None: there are none."""
-    return f"left out: {few(status.excluded_nodes, 8)}" if status.excluded_nodes else None
+    """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
+    kinds = (("left out", status.excluded_nodes), ("drained", status.draining_nodes))
+    return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
 
 
 def rate(steps_per_s: float) -> str:
@@ -282,7 +438,7 @@ def rate(steps_per_s: float) -> str:
 
 
 def phases(took: Mapping[str, float | None]) -> str:
-    """Where the time of a recovery went: "detect 0.03 s, end 0.04, wait 0.00, start 0.2"."""
+    """Say where the time of a recovery went: "detect 0.03 s, end 0.04, wait 0.00, start 0.2"."""
     known = [(name, took[name]) for name in took if took[name] is not None]
     return ", ".join(f"{name} {_brief(value)}{'' if n else ' s'}" for n, (name, value) in enumerate(known))
 
@@ -302,17 +458,62 @@ def short_log(path: str) -> str:
     return "logs/" + path.rpartition("/logs/")[2]
 
 
-def _group(event: Event, status: RunStatus) -> GroupStatus | None:
-    group = integer(event, "group")
-    return status.groups[group] if group is not None and 0 <= group < len(status.groups) else None
+def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
+    """Say in which job a group is and how long that lasts; of a group that waits: for which job, and why."""
+    job, waits = status.jobs.named(group.job), group.phase is Phase.PENDING
+    if job is None or waits == bool(job.nodes):
+        return None
+    if waits:
+        return f"job {job.name}: {job.reason or 'in the queue'}"
+    left = job.left(now)
+    return f"in {job.name}" + ("" if left is None else f", {_time_left(left)} left")
 
 
-def _unit(event: Event) -> str:
-    return "the Lighthouse" if event.get("unit") == LIGHTHOUSE else str(event.get("unit"))
+def _time_left(seconds: float) -> str:
+    if seconds < 120:
+        return f"{max(0, round(seconds))} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h" if minutes < 2880 else f"{minutes // 1440} d"
 
 
-def _because(event: Event) -> str:
-    reason = text(event, "reason")
+def job_lines(status: RunStatus, now: float) -> list[str]:
+    """Return the lines below the table: how many jobs there are, when the first one ends, why others wait."""
+    jobs = status.jobs
+    if not jobs.there and not jobs.refused:
+        return []
+    limits = [(left, job.name) for job in jobs.running if (left := job.left(now)) is not None]
+    first, name = min(limits, key=lambda limit: limit[0], default=(None, ""))
+    ends = "" if first is None else f", the first ends in {_time_left(first)} ({name})"
+    lines = [f"jobs: {len(jobs.running)} running{ends}, {len(jobs.waiting)} waiting"]
+    reasons: dict[str, list[JobStatus]] = {}
+    for job in jobs.waiting:
+        reasons.setdefault(job.reason or "in the queue", []).append(job)
+    for reason, alike in reasons.items():
+        more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+        hinted = hint(reason, alike[0].name)
+        lines.append(f"  {alike[0].name}{more}: {reason}" + (f" - {hinted}" if hinted else ""))
+    lines += [f"  sbatch refuses jobs for {groups_of(pool)}: {why}" for pool, why in jobs.refused.items()]
+    return lines
+
+
+def _group(number_: int | None, status: RunStatus) -> GroupStatus | None:
+    return status.groups[number_] if number_ is not None and number_ < len(status.groups) else None
+
+
+def _named(number_: int, status: RunStatus) -> str:
+    group = _group(number_, status)
+    return called(group) if group is not None else f"group {number_}"
+
+
+def _unit(name: str) -> str:
+    return "the Lighthouse" if name == LIGHTHOUSE else name
+
+
+def _is_standby(unit: str) -> bool:
+    return unit.startswith(STANDBY)
+
+
+def _because(reason: str | None) -> str:
     return f": {reason}" if reason else ""
 
 

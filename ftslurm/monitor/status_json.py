@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.monitor.standstill import aged
-from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status import RunStatus, aged
 
 
 def to_json(status: RunStatus, now: float) -> dict[str, object]:
@@ -45,6 +44,7 @@ def to_json(status: RunStatus, now: float) -> dict[str, object]:
         "restarts": status.restarts,
         "longest_gap_s": _rounded(status.longest_gap[0] if status.longest_gap else None),
         "excluded_nodes": list(status.excluded_nodes),
+        "draining_nodes": list(status.draining_nodes),
         "warnings": list(status.cautions),
         "checkpoint": status.checkpoint,
         "lighthouse": status.lighthouse

@@ -1,4 +1,4 @@
-"""What is left to say when following ends, or when somebody asks: what the run cost, and what failed of what."""
+"""The summary of a run: how it ended, what it cost, what failed and why, where the logs are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from rich.text import Text
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_groups import PHASES, GroupStatus, Recovery
+from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus
 from ftslurm.run.directory import RunDir
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
@@ -27,7 +26,7 @@ def outcome_style(status: RunStatus) -> str:
 
 
 def summary(status: RunStatus, run: RunDir) -> RenderableType:
-    """What is left to say when following ends: how it ended, what it cost, and where to look."""
+    """Return the summary of a run, as it is printed when following ends."""
     head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), outcome_style(status)))
     if status.reason:
         head.append(f": {status.reason}")
@@ -54,6 +53,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits of a live group (group {group})")
     if status.excluded_nodes:
         facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
+    if status.draining_nodes:
+        facts.add_row("drained nodes", sentences.few(status.draining_nodes, 8))
     for g in status.groups:
         if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
             log = f" - log: {sentences.short_log(g.last_log)}" if g.last_log else ""

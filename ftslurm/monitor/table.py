@@ -1,4 +1,4 @@
-"""How does a person follow a run? A live table on a terminal, plain lines anywhere else."""
+"""Follow a run: a live table of the groups on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from rich.table import Table
 from rich.text import Text
 
 from ftslurm.core.state.model import Phase
-from ftslurm.monitor import sentences, sentences_jobs
-from ftslurm.monitor.standstill import aged
-from ftslurm.monitor.status import RunStatus, fold
-from ftslurm.monitor.status_groups import GroupStatus, LighthouseStatus
+from ftslurm.monitor import sentences
+from ftslurm.monitor.status import GroupStatus, LighthouseStatus, RunStatus, aged
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.summary import outcome_style
+from ftslurm.protocol import records
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader, number
 from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import beneath, readable, visible
 
 _STYLES = {
@@ -38,38 +39,39 @@ _STYLES = {
     Phase.SUCCEEDED: "blue",
     Phase.FAILED: "bold red",
 }
-_EVENTS = {
-    "step_exited": "red",
-    "group_given_up": "bold red",
-    "node_excluded": "red",
-    "node_silent": "yellow",
-    "hang_found": "red",
-    "warning": "bold yellow",
-    "no_first_step": "bold yellow",
-    "group_waits": "yellow",
-    "allocation_lost": "yellow",
-    "allocation_refused": "bold yellow",
-    "allocation_pending": "yellow",
-    "allocation_leaving": "yellow",
-    "allocation_requeued": "yellow",
-    "pilot_restarted": "yellow",
-    "scaled": "magenta",
-    "scale_refused": "magenta",
-    "fault_injected": "magenta",
-    "fault_refused": "magenta",
-    "restart_scheduled": "yellow",
-    "launch_refused": "yellow",
-    "roll_over": "yellow",
-    "run_requeued": "yellow",
-    "step_launched": "yellow",
-    "group_joined": "green",
+_LINE_STYLES: dict[type[records.JournalRecord], str] = {
+    records.StepExited: "red",
+    records.GroupGivenUp: "bold red",
+    records.NodeExcluded: "red",
+    records.NodeSilent: "yellow",
+    records.NodeShunned: "yellow",
+    records.HangFound: "red",
+    records.Warned: "bold yellow",
+    records.NoFirstStep: "bold yellow",
+    records.GroupWaits: "yellow",
+    records.AllocationLost: "yellow",
+    records.AllocationRefused: "bold yellow",
+    records.AllocationPending: "yellow",
+    records.AllocationLeaving: "yellow",
+    records.AllocationRequeued: "yellow",
+    records.PilotRestarted: "yellow",
+    records.Scaled: "magenta",
+    records.ScaleRefused: "magenta",
+    records.FaultInjected: "magenta",
+    records.FaultRefused: "magenta",
+    records.RestartScheduled: "yellow",
+    records.LaunchRefused: "yellow",
+    records.RollOver: "yellow",
+    records.RunRequeued: "yellow",
+    records.StepLaunched: "yellow",
+    records.GroupJoined: "green",
 }
-NOTE_S = 5.0  # how often it is asked what is the matter
-_FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line the cursor is on, and one to breathe
+NOTE_S = 5.0  # how often `note` is asked for
+_FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line of the cursor, one spare
 
 
 def console() -> Console:
-    """stdout. What is no terminal is as wide as its longest line: one line of ours stays one line there."""
+    """Return stdout. If it is no terminal, it is so wide that no line is wrapped."""
     out = beneath(sys.stdout)
     here = _Console(file=out, markup=False, emoji=False)
     return here if here.is_terminal else _Console(file=out, markup=False, emoji=False, width=1000)
@@ -77,30 +79,35 @@ def console() -> Console:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """All that is drawn, with what would steer the terminal written out, unless it is rich's own."""
+        """Draw, with control characters made visible, except rich's own."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else piece._replace(text=visible(piece.text, lines=True))
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # rich would end the program with 1 and no word
+        raise BrokenPipeError  # rich would exit with 1, without a message
 
 
 class Lines:
     """Prints events as they happen, one line each: for the output file of a job."""
 
     def __init__(self, out: Console) -> None:
-        self.status = RunStatus()
+        self._folding = StatusFold()
         self._screen = _Lines(out, every_s=60.0)
 
+    @property
+    def status(self) -> RunStatus:
+        """How the run stands after the events so far."""
+        return self._folding.status
+
     def know(self, status: RunStatus) -> None:
-        """Go on from how the run stands: another controller has shown what was before."""
-        self.status = status
+        """Go on from this status: another controller has shown the events before."""
+        self._folding = StatusFold(status)
 
     def tell(self, event: Event) -> None:
         """Show one event."""
         event = readable(event)
-        self.status = fold(self.status, event)
-        line = self._screen.line(event, self.status)
+        self._folding.apply(event)
+        line = self._screen.line(event, self._folding)
         if line is not None:
             self._screen.show([(event, line)], self.status)
 
@@ -117,82 +124,86 @@ def follow(
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> RunStatus:
-    """Show the run until it has finished or `until()` is true, and return how it stands then.
+    """Show the run until it has finished or `until()` is true.
 
     Args:
         console: a terminal gets the live table, anything else plain lines.
-        until: asked once a round; say true when nobody writes the journal any more (the controller died).
-        poll_s: how often the journal is looked at; reading nothing new costs one open.
-        plain_every_s: without a terminal, at most one line about the progress in this time.
-        note: asked every few seconds; what it says is shown with the run.
-        history: of the lines written before we came, show only this many (default: all).
+        until: called once a round; true when no controller writes the journal any more.
+        poll_s: time between two reads of the journal.
+        plain_every_s: without a terminal, the least time between two lines about the progress.
+        note: called every NOTE_S seconds; returns what is wrong with the run, which is shown with it.
+        history: how many lines about earlier events are shown (default: all).
+
+    Returns:
+        The status at the end.
 
     Raises:
-        KeyboardInterrupt: passed on; the terminal is as it was.
+        KeyboardInterrupt: passed on, after the terminal has been restored.
     """
     reader = JournalReader(run.events)
-    status = RunStatus(run_id=visible(run.root.name))
-    look, told = 0.0, None  # at the note
+    folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
+    noted, current_note = 0.0, None
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
         while True:
-            last = until()  # asked before reading: what was written until then is still shown
+            last = until()  # called before reading: what was written until then is still shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
             for event in map(readable, reader.iter_new() if history is None else Skim().read(reader)):
-                status = fold(status, event)
-                line = screen.line(event, status)
+                folding.apply(event)
+                line = screen.line(event, folding)
                 if line is not None:
                     lines.append((event, line))
                 history = None  # for the first lines only
-            if clock() - look >= NOTE_S:
-                look, told = clock(), note()
-            screen.show(lines, status, told)
-            if last or status.outcome != "running":
-                return status
+            if clock() - noted >= NOTE_S:
+                noted, current_note = clock(), note()
+            screen.show(lines, folding.status, current_note)
+            if last or folding.status.outcome != "running":
+                return folding.status
             sleep(poll_s)
 
 
 class _Screen(AbstractContextManager["_Screen"]):
     """Where the followed run is shown."""
 
-    def line(self, event: Event, status: RunStatus) -> str | None:
-        """What to print for an event, where `status` is how the run stood just after it."""
-        return sentences.describe(event, status)
+    def line(self, event: Event, folding: StatusFold) -> str | None:
+        """Return the line for an event, which `folding` has taken in; None: it has none."""
+        return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
 
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        """Print the new lines, and show how the run stands now; `note` says what is the matter with it."""
+        """Print the new lines and show the status; `note` says what is wrong with the run."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         return None
 
 
 class _Lines(_Screen):
-    """For a file or a pipe: every event, and now and then where the training is."""
+    """For a file or a pipe: a line for each event, and every `every_s` seconds one about the progress."""
 
     def __init__(self, console: Console, every_s: float) -> None:
         self._console = console
         self._every_s = every_s
-        self._told: float | None = None  # the time of the last line about progress
+        self._last: float | None = None  # the time of the last line about the progress
         self._noted = False
 
-    def line(self, event: Event, status: RunStatus) -> str | None:
-        if event.get("event") == "full_restart":
-            self._told = None
-        if event.get("event") != "progress":
-            return super().line(event, status)
+    def line(self, event: Event, folding: StatusFold) -> str | None:
+        if event.get("event") == records.FullRestart.event:
+            self._last = None
+        if event.get("event") != records.Progress.event:
+            return super().line(event, folding)
         now = number(event, "time") or 0.0
-        if self._told is None:
-            self._told = now  # not yet: the groups tell of their first step one after another
-        if now - self._told < self._every_s:
+        if self._last is None:
+            self._last = now  # no line yet: the groups report their first steps one after another
+        if now - self._last < self._every_s:
             return None
-        self._told = now
+        self._last = now
+        status = folding.status
         rate = f", {sentences.rate(status.steps_per_s)} steps/s" if status.steps_per_s else ""
         return f"step {sentences.of_total(status.step, status)}, {sentences.plural(status.at_work, 'group')}{rate}"
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
-            # Never wrapped: one event is one line for whoever greps.
+            # Never wrapped, so that grep finds whole lines.
             self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
         if note is not None and not self._noted and status.outcome == "running":
             self._console.print(Text(note), soft_wrap=True, highlight=False)
@@ -205,9 +216,9 @@ class _Table(_Screen):
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
         self._clock = clock
-        # No thread of rich's own: we redraw when we have looked, and the clock in the title moves with it.
+        # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._drawn: object = None  # what the picture on the screen was made of
+        self._drawn: object = None  # what the table on the screen was drawn from
 
     def __enter__(self) -> _Table:
         self._live.start()
@@ -218,7 +229,9 @@ class _Table(_Screen):
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
-            style = "blue" if event.get("cause") == "ok" else _EVENTS.get(str(event.get("event")), "")
+            record = read(event)
+            ok = isinstance(record, records.StepExited) and record.cause == "ok"
+            style = "blue" if ok else _LINE_STYLES.get(type(record), "")
             # The terminal wraps, not rich: so a path can be copied in one piece.
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
@@ -245,7 +258,7 @@ def render(
     parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
     room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
     notes = (sentences.standbys(status), sentences.left_out(status), sentences.checkpoint(status))
-    extra = [*(line for line in notes if line), *sentences_jobs.lines(status, now)] if running else []
+    extra = [*(line for line in notes if line), *sentences.job_lines(status, now)] if running else []
     parts += [_bar(status, width), Text(), _groups(status, now, width, room - len(extra))]
     if running and status.lighthouse is not None:
         parts += [Text(), _lighthouse(status, status.lighthouse)]
@@ -354,7 +367,7 @@ def _rest(groups: Sequence[GroupStatus], status: RunStatus) -> Text:
 
 def _place(group: GroupStatus, status: RunStatus, now: float, room: int) -> Text:
     """Where the group is, and what is the matter if it does not step."""
-    job = sentences_jobs.table_note(group, status, now) if status.outcome == "running" else None
+    job = sentences.table_note(group, status, now) if status.outcome == "running" else None
     if job is not None and group.phase is Phase.PENDING:
         return Text(job, "yellow")
     text = Text(sentences.few(group.nodes, 2) if group.nodes else "")

@@ -641,7 +641,7 @@ class UnknownEvent(JournalRecord):
     """A line of another version, or one without its key fields. Never written."""
 
 
-JournalEvent = (
+RunEvent = (
     RunStarted
     | ControllerLeft
     | ControllerError
@@ -652,7 +652,9 @@ JournalEvent = (
     | RunRequeued
     | RunFinished
     | Warned
-    | AllocationRequested
+)
+ClusterEvent = (
+    AllocationRequested
     | AllocationRefused
     | AllocationPending
     | AllocationGranted
@@ -666,7 +668,9 @@ JournalEvent = (
     | NodeRestored
     | NodeShunned
     | NodeUnshunned
-    | StepLaunched
+)
+StepEvent = (
+    StepLaunched
     | LaunchRefused
     | StepReady
     | StepAdopted
@@ -675,7 +679,9 @@ JournalEvent = (
     | GroupWaits
     | GroupGivenUp
     | StandbyGivenUp
-    | GroupJoined
+)
+TrainingEvent = (
+    GroupJoined
     | Progress
     | Serving
     | SessionOpened
@@ -686,8 +692,7 @@ JournalEvent = (
     | CheckpointFailed
     | CheckpointRestored
     | FullRestart
-    | FaultInjected
-    | FaultRefused
-    | UnknownEvent
 )
+DrillEvent = FaultInjected | FaultRefused
+JournalEvent = RunEvent | ClusterEvent | StepEvent | TrainingEvent | DrillEvent | UnknownEvent
 EVENTS: tuple[type[JournalRecord], ...] = tuple(JournalRecord.__subclasses__())[:-1]  # without UnknownEvent

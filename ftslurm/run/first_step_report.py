@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.core.state.unit_names import group_unit
-from ftslurm.protocol.stages import Stage
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, integer, number, text
 from ftslurm.security.terminal import visible
 
 TAIL = 16_384  # bytes of a log that are looked at
 LONGEST = 120  # characters of a line that are told
-GROUPS_TOLD = 3  # in the line that people read; the journal has more
 _ERROR = re.compile(r"\b[\w.]*(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(]|$)")
 
 
@@ -47,20 +44,3 @@ def _tail(log: Path) -> str:
         finally:
             os.close(file)
     return ""
-
-
-def sentence(event: Event) -> str:
-    """What people read of a `no_first_step`."""
-    told = event.get("groups")
-    groups = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    each = [_group(one) for one in groups[:GROUPS_TOLD]]
-    if len(groups) > GROUPS_TOLD:
-        each.append(f"and {len(groups) - GROUPS_TOLD} more: see the logs")
-    after = f"{number(event, 'seconds') or 0:.0f} s after all scripts had begun"
-    return f"no step has been committed {after}: {text(event, 'reason') or 'unknown'}" + "".join(f"; {w}" for w in each)
-
-
-def _group(one: Event) -> str:
-    at, last = integer(one, "stage"), text(one, "last")
-    doing = f"is {Stage(at).doing}" if at in tuple(Stage) else "has not asked for a quorum"
-    return f"group {one.get('group')} {doing}" + (f', its last line: "{last}"' if last else "")

@@ -1,4 +1,8 @@
-"""What there is when a controller begins, or when a step has ended: a checkpoint, an earlier controller's work."""
+"""What earlier controllers of a run have left: their state, read from the journal, and the newest checkpoint.
+
+`read_past` folds the journal into a Past, from which the core goes on. A controller that takes over uses `Reading`
+through controller/resume_state.py, so that it need not read the journal from its start.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,12 @@ from ftslurm.core.state.model import Cause, Exit, Job, Phase, Place, Saved, Step
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol import records
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.run.journal import Event, JournalReader, integer, names, text
-from ftslurm.run.journal import number as decimal
+from ftslurm.run.journal import Event, JournalReader, number
 from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 from ftslurm.security.names import is_step
 
@@ -26,7 +31,7 @@ OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves t
 
 
 def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
-    """What the script could resume from: the newest complete checkpoint, else what is there instead."""
+    """Return the newest complete checkpoint; else why what is in checkpoint.dir cannot be used; None: it is empty."""
     folder = Path(config.checkpoint.dir or run.checkpoints)
     found = layout.newest(folder)
     if found is not None:
@@ -38,9 +43,13 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
 
 
 def claim(config: Config, run: RunDir) -> str | None:
-    """Take checkpoint.dir for this run; why it cannot be had: two live runs would take each other's checkpoints.
+    """Take checkpoint.dir for this run. Two live runs would use each other's checkpoints.
 
-    Our `alive` has just been touched: that of the other run is compared with it, by the clock of their file server.
+    The age of the other run's `alive` is measured against ours, which has just been touched: both have the time of
+    the file server.
+
+    Returns:
+        None if it is ours; else why not.
     """
     if config.checkpoint.dir is None:
         return None
@@ -54,16 +63,19 @@ def claim(config: Config, run: RunDir) -> str | None:
                 f"checkpoint.dir={folder} is in use by {other.root.name}, which is running: name another folder, or "
                 f"stop that run with: ftslurm stop {other.root}"
             )
-    with suppress(OSError):  # who saves there will say what is wrong with it
+    with suppress(OSError):  # saving a checkpoint there reports what is wrong
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(folder / OWNER, str(run.root))
     return None
 
 
 def read_past(run: RunDir) -> tuple[Past | None, str | None]:
-    """What an earlier controller of this run had come to, and the outcome if it had come to its end.
+    """Return the state in which earlier controllers have left this run, and its outcome if it is over.
 
     The run's step goes back at a full restart.
+
+    Raises:
+        EnvironmentProblem: there is a journal, and it cannot be read.
     """
     found = Reading()
     for event in Skim().read(JournalReader(run.events)):
@@ -72,13 +84,13 @@ def read_past(run: RunDir) -> tuple[Past | None, str | None]:
 
 
 def home(job: object, requeues: object) -> str:
-    """One life of a Slurm job: its id, and how often it had been requeued; empty: not known."""
+    """Return the name of one start of a Slurm job: its id and how often it was requeued; empty if not known."""
     return f"{job}.{requeues}" if job is not None and requeues is not None else ""
 
 
 @dataclass
 class Reading:
-    """The journal so far."""
+    """The journal so far, as much of it as the next controller needs."""
 
     began: bool = False
     outcome: str | None = None
@@ -100,6 +112,7 @@ class Reading:
     away: dict[str, float | None] = field(default_factory=dict)  # unit -> as in Marks
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
+    shunned: set[str] = field(default_factory=set)
     leaving: dict[str, Job] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
 
@@ -119,6 +132,7 @@ class Reading:
             planned=self.planned,
             exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
             left_out=tuple(self.left_out.values()),
+            shunned=tuple(sorted(self.shunned)),
             leaving=tuple(self.leaving.values()),
             scheduled=tuple(self.scheduled.values()),
             home=self.home,
@@ -126,126 +140,144 @@ class Reading:
         )
 
     def fold(self, event: Event) -> None:
-        unit, number, attempt = text(event, "unit"), integer(event, "step"), integer(event, "attempt")
-        match event.get("event"):
-            case "run_started":
-                self.began, self.outcome = True, None
-                self.own = text(event, "job_id") if text(event, "mode") != "array" else None
-                self.home, self.host = home(event.get("job_id"), event.get("requeues")), text(event, "host") or ""
-                self.moving = set(self.attempts) - self.scheduled.keys()
-                self.count = integer(event, "groups") or 0
-            case "step_launched" if unit is not None and attempt is not None:
-                self._launched(event, unit, attempt)
-            case "step_ready" | "step_adopted" if unit in self.live:
-                self._is_up(event, self.live[unit])
-                self.moving.discard(unit)
-            case "step_exited" if unit is not None:
-                if unit != LIGHTHOUSE and attempt is not None:
-                    self.exits.setdefault(unit, []).append(_exit(event, attempt, self.live.get(unit)))
-                self.noticed[unit], self.away[unit] = decimal(event, "noticed"), decimal(event, "away_since")
-                if event.get("with_job") is not True:
-                    self.moving.discard(unit)  # its next launch answers that
-                self.live.pop(unit, None)
-                if text(event, "cause") == "ok" and integer(event, "group") is not None:
-                    self.over[unit] = Phase.SUCCEEDED.value
-            case "launch_refused" if unit is not None and attempt is not None:
-                self._refused(event, unit, attempt)
-            case "group_joined" if (group := integer(event, "group")) is not None and group_unit(group) in self.live:
-                joined = decimal(event, "time") or 0.0
-                self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=joined)
-            case "restart_scheduled" if (group := integer(event, "group")) is not None:
-                name, due = group_unit(group), decimal(event, "due") or 0.0
-                why, noticed, away = text(event, "reason") or "start", self.noticed.get(name), self.away.get(name)
-                self.scheduled[name] = Scheduled(name, due, why, noticed, away)
-            case "group_given_up" if (group := integer(event, "group")) is not None:
-                self.scheduled.pop(group_unit(group), None)
-                self.over[group_unit(group)] = Phase.FAILED.value
-            case "standby_given_up" if unit is not None:
-                self.over[unit] = Phase.FAILED.value
-            case "full_restart":
-                self.resuming = integer(event, "checkpoint_step") or 0
-            case "progress" if number is not None and integer(event, "committed"):
-                self.step, self.resuming = number if self.resuming is not None else max(self.step, number), None
-            case "checkpoint_saved":
-                self.saved = True
-                if number is not None and self.resuming is None:
-                    self.step = max(self.step, number)
-            case "fault_injected" if event.get("by") == "faults.plan":
-                self.drilled += 1
-            case "scaled":
-                self.groups = integer(event, "groups") or 1
+        """Take in the next line."""
+        time = number(event, "time") or 0.0
+        match read(event):
+            case records.RunStarted() as started:
+                self._run_started(started)
+            case records.Scaled(groups=groups):
+                self.groups = groups or 1
                 self.moving |= {group_unit(n) for n in range(self.count, self.groups)} & self.attempts.keys()
                 self.count = self.groups
-            case "allocation_leaving" if (job := text(event, "allocation")) is not None:
-                self.leaving[job] = Job(job, leaving=_cause(event), since=decimal(event, "time") or 0.0)
-            case "allocation_granted" | "allocation_lost" if (job := text(event, "allocation")) is not None:
-                self.leaving.pop(job, None)
-            case "node_excluded" if (node := text(event, "node")) is not None:
-                self.left_out[node] = LeftOut(node, decimal(event, "time") or 0.0, integer(event, "group"))
-            case "node_restored" if (node := text(event, "node")) is not None:
-                self.left_out.pop(node, None)
-            case "controller_left" if LIGHTHOUSE in self.live:  # it ends its Lighthouse
+            case records.ControllerLeft() if LIGHTHOUSE in self.live:  # it ends its Lighthouse
                 self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
-            case "run_finished":
-                self.outcome = text(event, "outcome")
+            case records.RunFinished(outcome=outcome):
+                self.outcome = outcome or None
+            case records.StepLaunched() as launched:
+                self._step_launched(launched, time)
+            case records.LaunchRefused() as refused:
+                self._launch_refused(refused, time)
+            case (records.StepReady() | records.StepAdopted()) as up if up.unit in self.live:
+                step, known = self.live[up.unit], is_step(up.slurm_step)
+                hosts = _hosts(up.ranks) if isinstance(up, records.StepReady) else ()
+                step = replace(step, hosts=hosts or step.hosts)
+                self.live[up.unit] = replace(step, slurm_step=up.slurm_step) if known else step
+                self.moving.discard(up.unit)
+            case records.StepExited() as exited:
+                self._step_exited(exited, time)
+            case records.GroupJoined(group=group) if group_unit(group) in self.live:
+                self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=time)
+            case records.RestartScheduled(group=group, due=due, reason=reason):
+                self._schedule(group_unit(group), due, reason)
+            case records.GroupGivenUp(group=group):
+                self.scheduled.pop(group_unit(group), None)
+                self.over[group_unit(group)] = Phase.FAILED.value
+            case records.StandbyGivenUp(unit=unit):
+                self.over[unit] = Phase.FAILED.value
+            case records.Progress(step=int(step_of_training), committed=committed) if committed:
+                going_on = self.resuming is None
+                self.step = max(self.step, step_of_training) if going_on else step_of_training
+                self.resuming = None
+            case records.CheckpointSaved(step=saved_step):
+                self.saved = True
+                if saved_step is not None and self.resuming is None:
+                    self.step = max(self.step, saved_step)
+            case records.FullRestart(checkpoint_step=back):
+                self.resuming = back or 0
+            case records.FaultInjected(by="faults.plan"):
+                self.drilled += 1
+            case records.AllocationLeaving(allocation=job, cause=cause):
+                self.leaving[job] = Job(job, leaving=_cause(cause), since=time)
+            case records.AllocationGranted(allocation=job) | records.AllocationLost(allocation=job):
+                self.leaving.pop(job, None)
+            case records.NodeExcluded(node=node, group=blamed):
+                self.left_out[node] = LeftOut(node, time, blamed)
+            case records.NodeRestored(node=node):
+                self.left_out.pop(node, None)
+            case records.NodeShunned(node=node):
+                self.shunned.add(node)
+            case records.NodeUnshunned(node=node):
+                self.shunned.discard(node)
+            case _:
+                pass  # docs/journal.md lists the readers of each event
 
-    def _launched(self, event: Event, unit: str, attempt: int) -> None:
+    def _run_started(self, record: records.RunStarted) -> None:
+        self.began, self.outcome = True, None
+        self.own = record.job_id if record.mode != "array" else None
+        self.home, self.host = home(record.job_id, record.requeues), record.host
+        self.moving = set(self.attempts) - self.scheduled.keys()
+        self.count = record.groups
+
+    def _step_launched(self, record: records.StepLaunched, time: float) -> None:
+        unit, attempt = record.unit, record.attempt
         self.attempts[unit] = attempt
         self.planned += unit in self.moving and unit.startswith(GROUP)
         self.moving.discard(unit)
         self.over.pop(unit, None)
         self.scheduled.pop(unit, None)
-        where, (name, _, number) = text(event, "allocation"), (text(event, "standby") or "").partition("/")
-        taken = self.live.pop(name, None)  # a standby's step goes on as this one
-        ran_as = StepId(name, int(number)) if re.fullmatch("[0-9]{1,9}", number) else StepId(unit, attempt)
-        beside = unit == LIGHTHOUSE or where == self.own  # in the controller's job, or on its machine
-        place = Place(names(event, "nodes"), integer(event, "slot") or 0, None if beside else where)
-        stays = None if not beside else self.home if self.own is not None else self.host
-        launched, slurm_step = decimal(event, "time") or 0.0, taken.slurm_step if taken else None
-        noticed, away, hosts = self.noticed.get(unit), self.away.get(unit), _hosts(event)
-        self.live[unit] = Live(unit, ran_as, attempt, place, hosts, launched, slurm_step, noticed, None, stays, away)
+        standby, _, standby_attempt = (record.standby or "").partition("/")
+        taken = self.live.pop(standby, None)  # the standby's step goes on as this one
+        valid = re.fullmatch("[0-9]{1,9}", standby_attempt)
+        beside = unit == LIGHTHOUSE or record.allocation == self.own  # in the controller's job, or on its machine
+        own_home = self.home if self.own is not None else self.host
+        self.live[unit] = Live(
+            unit,
+            StepId(standby, int(standby_attempt)) if valid else StepId(unit, attempt),
+            attempt,
+            Place(record.nodes, record.slot or 0, None if beside else record.allocation),
+            _hosts(record.ranks),
+            launched=time,
+            slurm_step=taken.slurm_step if taken else None,
+            noticed=self.noticed.get(unit),
+            home=own_home if beside else None,
+            away=self.away.get(unit),
+        )
 
-    def _refused(self, event: Event, unit: str, attempt: int) -> None:
-        """Slurm has not let it begin: it is no attempt, and what it was to answer is still to be answered."""
+    def _launch_refused(self, record: records.LaunchRefused, time: float) -> None:
+        """Slurm has not started the step: it is no attempt, and the failure that it was to answer is still open."""
+        self.live.pop(record.unit, None)
+        self.attempts[record.unit] = record.attempt - 1
+        if record.attempt > 0 and record.unit.startswith(GROUP):
+            self._schedule(record.unit, time + (record.again_s or 0.0), record.reason)
+
+    def _schedule(self, unit: str, due: float, reason: str) -> None:
+        self.scheduled[unit] = Scheduled(unit, due, reason or "start", self.noticed.get(unit), self.away.get(unit))
+
+    def _step_exited(self, record: records.StepExited, time: float) -> None:
+        unit = record.unit
+        if unit != LIGHTHOUSE:
+            self.exits.setdefault(unit, []).append(_exit(record, time, self.live.get(unit)))
+        self.noticed[unit], self.away[unit] = record.noticed, record.away_since
+        if not record.with_job:
+            self.moving.discard(unit)  # its next launch answers this exit
         self.live.pop(unit, None)
-        self.attempts[unit] = attempt - 1
-        if attempt > 0 and unit.startswith(GROUP):
-            due = (decimal(event, "time") or 0.0) + (decimal(event, "again_s") or 0.0)
-            why = text(event, "reason") or "start"
-            self.scheduled[unit] = Scheduled(unit, due, why, self.noticed.get(unit), self.away.get(unit))
-
-    def _is_up(self, event: Event, step: Live) -> None:
-        hosts, slurm_step = _hosts(event) or step.hosts, text(event, "slurm_step")
-        slurm_step = slurm_step if is_step(slurm_step) else step.slurm_step
-        self.live[step.unit] = replace(step, hosts=hosts, slurm_step=slurm_step)
+        if record.cause == Cause.OK.value and record.group is not None:
+            self.over[unit] = Phase.SUCCEEDED.value
 
 
-def _exit(event: Event, attempt: int, step: Live | None) -> Exit:
-    """What the budgets need of an exit; the script's traceback stays in the journal."""
+def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
+    """What the restart budgets need to know about an exit; the traceback stays in the journal."""
     return Exit(
-        attempt,
-        decimal(event, "time") or 0.0,
-        _cause(event),
+        record.attempt,
+        time,
+        _cause(record.cause),
         step.place.nodes if step is not None else (),
-        code=integer(event, "code"),
-        signal=integer(event, "signal"),
-        node=text(event, "node"),
-        rank=integer(event, "rank"),
-        error=text(event, "error"),
-        step=integer(event, "step"),
-        launched=event.get("launched") is not False,
-        healthy_s=decimal(event, "healthy_s") or 0.0,
-        ran_as=None if step is None or step.id == StepId(step.unit, attempt) else step.id,
+        code=record.code,
+        signal=record.signal,
+        node=record.node,
+        rank=record.rank,
+        error=record.error,
+        step=record.step,
+        launched=record.launched is not False,
+        healthy_s=record.healthy_s or 0.0,
+        ran_as=None if step is None or step.id == StepId(step.unit, record.attempt) else step.id,
     )
 
 
-def _cause(event: Event) -> Cause:
-    word = text(event, "cause")
-    return Cause(word) if word in {cause.value for cause in Cause} else Cause.UNKNOWN
+def _cause(value: str) -> Cause:
+    return Cause(value) if value in {cause.value for cause in Cause} else Cause.UNKNOWN
 
 
-def _hosts(event: Event) -> tuple[str, ...]:
-    """The node of each task, by the rank table of a line."""
-    ranks = event.get("ranks")
-    table = [rank.get("node") for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
-    return tuple(str(node) for node in table)
+def _hosts(ranks: tuple[records.RankRow, ...]) -> tuple[str, ...]:
+    """Return the node of each task."""
+    return tuple(str(row.get("node")) for row in ranks)

@@ -20,7 +20,8 @@ from ftslurm.core.state.model import Cause
 from ftslurm.core.state.past import Live
 from ftslurm.core.state.unit_names import GROUP
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, Journal, JournalReader
 from ftslurm.run.journal_filter import Skim

@@ -9,7 +9,8 @@ from typing import Any
 
 import example_journal as ex
 
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event
 

@@ -59,6 +59,7 @@ class Past:
     planned: int = 0  # how many of the groups' attempts were launches in another job, or after `scale`, and no restarts
     exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # group or standby -> how its attempts ended, oldest first
     left_out: tuple[LeftOut, ...] = ()
+    shunned: tuple[str, ...] = ()  # nodes that Slurm drains
     scheduled: tuple[Scheduled, ...] = ()
     leaving: tuple[Job, ...] = ()  # those that were about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued

@@ -19,7 +19,8 @@ from ftslurm.core.state import events as ev
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Complained, Gone, News, Said
 from ftslurm.monitor.sentences import describe
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run.leadership import Superseded
 
 

@@ -11,7 +11,8 @@ import pytest
 from ftslurm.cli.inject_verb import HARM
 from ftslurm.config.validate import FAULTS
 from ftslurm.monitor.sentences import checkpoint, clock, describe, few, phases, seconds
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 
 # What each drill is called, of rank 2 of group 1 on n2.
 DRILLS = [
@@ -128,7 +129,10 @@ def test_a_kill_reads_like_a_story() -> None:
             ex.event(11, "step_adopted", unit="group-0001", group=1, attempt=0, step=31),
             "group-0001 runs on under this controller, at step 31",
         ),
-        (ex.event(11, "step_adopted", unit="standby-000", step=None), "standby-000 runs on under this controller"),
+        (
+            ex.event(11, "step_adopted", unit="standby-000", attempt=0, step=None),
+            "standby-000 runs on under this controller",
+        ),
         (ex.event(11, "controller_left", reason="time limit"), "this controller makes way: time limit"),
         (ex.standby(11)[0], None),
         (ex.standby(11, attempt=3)[0], None),

@@ -12,10 +12,9 @@ import example_journal as ex
 import pytest
 from rich.console import Console
 
-from ftslurm.monitor.sentences import describe
-from ftslurm.monitor.sentences_jobs import HINTS, hint
-from ftslurm.monitor.status import RunStatus, fold
-from ftslurm.monitor.status_jobs import JobStatus
+from ftslurm.monitor.sentences import HINTS, describe, hint
+from ftslurm.monitor.status import JobStatus, RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.summary import summary
 from ftslurm.monitor.table import render

@@ -11,9 +11,8 @@ import pytest
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.sentences import describe, standbys
-from ftslurm.monitor.standstill import aged
-from ftslurm.monitor.status import RunStatus, fold
-from ftslurm.monitor.status_groups import Recovery
+from ftslurm.monitor.status import Recovery, RunStatus, aged
+from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 
 

@@ -12,7 +12,9 @@ import example_journal as ex
 import pytest
 from rich.console import Console, RenderableType
 
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.summary import failures, summary
 from ftslurm.monitor.table import follow, render
 from ftslurm.run.directory import RunDir
@@ -298,3 +300,13 @@ def test_nodes_that_are_left_out_have_a_line() -> None:
     assert drawn(render(status, ex.START + 16))[-1] == "left out: n2"
     status = fold(status, ex.event(15.3, "node_restored", node="n2"))
     assert not any("left out" in line for line in drawn(render(status, ex.START + 16)))
+
+
+def test_drained_nodes_are_shown_until_slurm_drains_them_no_longer() -> None:
+    status = fold(at(15.15), ex.event(15.2, "node_shunned", node="n2", reason="Slurm says draining"))
+    assert drawn(render(status, ex.START + 16))[-1] == "drained: n2"
+    assert to_json(status, ex.START + 16)["draining_nodes"] == ["n2"]
+    both = fold(status, ex.event(15.2, "node_excluded", node="n1", reason="lost"))
+    assert drawn(render(both, ex.START + 16))[-1] == "left out: n1; drained: n2"
+    status = fold(status, ex.event(15.3, "node_unshunned", node="n2", reason="Slurm says idle"))
+    assert not any("drained" in line for line in drawn(render(status, ex.START + 16)))

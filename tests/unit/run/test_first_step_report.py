@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.run.directory import RunDir
-from ftslurm.run.first_step_report import LONGEST, last_line, sentence, with_last_lines
+from ftslurm.run.first_step_report import LONGEST, last_line, with_last_lines
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,3 @@ def test_the_journal_gets_the_line_of_rank_0_of_the_attempt_that_runs(tmp_path: 
     log.write_text("RuntimeError: boom\n")
     fields = with_last_lines({"reason": "why", "groups": [{"group": 1, "attempt": 2, "stage": 1}]}, run)
     assert fields == {"reason": "why", "groups": [{"group": 1, "attempt": 2, "stage": 1, "last": "RuntimeError: boom"}]}
-
-
-def test_people_read_the_reason_and_some_groups() -> None:
-    groups = [{"group": n, "attempt": 0, "stage": n, "last": "x" if n else ""} for n in range(5)]
-    groups[2]["stage"] = None
-    assert sentence({"event": "no_first_step", "seconds": 120.2, "reason": "because", "groups": groups}) == (
-        "no step has been committed 120 s after all scripts had begun: because; group 0 is computing; "
-        'group 1 is asking for a quorum or healing, its last line: "x"; '
-        'group 2 has not asked for a quorum, its last line: "x"; '
-        "and 2 more: see the logs"
-    )
-
-
-@pytest.mark.parametrize("groups", [None, 7, [7], [{"group": "x", "stage": 99, "last": 3}]])
-def test_a_damaged_record_is_still_a_sentence(groups: object) -> None:
-    assert sentence({"event": "no_first_step", "groups": groups}).startswith("no step has been committed")

@@ -23,7 +23,7 @@ from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import Allocation
 from ftslurm.errors import RunNotFound
-from ftslurm.monitor import logs, sentences, status, status_json, summary, table
+from ftslurm.monitor import logs, sentences, status_fold, status_json, summary, table
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Journal, JournalReader, integer, last_line, names, number, numbers, text
 from ftslurm.run.replay import read_past
@@ -79,9 +79,9 @@ JOURNALS = st.lists(BAD, min_size=1, max_size=6)
 
 def shown(lines: list[Line]) -> None:
     """All that people and programs get to see of a journal, line by line and at its end."""
-    now, out = status.RunStatus(), Console(file=StringIO(), width=100)
+    now, out = status_fold.RunStatus(), Console(file=StringIO(), width=100)
     for line in lines:
-        now = status.fold(now, readable(line))
+        now = status_fold.fold(now, readable(line))
         sentences.describe(readable(line), now)
     assert len(now.groups) <= MOST_GROUPS
     json.dumps(status_json.to_json(now, example.START + 30), allow_nan=False)

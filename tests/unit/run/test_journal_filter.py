@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from random_journal import folded, history, write
 
-from ftslurm.monitor.status import RunStatus, fold
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_filter import Skim

@@ -1,0 +1,63 @@
+"""What a person reads about one event by itself, whatever else has happened in the run.
+
+The status keeps these texts (a group's last error, the warnings); sentences.py makes whole lines of them.
+"""
+
+from __future__ import annotations
+
+from ftslurm.protocol import records
+from ftslurm.protocol.stages import Stage
+
+# Causes of an end that was asked for, with the verb for a person: no log needs reading.
+ORDERLY = {"cancelled": "was stopped", "time_limit": "was stopped: time limit", "preempted": "was preempted"}
+GROUPS_SHOWN = 3  # of no_first_step; the journal has more
+
+
+def verdict(exited: records.StepExited) -> str:
+    """Say why an attempt ended: "killed (signal 9) on n2"."""
+    sign = f" (exit code {exited.code})" if exited.code is not None else ""
+    sign = f" (signal {exited.signal})" if exited.signal is not None else sign
+    where = f" on {exited.node}" if exited.node is not None else ""
+    cause = exited.cause or "unknown"
+    if cause == "unknown" and exited.error:
+        return exited.error + where
+    what = {
+        "ok": "finished",
+        "user_error": f"the script failed{sign}",
+        "killed": f"killed{sign}",
+        "out_of_memory": "out of memory",
+        "node_lost": "node lost",
+        "hang": "hung",
+        "start_failed": f"could not start{sign}",
+        "start_timeout": "took too long to start",
+        "lighthouse_lost": "lost the Lighthouse",
+        "preempted": "preempted",
+        "cancelled": "ended from outside" if exited.error else "stopped",
+        "unknown": f"ended for no known reason{sign}",
+    }.get(cause, cause.replace("_", " "))
+    return what + where + (f": {exited.error}" if exited.error else "")
+
+
+def controller_error(error: records.ControllerError) -> str:
+    """Say which error the controller has survived."""
+    return (
+        f"an error inside ftslurm, in the handling of {error.where or 'something'}, which is dropped; the run "
+        f"goes on: {error.error or 'unknown'} (the traceback is in the controller's log; please report it)"
+    )
+
+
+def no_first_step(stuck: records.NoFirstStep) -> str:
+    """Say that no step is committed, and what the first groups do."""
+    groups = [_stuck_group(group) for group in stuck.groups[:GROUPS_SHOWN]]
+    if len(stuck.groups) > GROUPS_SHOWN:
+        groups.append(f"and {len(stuck.groups) - GROUPS_SHOWN} more: see the logs")
+    after = f"{stuck.seconds or 0:.0f} s after all scripts had begun"
+    return "; ".join([f"no step has been committed {after}: {stuck.reason or 'unknown'}", *groups])
+
+
+def _stuck_group(group: records.StuckGroup) -> str:
+    stage, last = group.get("stage"), group.get("last")
+    known = isinstance(stage, int) and 0 <= stage < len(Stage)
+    doing = f"is {Stage(stage or 0).doing}" if known else "has not asked for a quorum"
+    last_line = f', its last line: "{last}"' if isinstance(last, str) and last else ""
+    return f"group {group.get('group')} {doing}{last_line}"

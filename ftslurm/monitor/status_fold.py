@@ -1,0 +1,524 @@
+"""Fold the journal of a run into its status: the same lines give the same status, wherever they are read.
+
+StatusFold takes lines in one by one. The cost of a line does not grow with the number of groups; that of a snapshot
+(`StatusFold.status`) does. Events and fields that this version does not know are ignored, so that an old client can
+watch a newer controller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from typing_extensions import assert_never
+
+from ftslurm.core.state.model import LIVE, Phase
+from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
+from ftslurm.monitor.status import TOLD_EVERY_S, GroupStatus, JobStatus, Recovery, RunStatus, StandbyStatus
+from ftslurm.protocol import records
+from ftslurm.run.journal import Event, number
+from ftslurm.run.journal_filter import RATE_WINDOW_S
+from ftslurm.run.journal_lines import read
+
+UnitEvent = records.StepLaunched | records.StepReady | records.StepExited | records.LaunchRefused
+
+
+def fold(status: RunStatus, *events: Event) -> RunStatus:
+    """Return the status after some more lines of the journal."""
+    return fold_all(events, status)
+
+
+def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunStatus:
+    """Return the status after these lines, and after those that `status` is of."""
+    folding = StatusFold(status)
+    for event in events:
+        folding.apply(event)
+    return folding.status
+
+
+class StatusFold:
+    """A run's status that takes in further lines of the journal."""
+
+    def __init__(self, status: RunStatus | None = None) -> None:
+        self._run = status or RunStatus()  # of what it holds, the fields below are newer
+        self._updated, self._step = self._run.updated, self._run.step
+        self._groups = list(self._run.groups)
+        self._recoveries = list(self._run.recoveries)
+        self._recovery_of = {(r.group, r.attempt): n for n, r in enumerate(self._recoveries)}
+        self._jobs = {job.name: job for job in self._run.jobs.there}
+        self._snapshot: RunStatus | None = self._run
+        self._live, self._foremost = 0, 0  # live groups that have a step, and those at the run's step
+        self._count_steps()
+
+    @property
+    def status(self) -> RunStatus:
+        """The status after the lines so far."""
+        if self._snapshot is None:
+            self._snapshot = replace(
+                self._run,
+                updated=self._updated,
+                step=self._step,
+                groups=tuple(self._groups),
+                recoveries=tuple(self._recoveries),
+                jobs=replace(self._run.jobs, there=tuple(self._jobs.values())),
+            )
+        return self._snapshot
+
+    def apply(self, event: Event) -> None:
+        """Take in the next line."""
+        time, record = number(event, "time"), read(event)
+        self._snapshot = None
+        if time is not None:
+            self._updated = time
+        if isinstance(record, records.RunEvent):
+            self._apply_to_run(record, time)
+        elif isinstance(record, records.ClusterEvent):
+            self._apply_to_cluster(record)
+        elif isinstance(record, records.StepEvent):
+            self._apply_to_step(record, time)
+        elif isinstance(record, records.TrainingEvent):
+            self._apply_to_training(record, time)
+        elif isinstance(record, (records.DrillEvent, records.UnknownEvent)):
+            pass
+        else:
+            assert_never(record)
+
+    # --- the run and its controllers -----------------------------------------------------------------------------
+
+    def _apply_to_run(self, record: records.RunEvent, time: float | None) -> None:
+        match record:
+            case records.RunStarted():
+                self._run_started(record, time)
+            case records.ControllerError():
+                self._warn(controller_error(record))
+            case records.Warned():
+                self._warn(record.text or "?")
+            case records.Command():
+                if record.what.split()[:1] == ["stop"]:
+                    self._each_group(_stopping)
+            case records.Scaled():
+                self._scaled(record.groups or 1)
+            case records.RunRequeued():
+                self._each_group(lambda group: replace(group, waiting_for="nodes"))
+            case records.RunFinished():
+                self._run_finished(record, time)
+            case records.ControllerLeft() | records.ScaleRefused() | records.RollOver():
+                pass
+            case _:
+                assert_never(record)
+
+    def _run_started(self, record: records.RunStarted, time: float | None) -> None:
+        sizes = {role: min(size, record.groups) for role, size in record.roles.items()}
+        roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
+        roles += [None] * record.groups
+        for n in range(len(self._groups), record.groups):
+            self._groups.append(GroupStatus(n, waiting_for="nodes", role=roles[n]))
+        run = self._run
+        self._run = replace(
+            run,
+            run_id=record.run_id or run.run_id,
+            name=record.name or run.name,
+            mode=record.mode or run.mode,
+            job_id=run.job_id if record.cluster == "local" else record.job_id or run.job_id,
+            starts=run.starts + (record.after is None),
+            total_steps=record.total_steps,
+            started=time if run.started is None else run.started,  # a controller that takes over goes on with the run
+            outcome="running",
+            reason="",
+            finished=None,
+            lighthouse=None if record.lighthouse == "none" else run.lighthouse,
+        )
+        if record.after is not None:
+            self._warn(f"{record.after}; another one went on with all that ran")
+
+    def _run_finished(self, record: records.RunFinished, time: float | None) -> None:
+        self._lighthouse(Phase.SUCCEEDED)
+        if record.steps is not None:
+            self._step = record.steps
+        restarts = self._run.restarts if record.restarts is None or self._run.scaled else record.restarts
+        outcome = record.outcome or "failed"
+        self._run = replace(self._run, outcome=outcome, reason=record.reason, finished=time, restarts=restarts)
+        self._each_group(_at_the_end)
+
+    def _scaled(self, count: int) -> None:
+        """The groups beyond `count` leave; new ones wait for their nodes."""
+        self._each_group(lambda group: replace(group, leaves=group.group >= count))
+        waiting_for = "a job of its own" if self._run.mode == "array" else "nodes"
+        self._groups += (GroupStatus(n, waiting_for=waiting_for) for n in range(len(self._groups), count))
+        self._drop_left()
+        self._run = replace(self._run, scaled=True)
+
+    def _warn(self, text: str) -> None:
+        self._run = replace(self._run, warnings=_with(self._run.warnings, text))
+
+    # --- Slurm jobs and nodes ------------------------------------------------------------------------------------
+
+    def _apply_to_cluster(self, record: records.ClusterEvent) -> None:
+        run = self._run
+        match record:
+            case records.NodeExcluded(node=node):
+                self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node))
+            case records.NodeRestored(node=node):
+                self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, node))
+            case records.NodeShunned(node=node):
+                self._run = replace(run, draining_nodes=_with(run.draining_nodes, node))
+            case records.NodeUnshunned(node=node):
+                self._run = replace(run, draining_nodes=_without(run.draining_nodes, node))
+            case records.AllocationGranted(pool=None):
+                self._each_group(lambda g: replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g)
+            case records.AllocationRequested(count=count):
+                self._run = replace(run, jobs=replace(run.jobs, asked=run.jobs.asked + count))
+            case records.AllocationRefused(pool=pool, reason=reason):
+                refused = {**run.jobs.refused, pool: reason or "no reason given"}
+                self._run = replace(run, jobs=replace(run.jobs, refused=refused))
+            case records.PilotRestarted() | records.AllocationRequeued() | records.NodeSilent():
+                pass
+            case _:
+                self._apply_to_job(record)
+
+    def _apply_to_job(
+        self,
+        record: records.AllocationPending
+        | records.AllocationGranted
+        | records.AllocationEnds
+        | records.AllocationLeaving
+        | records.AllocationLost,
+    ) -> None:
+        name, known = record.allocation, self._jobs.get(record.allocation)
+        old = known or JobStatus(name, getattr(record, "pool", None) or 0)
+        match record:
+            case records.AllocationPending():
+                self._put_job(replace(old, reason=record.reason, nodes=(), ends=None, leaving=None))
+            case records.AllocationGranted():
+                self._put_job(JobStatus(name, old.pool, record.nodes, ends=record.ends))
+            case records.AllocationEnds():
+                if known is not None:
+                    self._put_job(replace(known, ends=record.ends))
+            case records.AllocationLeaving():
+                self._put_job(replace(old, leaving=record.cause or None))
+            case records.AllocationLost():
+                requeued = record.state == "PENDING"
+                if requeued:
+                    self._put_job(JobStatus(name, old.pool))
+                else:
+                    self._jobs.pop(name, None)
+                taken_away = requeued or bool(old.nodes and record.state)
+                self._run = replace(self._run, jobs=replace(self._run.jobs, lost=self._run.jobs.lost + taken_away))
+            case _:
+                assert_never(record)
+
+    def _put_job(self, job: JobStatus) -> None:
+        jobs = self._run.jobs
+        if job.name not in self._jobs and job.pool in jobs.refused:  # sbatch accepts jobs for this pool again
+            refused = {pool: reason for pool, reason in jobs.refused.items() if pool != job.pool}
+            self._run = replace(self._run, jobs=replace(jobs, refused=refused))
+        self._jobs[job.name] = job
+
+    # --- Slurm steps ---------------------------------------------------------------------------------------------
+
+    def _apply_to_step(self, record: records.StepEvent, time: float | None) -> None:
+        match record:
+            case records.StepLaunched() | records.StepReady() | records.StepExited() | records.LaunchRefused():
+                if record.unit == LIGHTHOUSE:
+                    self._lighthouse_step(record, time)
+                elif record.unit.startswith(STANDBY):
+                    self._standby_step(record)
+                else:
+                    self._group_step(record, time)
+            case records.StepAdopted():
+                if (group := self._current(record)) is not None:
+                    self._put(replace(group, start=self._run.starts))
+            case records.RestartScheduled():
+                wait = record.due - (time or 0.0)
+                waiting_for = f"backoff of {wait:.0f} s" if wait >= 1 else "launch"
+                self._put(replace(self._group(record.group), phase=Phase.PENDING, waiting_for=waiting_for))
+            case records.GroupWaits():
+                group = self._group(record.group)
+                if group.phase is Phase.PENDING:
+                    job = record.allocation or group.job
+                    self._put(replace(group, waiting_for=record.reason or "a node", job=job))
+            case records.GroupGivenUp():
+                group = self._group(record.group)
+                error = record.reason or group.last_error
+                self._put(replace(group, phase=Phase.FAILED, waiting_for=None, last_error=error))
+            case records.StandbyGivenUp():
+                pass
+            case _:
+                assert_never(record)
+
+    def _lighthouse_step(self, record: UnitEvent, time: float | None) -> None:
+        match record:
+            case records.StepLaunched():
+                self._lighthouse(Phase.STARTING)
+                if (known := self._run.lighthouse) is not None:
+                    launched = replace(known, attempt=record.attempt, nodes=record.nodes)
+                    self._run = replace(self._run, lighthouse=launched)
+            case records.StepReady():
+                self._lighthouse(Phase.RUNNING)
+            case records.StepExited():
+                self._lighthouse(Phase.SUCCEEDED if record.cause == "ok" else Phase.PENDING)
+                if (known := self._run.lighthouse) is not None:
+                    self._run = replace(self._run, lighthouse=replace(known, ended=time))
+            case records.LaunchRefused():
+                self._lighthouse(Phase.PENDING)
+            case _:
+                assert_never(record)
+
+    def _lighthouse(self, phase: Phase) -> None:
+        if self._run.lighthouse is not None:
+            self._run = replace(self._run, lighthouse=replace(self._run.lighthouse, phase=phase))
+
+    def _standby_step(self, record: UnitEvent) -> None:
+        known = {unit.name: unit for unit in self._run.standbys}
+        unit = known.get(record.unit, StandbyStatus(record.unit))
+        if isinstance(record, records.StepLaunched):
+            unit = StandbyStatus(record.unit, Phase.STARTING, record.attempt, record.nodes)
+        elif record.attempt == unit.attempt:
+            ready = isinstance(record, records.StepReady)
+            phase, nodes = (Phase.RUNNING, unit.nodes) if ready else (Phase.PENDING, ())
+            unit = replace(unit, phase=phase, nodes=nodes)
+        known[record.unit] = unit
+        self._run = replace(self._run, standbys=tuple(known[name] for name in sorted(known)))
+
+    def _group_step(self, record: UnitEvent, time: float | None) -> None:
+        if isinstance(record, records.StepLaunched):
+            if record.group is not None:
+                self._group_launched(record, record.group)
+            return
+        group = self._current(record)
+        if group is None:
+            return
+        match record:
+            case records.StepReady():
+                waiting_for = "first step" if self._run.lighthouse is not None else None
+                self._put(replace(group, phase=Phase.RUNNING, waiting_for=waiting_for))
+            case records.StepExited():
+                self._group_exited(record, group, time)
+            case records.LaunchRefused():
+                reason = record.reason or None
+                self._put(replace(group, phase=Phase.PENDING, waiting_for=f"srun ({reason})"))
+            case _:
+                assert_never(record)
+
+    def _group_launched(self, record: records.StepLaunched, number_: int) -> None:
+        group, run = self._group(number_), self._run
+        if record.standby is not None:  # the standby's step has become the group's
+            standbys = (
+                replace(unit, phase=Phase.PENDING, nodes=())
+                if f"{unit.name}/{unit.attempt}" == record.standby
+                else unit
+                for unit in run.standbys
+            )
+            self._run = run = replace(run, standbys=tuple(standbys))
+        refused_before = record.attempt == group.attempt
+        # An attempt in another start of the controller's job, or of a group that has come back, is no restart.
+        if record.attempt > 0 and group.start == run.starts and not refused_before:
+            detail = group.last_error or record.reason or "unknown"
+            recovery = Recovery(group.group, record.attempt, None, group.last_cause or "unknown", detail)
+            self._recovery_of[group.group, record.attempt] = len(self._recoveries)
+            self._recoveries.append(recovery)
+            self._run = run = replace(run, restarts=run.restarts + 1)
+            group = replace(group, restarts=group.restarts + 1)
+        runs_at_once = record.standby is not None and run.lighthouse is None  # its script runs, and need not report
+        self._put(
+            replace(
+                group,
+                phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
+                waiting_for=None if runs_at_once else "workers",
+                attempt=record.attempt,
+                nodes=record.nodes,
+                job=record.allocation if record.allocation in self._jobs else None,
+                start=run.starts,
+                joined=False,
+                participants=None,
+                steps_per_s=None,
+                samples=(),
+            )
+        )
+
+    def _group_exited(self, record: records.StepExited, group: GroupStatus, time: float | None) -> None:
+        ok = record.cause == "ok"
+        if not group.joined:
+            self._time_recovery(record.group, record.attempt, None, record.phases)
+        gap = group.longest_gap_s
+        if not ok and group.joined and group.stepped is not None and time is not None:
+            longest = max(time - group.stepped - TOLD_EVERY_S, gap or 0.0)  # the time without a step before its end
+            gap = round(longest, 3) if longest > 0 else gap
+        group = replace(
+            group,
+            phase=Phase.SUCCEEDED if ok else Phase.PENDING,
+            waiting_for=None,
+            steps_per_s=None,
+            samples=(),
+            participants=None,
+            sessions=None,
+            ended=time,
+            longest_gap_s=gap,
+        )
+        if not ok:
+            group = replace(
+                group,
+                last_cause=record.cause or "unknown",
+                last_error=verdict(record),
+                last_log=record.log,
+                last_evidence=record.evidence,
+                last_traceback=record.traceback,
+                step=group.step if record.step is None else record.step,
+            )
+        self._put(group)
+
+    # --- the training --------------------------------------------------------------------------------------------
+
+    def _apply_to_training(self, record: records.TrainingEvent, time: float | None) -> None:
+        match record:
+            case records.Progress():
+                if (group := self._current(record)) is not None:
+                    self._progressed(group, record, time)
+            case records.GroupJoined():
+                self._joined(record, time)
+            case records.Serving() | records.SessionOpened():
+                self._serves(record)
+            case records.NoFirstStep():
+                self._run = replace(self._run, no_step=no_first_step(record))
+            case records.CheckpointSaved(step=step) | records.CheckpointRestored(step=step):
+                self._run = replace(self._run, checkpoint=step)
+            case records.FullRestart(step=step, checkpoint_step=back):
+                restarts = (*self._run.full_restarts, (step or 0, back))
+                self._run = replace(self._run, checkpoint=back, full_restarts=restarts, no_step=None)
+            case records.HangFound() | records.QuorumRefused() | records.CheckpointFailed():
+                pass
+            case _:
+                assert_never(record)
+
+    def _serves(self, record: records.Serving | records.SessionOpened) -> None:
+        """A parameter server is up, or a group has a session with one: it is at work."""
+        group = self._current(record)
+        if group is None:
+            return
+        if not group.joined:
+            self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
+        sessions = record.sessions if isinstance(record, records.SessionOpened) else None
+        self._put(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None, sessions=sessions))
+
+    def _joined(self, record: records.GroupJoined, time: float | None) -> None:
+        group = self._current(record)
+        if group is None:
+            return
+        first_step = record.step if self._run.first_step is None else self._run.first_step
+        self._run = replace(self._run, first_step=first_step, no_step=None)
+        self._time_recovery(record.group, record.attempt, record.recovery_s, record.phases)
+        self._progressed(replace(group, phase=Phase.RUNNING, joined=True, waiting_for=None), record, time)
+
+    def _time_recovery(
+        self, group: int | None, attempt: int, seconds: float | None, phases: dict[str, float | None] | None
+    ) -> None:
+        """Note how long a recovery has taken, and its phases."""
+        n = self._recovery_of.get((-1 if group is None else group, attempt))
+        if n is not None:
+            recovery = self._recoveries[n]
+            self._recoveries[n] = recovery._replace(seconds=seconds, phases=phases or recovery.phases)
+
+    def _progressed(
+        self, group: GroupStatus, record: records.Progress | records.GroupJoined, time: float | None
+    ) -> None:
+        step, gap = record.step, None
+        if isinstance(record, records.Progress):
+            time, gap = time if record.at is None else record.at, record.gap_s
+            if record.sessions is not None:
+                group = replace(group, sessions=record.sessions)
+        if step is None or time is None:
+            self._put(group)
+            return
+        group = replace(group, participants=record.participants, quorum_id=record.quorum_id)
+        if not group.joined:
+            self._put(group)  # it has a quorum, but has not committed a step of its own
+            return
+        samples = (*group.samples, (time, step))
+        while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
+            samples = samples[1:]
+        span, steps = time - samples[0][0], step - samples[0][1]
+        rose = len(samples) == 1 or group.step is None or step > group.step
+        self._put(
+            replace(
+                group,
+                stepped=time if rose else group.stepped,
+                step=step,
+                samples=samples,
+                # A line without a new step does not change the rate: steps may take longer than lines are apart.
+                steps_per_s=steps / span if span >= 0.5 and steps > 0 else group.steps_per_s,
+                longest_gap_s=group.longest_gap_s if gap is None else max(gap, group.longest_gap_s or 0.0),
+            )
+        )
+
+    # --- groups --------------------------------------------------------------------------------------------------
+
+    def _group(self, group: int) -> GroupStatus:
+        return self._groups[group] if group < len(self._groups) else GroupStatus(group)
+
+    def _current(
+        self,
+        record: records.StepReady
+        | records.StepAdopted
+        | records.StepExited
+        | records.LaunchRefused
+        | records.GroupJoined
+        | records.Progress
+        | records.Serving
+        | records.SessionOpened,
+    ) -> GroupStatus | None:
+        """Return the group of a record; None if the record is about no group, or not about its current attempt."""
+        group = None if record.group is None else self._group(record.group)
+        return group if group is not None and group.attempt == record.attempt else None
+
+    def _put(self, group: GroupStatus) -> None:
+        """Replace a group, and keep the run's step: the highest of all live groups, or the last there was.
+
+        It goes back after a full restart from a checkpoint.
+        """
+        self._groups += (GroupStatus(n) for n in range(len(self._groups), group.group + 1))
+        before, after = self._groups[group.group].live_step, group.live_step
+        self._groups[group.group] = group
+        self._live += (after is not None) - (before is not None)
+        self._foremost += (after == self._step) - (before == self._step)
+        if after is not None and after > self._step:
+            self._step, self._foremost = after, 1
+        elif self._live and not self._foremost:
+            self._step = max(step for g in self._groups if (step := g.live_step) is not None)
+            self._count_steps()
+        if self._groups[-1].leaves:
+            self._drop_left()
+
+    def _each_group(self, change: Callable[[GroupStatus], GroupStatus]) -> None:
+        self._groups = [change(group) for group in self._groups]
+        self._count_steps()
+
+    def _drop_left(self) -> None:
+        """Drop groups at the end that have left the run."""
+        while self._groups and self._groups[-1].leaves and self._groups[-1].phase not in LIVE:
+            self._groups.pop()
+        self._count_steps()
+
+    def _count_steps(self) -> None:
+        """Count the live groups that have a step, and those of them that are at the run's step."""
+        steps = [step for group in self._groups if (step := group.live_step) is not None]
+        self._live, self._foremost = len(steps), steps.count(self._step)
+
+
+def _stopping(group: GroupStatus) -> GroupStatus:
+    alive = group.phase in (Phase.STARTING, Phase.RUNNING)
+    return replace(group, phase=Phase.STOPPING if alive else group.phase, waiting_for=None)
+
+
+def _at_the_end(group: GroupStatus) -> GroupStatus:
+    """A group of a run that is over: if it waited for its next attempt, it has failed."""
+    failed = group.phase is Phase.PENDING and group.last_cause is not None and group.last_cause not in ORDERLY
+    return replace(group, phase=Phase.FAILED if failed else group.phase, waiting_for=None, steps_per_s=None)
+
+
+def _with(items: tuple[str, ...], item: str) -> tuple[str, ...]:
+    return items if item in items else (*items, item)
+
+
+def _without(items: tuple[str, ...], item: str) -> tuple[str, ...]:
+    return tuple(other for other in items if other != item)

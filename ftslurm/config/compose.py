@@ -78,7 +78,7 @@ def to_config(config: Any) -> Config:
     """Check a composed configuration and make its paths absolute.
 
     Raises:
-        ConfigError: it makes no sense.
+        ConfigError: a value cannot be, or contradicts another.
     """
     assert isinstance(config, Config)
     try:
@@ -93,10 +93,11 @@ def load(path: Path, *, own: bool = True) -> Config:
     """Read a config.yaml back.
 
     Args:
-        own: it is acted on, so nobody but us can have written it; else it may be anybody's.
+        own: refuse a file that another user may have written, because the caller acts on it.
 
     Raises:
-        ConfigError: the file is not there, is no configuration, or may be somebody else's work.
+        ConfigError: the file is not there, or is no configuration.
+        Distrusted: another user may have written it.
     """
     from omegaconf import OmegaConf
     from yaml import YAMLError
@@ -112,14 +113,14 @@ def load(path: Path, *, own: bool = True) -> Config:
 
 
 def dump(config: Config) -> str:
-    """The configuration as YAML, for config.yaml."""
+    """Return the configuration as YAML, for config.yaml."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(_escaped(asdict(config))))
 
 
 def _escaped(value: Any) -> Any:
-    """The same with every ${ escaped: what has been resolved once must not be resolved again when it is read."""
+    """Escape every ${: what has been resolved once must not be resolved again when it is read."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):

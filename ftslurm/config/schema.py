@@ -1,7 +1,10 @@
-"""Every setting: its name, type, default and meaning. What values make no sense is in checks.py.
+"""Every setting: its name, type, default and meaning.
 
-The dataclasses are Hydra's schema (so they are mutable: OmegaConf cannot fill frozen ones); after `check` nobody
-changes them. `conf/<section>/<preset>.yaml` holds only what differs from the defaults here.
+The dataclasses are the schema of conf/, of overrides and of a run's config.yaml. They are mutable because OmegaConf
+cannot fill frozen ones; nothing changes them after `check`. `conf/<section>/<preset>.yaml` holds only what differs from
+the defaults here. The limits of each setting are in value_limits.py, the rules for several settings in validate.py.
+
+The unit is part of a name: `_s` seconds, `_ms` milliseconds, `_mb` MiB.
 """
 
 from __future__ import annotations
@@ -21,55 +24,62 @@ MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 @dataclass
 class RunConfig:
-    name: str = "${job.name}"  # part of the run id, of the run directory's name and of the Slurm job's name
-    root: str = "runs"  # where run directories lie; on Slurm a folder that all nodes share
-    dir: str | None = None  # this run's directory; default: root/name-time-random
-    # Users and groups, by name or number, who may own or write the folders above the run directory: [lab, prof]. They
-    # could put a run directory of their own in its place. Root and you are trusted, everybody is never.
+    """The run and its directory."""
+
+    name: str = "${job.name}"  # part of the run's id, of its directory's name and of the Slurm job's name
+    root: str = "runs"  # the folder for run directories; on Slurm all nodes must share it
+    dir: str | None = None  # the directory of this run; default: ROOT/NAME-TIME-RANDOM
+    # Users and groups, by name or number, that may own or write the folders above the run directory, as [lab, prof].
+    # They could replace the run directory. Root and you are always trusted; a folder that everybody may write never is.
     trust: list[str] = field(default_factory=list)
 
 
 @dataclass
 class JobConfig:
-    name: str = "script"  # letters, digits, dot, dash and underscore
-    script: str | None = None  # path of the training script, seen from here; or
-    module: str | None = None  # a module to run as `python -m` would
-    # A list, or a mapping that becomes --key value (true: --key alone; null or false: left out; a mapping inside it
-    # --key.inner value). In each {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} or whatever else ftslurm sets in the
-    # worker's environment is replaced by its value there; other braces stay. Hydra and the shell want two pairs of
-    # quotes: 'job.args.replica_id="{REPLICA_GROUP_ID}"'.
+    """The training script."""
+
+    name: str = "script"  # up to 64 letters, digits, dots, dashes and underscores
+    script: str | None = None  # path of the script; exactly one of script and module is set
+    module: str | None = None  # module to run, as `python -m` does
+    # Arguments of the script: a list, or a mapping that becomes --key value (true: --key alone; null and false: left
+    # out; a mapping inside: --key.inner value). {REPLICA_GROUP_ID}, {NUM_REPLICA_GROUPS}, {RANK} and any other variable
+    # that ftslurm sets for the worker are replaced by their values; other braces stay. Hydra and the shell each remove
+    # a pair of quotes: 'job.args.replica_id="{REPLICA_GROUP_ID}"'.
     args: Any = None
-    env: dict[str, str] = field(default_factory=dict)  # set in every worker before torch is imported
-    # Names of variables that the workers are given from the environment in which the run is started, as WANDB_API_KEY:
-    # their values are written down nowhere, and nothing but the workers gets them.
+    env: dict[str, str] = field(default_factory=dict)  # environment variables of every worker
+    # Names of variables, as WANDB_API_KEY, that workers get from the environment in which the run is started. Their
+    # values are written to no file, and only workers get them.
     secrets: list[str] = field(default_factory=list)
-    # The interpreter; a list if it has a prefix, as [apptainer, exec, img.sif, python]. Default: this one.
+    # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
+    # runs ftslurm.
     python: Any = None
-    # Steps the script will take, if known: for the progress bar, and for drills at a fraction of the run.
-    total_steps: int | None = None
+    total_steps: int | None = None  # steps the script takes; for the progress bar, and drills at a fraction of the run
 
 
 @dataclass
 class GroupsConfig:
-    count: int = 2  # replica groups; their ids are 0..count-1
-    min: int = 1  # the fewest groups that may step; with fewer the run fails
-    max: int | None = None  # the most that `ftslurm scale` may ask for; default: count
-    nodes: int = 1  # nodes of one group
-    workers: int = 1  # workers (ranks) of a group on each of its nodes
-    per_node: int = 1  # groups that may share one node; their GPUs are disjoint
-    gpus: int | None = None  # GPUs of a group on each of its nodes; default: workers if the cluster has GPUs, else 0
-    cpus_per_worker: int = 1  # CPUs asked for per worker; also OMP_NUM_THREADS, unless job.env sets that
-    mem: str | None = None  # memory of one group on one node, in Slurm's notation (64G); default: the partition's
-    # Without a Lighthouse (lighthouse=none) groups may differ: {server: 1, worker: 2} makes group 0 a server.
+    """The replica groups. Their ids are 0 to count - 1."""
+
+    count: int = 2  # replica groups
+    min: int = 1  # groups that must remain; with fewer the run fails
+    max: int | None = None  # most groups that `ftslurm scale` may ask for; default: count
+    nodes: int = 1  # nodes of each group
+    workers: int = 1  # workers (ranks) on each node of a group
+    per_node: int = 1  # groups that share a node; each has GPUs of its own
+    gpus: int | None = None  # GPUs on each node of a group; default: workers if the cluster has so many, else 0
+    cpus_per_worker: int = 1  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
+    mem: str | None = None  # memory of a group on each of its nodes, as 64G; default: that of the partition
+    # How many groups have which role, by id in this order: {server: 1, worker: 2} makes group 0 the server. Only
+    # without a Lighthouse (lighthouse=none); with one all groups are alike.
     roles: dict[str, int] = field(default_factory=dict)
-    # The roles that only serve the others. They need not end: when all others have finished, they are stopped. They are
-    # not counted in `min`; the run fails if one of them is given up.
+    # Roles whose groups serve the others. They are not counted in `min`, and are stopped when all others have finished.
+    # The run fails if one of them is given up.
     serve: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Range:
-    """Groups that get their nodes in another way than the rest: another partition, account, time limit."""
+    """Groups that get their nodes in another way than the rest. What is not set is as in the cluster section."""
 
     groups: str = MISSING  # 2, 2-5, or 2- for all from 2 on
     partition: str | None = None
@@ -85,170 +95,167 @@ class Range:
 
 @dataclass
 class ClusterConfig:
+    """Where the run trains, and what Slurm is asked for."""
+
     kind: str = "auto"  # auto (Slurm if it answers, else local), local (this machine) or slurm
-    # steps: one allocation, one Slurm step per group; array: one job of an array per group, which come and go.
+    # steps: one Slurm job, with one Slurm step for each group. array: one Slurm job for each group; they come and go.
     mode: str = "steps"
-    partition: str | None = None
+    partition: str | None = None  # this and the next seven are options of sbatch; default: Slurm's
     account: str | None = None
     qos: str | None = None
-    time: str | None = None  # time limit in Slurm's notation (1-12:00:00)
+    time: str | None = None  # time limit in Slurm's notation, as 1-12:00:00
     constraint: str | None = None
     exclude: str | None = None
     nodelist: str | None = None
     reservation: str | None = None
-    requeue: bool = True  # the run outlives its job (time limit, preemption): it goes on in the next from a checkpoint
-    # A lost node for which there is no spare, a spare that was used up, or a pilot that cannot be requeued: ask for
-    # another job in its place.
-    replace: bool = True
-    poll_s: float = 15.0  # how often Slurm is asked about the jobs of the run, if there are any beside the controller's
-    # Array mode: so long before a pilot's time limit (or half of it) its successor is asked for, and then the groups
-    # move one by one. Steps mode has cluster.signal_s.
+    requeue: bool = True  # after a time limit or preemption the run resumes from a checkpoint in its next job
+    replace: bool = True  # ask for another job when a node is lost and no spare is left, or a pilot cannot be requeued
+    poll_s: float = 15.0  # how often Slurm is asked about the run's jobs, if there are others than the controller's
+    # Array mode: ask for the next job of a group so long before its time limit (at most half the limit). Groups then
+    # move one by one. Steps mode has signal_s instead.
     handover_s: float = 900.0
-    # Array mode: groups that get their nodes otherwise, as [{groups: 2-7, partition: cheap, time: "4:00:00"}].
-    ranges: list[Range] = field(default_factory=list)
-    pilots: str | None = None  # array mode: the job array whose tasks are the pilots; set by sbatch/array.sbatch
-    spare_nodes: int = 0  # nodes asked for beyond what the groups need; a group whose node is lost moves there
-    signal_s: int = 120  # so long before the time limit the run saves a checkpoint and goes on in another job
+    ranges: list[Range] = field(default_factory=list)  # array mode: [{groups: 2-7, partition: cheap, time: "4:00:00"}]
+    pilots: str | None = None  # array mode: id of the array whose tasks are the pilots; sbatch/array.sbatch sets it
+    spare_nodes: int = 0  # nodes beyond what the groups need; a group whose node is lost moves to one
+    signal_s: int = 120  # so long before the time limit the run saves a checkpoint and ends its job
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
     sbatch: dict[str, Any] = field(default_factory=dict)  # further sbatch options: {mail-type: END, exclusive: true}
-    srun: list[str] = field(default_factory=list)  # further arguments of every group's srun
-    # job: in the job's batch process (array mode: in a job of its own, of one CPU); here: in this process (steps mode:
-    # inside an allocation you hold).
+    srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
+    # job: the controller runs in a Slurm job (steps mode: the run's; array mode: one of its own with one CPU).
+    # here: it runs below this process (steps mode: inside an allocation that you hold).
     controller: str = "job"
-    controller_sbatch: dict[str, Any] = field(
-        default_factory=dict
-    )  # array mode: sbatch options of the controller's job
+    controller_sbatch: dict[str, Any] = field(default_factory=dict)  # array mode: sbatch options of its own job
 
 
 @dataclass
 class LighthouseConfig:
-    """The Lighthouse. The defaults were chosen by measuring, see benchmarks/lighthouse_timing.py, false_evictions.py.
+    """The Lighthouse. The defaults were measured: benchmarks/lighthouse_timing.py, benchmarks/false_evictions.py.
 
-    Our own is told of a death by the controller, within milliseconds, so survivors never wait for silence to tell,
-    and heartbeat_timeout_ms matters only when a node vanishes without a word. The step under way then fails by
-    torchft's time-outs anyway, which are longer. So it is torchft's own 5 s: a group whose machine stalls for less (a
-    file system that hangs, swapping, a VM that is moved) is waited for, where it would else be dropped and, because a
-    quorum without it builds all process groups anew and one with it does so again, cost more than it had lost.
+    The controller tells our own Lighthouse of each death within milliseconds, so heartbeat_timeout_ms matters only when
+    a node vanishes. The step under way then fails by torchft's own time-outs, which are longer. Hence torchft's 5 s: a
+    group whose machine stalls for less (file system, swapping, a moved VM) stays in the quorum. To drop it would cost
+    more, because a quorum without it builds all process groups anew, and the next one with it does so again.
 
-    The stock Lighthouse learns of every death by silence alone, and survivors stall for that long: 1.07 s at 1000 ms,
-    5.15 s at 5000 ms (4 groups on 2 cores). Hence the 1000 ms of conf/lighthouse/torchft.yaml; torchft's heartbeats
-    come every 100 ms from a thread that needs no GIL, so ten of them may be missed.
+    The stock Lighthouse learns of each death by silence, and survivors stall for that long: 1.07 s at 1000 ms, 5.15 s
+    at 5000 ms (4 groups on 2 cores). Hence the 1000 ms of conf/lighthouse/torchft.yaml: ten of torchft's heartbeats,
+    which a thread that needs no GIL sends every 100 ms.
 
-    Neither has ever dropped a healthy group because the machine was busy: see false_evictions.py.
+    Neither has dropped a healthy group in the benchmarks because the machine was busy.
     """
 
-    # ftslurm: our own, told of deaths by the controller; torchft: the stock one; none: groups without a quorum, each
-    # brought back whatever the others do (a parameter server and its workers, or runs that have nothing in common).
+    # ftslurm: our own. torchft: the stock one. none: no quorum, each group is restarted by itself (a parameter server
+    # and its workers, or groups that have nothing in common).
     kind: str = "ftslurm"
     port: int = 0  # 0: any free port
-    join_timeout_ms: int = 10000  # how long a quorum waits for a healthy group that is not ready; short ones thrash
-    heartbeat_timeout_ms: int = 5000  # silence after which a group counts as dead
-    quorum_tick_ms: int = (
-        20  # how often the Lighthouse looks; at 20 groups of heartbeats it still costs no CPU to speak of
-    )
-    # Our own gives no quorum to groups none of which has the training's state, and to no group at a step beyond it.
-    # false: any group at any step gets one, as with torchft's, for scripts whose steps do not rise one by one. Workers
-    # and the controller still see to it that a group that comes back does not begin anew.
+    join_timeout_ms: int = 10000  # how long a quorum waits for a healthy group that is not ready
+    heartbeat_timeout_ms: int = 5000  # a group that is silent for so long counts as dead
+    quorum_tick_ms: int = 20  # how often the Lighthouse looks for a quorum; at 20 ms its CPU load is negligible
+    # true: no quorum of groups that lack the training's state, or are ahead of it. false: any quorum, as torchft's own
+    # Lighthouse, for scripts whose steps do not rise one by one; a restarted group still never begins anew.
     lineage: bool = True
 
 
 @dataclass
 class TorchftConfig:
-    """Time-outs of torchft's managers, passed as torchft's own variables; whole seconds, because torchft reads ints."""
+    """Time-outs of torchft's managers. Whole seconds, because torchft reads them as integers."""
 
-    timeout_s: int = 60  # one collective, one commit vote, one fetch while healing (TORCHFT_TIMEOUT_SEC)
-    quorum_timeout_s: int = 60  # one quorum; longer than the longest step, or than the time between syncs of LocalSGD
-    connect_timeout_s: int = 60  # reaching the Lighthouse or a manager (TORCHFT_CONNECT_TIMEOUT_SEC)
-    quorum_retries: int = 200  # never 0: a Lighthouse that dies during a quorum would take every group with it
+    timeout_s: int = 60  # one collective, commit vote, or fetch while healing (TORCHFT_TIMEOUT_SEC)
+    quorum_timeout_s: int = 60  # one quorum; longer than the longest step, with LocalSGD than the time between syncs
+    connect_timeout_s: int = 60  # connecting to the Lighthouse or a manager (TORCHFT_CONNECT_TIMEOUT_SEC)
+    quorum_retries: int = 200  # at least 1: else a Lighthouse that dies during a quorum ends every group
 
 
 @dataclass
 class RestartConfig:
+    """When a group that failed is launched again."""
+
     policy: str = "on_failure"  # on_failure or never
-    max_per_group: int = 5  # failures of one group within window_s that are answered by a restart
-    window_s: float = 3600.0  # older failures are forgotten
-    backoff_s: float = (
-        1.0  # the first restart comes at once, the second after this long, each later one after twice that
-    )
-    backoff_max_s: float = 60.0  # no wait is longer
-    # All groups down at once, and no complete checkpoint of ftslurm.checkpoint's: fail, or checkpoint (the script saves
-    # in a way of its own, and resumes from what it finds in checkpoint.dir; fails if there is nothing).
+    max_per_group: int = 5  # restarts of one group within window_s; after one more failure it is given up
+    window_s: float = 3600.0  # older failures do not count
+    backoff_s: float = 1.0  # wait before the second restart; doubles with each later one (the first has none)
+    backoff_max_s: float = 60.0  # the longest wait
+    # What to do when all groups are down and ftslurm.checkpoint has saved no complete checkpoint. fail: end the run.
+    # checkpoint: start all groups, because the script resumes from a format of its own in checkpoint.dir; the run still
+    # fails if that folder is empty.
     on_state_loss: str = "fail"
 
 
 @dataclass
 class HealthConfig:
-    """What counts as lost, hung or too slow. Every phase of a group's way back has its limit here."""
+    """Time limits after which something counts as lost, hung or too slow."""
 
-    heartbeat_s: float = 2.0  # how often the controller and the workers say that they are there
-    lost_after_s: float = 10.0  # a node of which nothing is heard for this long, and that no probe reaches, is lost
-    orphan_after_s: float = 60.0  # a worker that hears nothing from its controller for this long ends itself
-    start_timeout_s: float = 600.0  # from launch until every worker is ready and the script runs
+    heartbeat_s: float = 2.0  # how often controller and workers send a heartbeat
+    lost_after_s: float = 10.0  # a node that is silent for so long, and that no probe reaches, is lost
+    orphan_after_s: float = 60.0  # a worker that hears nothing from its controller for so long ends itself
+    start_timeout_s: float = 600.0  # from launch until the script runs in every worker of the group
     join_timeout_s: float = 1800.0  # from then to the first committed step, while others commit; 0: no limit
-    # No step of any group so long after all scripts run: people are told what the ranks do and have printed last, and
-    # again after twice the time. Nothing is ended. 0: off.
+    # Without a step of any group so long after all scripts run, a warning shows what each rank does and has printed; a
+    # second one comes after twice the time. Nothing is ended. 0: off.
     first_step_s: float = 120.0
-    wait_timeout_s: float = 0.0  # how long a group may wait for a node before it is given up; 0: as long as the run
-    # A group behind the others that has not moved for this long is hung; 0: off. Longer than the longest pause that
-    # one group makes alone (evaluation, a checkpoint), and than torchft heals.
+    wait_timeout_s: float = 0.0  # a group that waits so long for a node is given up; 0: no limit
+    # A group that is behind the others and has not moved for so long is hung and launched again; 0: off. Longer than
+    # the longest pause of a single group (evaluation, a checkpoint), and than a heal.
     hang_after_s: float = 0.0
 
 
 @dataclass
 class StandbyConfig:
-    """Warm standbys: steps that have imported everything and wait to become the next attempt of a group that fails."""
+    """Warm standbys: steps that have imported everything and wait to become the next attempt of a failed group."""
 
-    count: int = 0  # how many; on spare nodes first (cluster.spare_nodes), else beside the groups
+    count: int = 0  # standbys; they use spare nodes first (cluster.spare_nodes), then the nodes of groups
     imports: list[str] = field(default_factory=list)  # further modules to import early, as transformers
-    cuda: bool = False  # also create the CUDA context; takes some hundred MB of GPU memory while it waits
+    cuda: bool = False  # also create the CUDA context, which takes some hundred MB of GPU memory
 
 
 @dataclass
 class CheckpointConfig:
-    """Offered to scripts through the environment (FTSLURM_CHECKPOINT_*); ftslurm.checkpoint honours it for them."""
+    """Checkpoints. Scripts get these values in FTSLURM_CHECKPOINT_* variables; ftslurm.checkpoint follows them."""
 
     dir: str | None = None  # default: checkpoints/ in the run directory
-    every: int = 0  # steps between two checkpoints, for scripts that honour it; 0: none
-    keep: int = 3  # the newest that are kept; 0: all
+    every: int = 0  # steps between two checkpoints; 0: none
+    keep: int = 3  # newest checkpoints to keep; 0: all
 
 
 @dataclass
 class LogsConfig:
-    # No log of the run (rank-N.log, step.log, lighthouse.log, controller.log) grows beyond so many MiB: the first 256
-    # KiB and the last 8 MiB (a quarter of the cap, if that is less) stay, and a line says how much was dropped between
-    # them. 0: no cap. It is looked at once a second: what is written in between may exceed it.
+    """The logs of the run: rank-N.log, step.log, lighthouse.log, controller.log."""
+
+    # Size limit of each log in MiB; 0: none. A longer log keeps its first 256 KiB and its last 8 MiB (a quarter of the
+    # limit if that is less), with a line between them that tells how much was dropped. Sizes are checked once a second.
     max_mb: int = 1024
 
 
 @dataclass
 class StopConfig:
+    """How the run is stopped."""
+
     grace_s: float = 10.0  # between SIGTERM to the scripts and SIGKILL
 
 
 @dataclass
 class Fault:
-    """One fault, when its group reaches a step."""
+    """One fault of a drill."""
 
-    kind: str = "kill"  # kill, term, stop, exit, oom, hang (one rank); node, cancel (its whole step); lighthouse
-    group: int = 0
+    kind: str = "kill"  # kill, term, stop, exit, oom, hang (one rank); node, cancel (its Slurm step); lighthouse
+    group: int = 0  # the fault happens when this group reaches the step
     at: float = MISSING  # a step (1 or more), or a fraction of job.total_steps (below 1)
     rank: int = 0
 
 
 @dataclass
 class FaultsConfig:
-    """Drills: real faults, done on purpose. A plan of them, or a seeded stream of random ones, or both."""
+    """Drills: real faults on purpose, from a plan, at random, or both."""
 
     plan: list[Fault] = field(default_factory=list)
     mean_s: float = 0.0  # mean time between two random faults, exponentially distributed; 0: none
-    kinds: list[str] = field(default_factory=lambda: ["kill"])  # of the random ones, equally likely
-    seed: int = 0  # the same seed draws the same times, kinds, groups and ranks
-    count: int = 0  # so many random ones at most; 0: as long as the run
+    kinds: list[str] = field(default_factory=lambda: ["kill"])  # kinds of random faults, equally likely
+    seed: int = 0  # the same seed gives the same times, kinds, groups and ranks
+    count: int = 0  # most random faults; 0: no limit
 
 
 @dataclass
 class Config:
-    """One run, whole. Each field is a section; `conf/<section>/` holds its presets."""
+    """The whole configuration of a run. Each field is a section; `conf/<section>/` holds its presets."""
 
     run: RunConfig = field(default_factory=RunConfig)
     job: JobConfig = field(default_factory=JobConfig)
@@ -263,14 +270,14 @@ class Config:
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
     stop: StopConfig = field(default_factory=StopConfig)
-    follow: bool | None = None  # stay and show the run; default: yes on a terminal, and always for a local run
+    follow: bool | None = None  # show the run until it ends; default: on a terminal, and always for a local run
 
 
 def members(text: str) -> range:
-    """The group ids of a range: "2", "2-5", or "2-" for all from 2 on.
+    """Return the group ids of a range: "2", "2-5", or "2-" for all from 2 on.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a range.
     """
     if not re.fullmatch("[0-9]{1,9}(-([0-9]{1,9})?)?", str(text)):
         raise ValueError(f"not a range of groups: {text!r:.60}")
@@ -282,12 +289,12 @@ def members(text: str) -> range:
 
 
 def most_groups(config: Config) -> int:
-    """How many groups the run may come to have; their ids are below that."""
+    """Return the most groups that the run may have; their ids are below that."""
     return config.groups.count if config.groups.max is None else config.groups.max
 
 
 def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:
-    """The script's argument list: a list as it is; {lr: 0.1, amp: true, note: null} becomes --lr 0.1 --amp.
+    """Return the script's arguments: a list as it is; {lr: 0.1, amp: true, note: null} becomes --lr 0.1 --amp.
 
     A mapping inside a mapping, as {optimizer: {lr: 0.1}}, becomes --optimizer.lr 0.1.
     """
@@ -307,7 +314,7 @@ def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:
 
 
 def interpreter(job: JobConfig, default: str) -> list[str]:
-    """The command that is Python for the workers, prefix included."""
+    """Return the command that runs Python in the workers, with its prefix."""
     if job.python is None:
         return [default]
     return [job.python] if isinstance(job.python, str) else [str(part) for part in job.python]
@@ -334,17 +341,17 @@ def absolute(config: Config) -> Config:
 
 
 def shipped(folder: str) -> Path:
-    """Where conf/, examples/ or sbatch/ lies: inside the package in a wheel, beside it in a checkout."""
+    """Return the path of conf/, examples/ or sbatch/: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).parents[1]
     return package / folder if (package / folder).is_dir() else package.parent / folder
 
 
 def nodes_needed(config: Config) -> int:
-    """Nodes of the allocation: the groups', packed groups.per_node to a node, and the spare ones.
+    """Return the nodes of the allocation: those of the groups, groups.per_node to a node, and the spare ones.
 
     Groups that share a node share all their nodes: a group has the same slot on each of its nodes. On Slurm standbys
-    add none, they take spare nodes or sit beside the groups, and a run that has become larger gets jobs for its new
-    groups; on this machine, where a node is only a name, each has its own.
+    add none (they use spare nodes or those of groups), and groups that are added later get jobs of their own. On this
+    machine, where a node is only a name, each has nodes of its own.
     """
     groups, local = config.groups, config.cluster.kind == "local"
     standbys = config.standby.count if local else 0
@@ -354,7 +361,7 @@ def nodes_needed(config: Config) -> int:
 
 @dataclass(frozen=True)
 class Role:
-    """What a group is among the others: number `index` of the `count` groups of that role."""
+    """The role of a group: it is number `index` of the `count` groups with that role."""
 
     name: str
     index: int
@@ -362,7 +369,7 @@ class Role:
 
 
 def role_of(roles: Mapping[str, int], group: int) -> Role | None:
-    """The role of a group: groups.roles is dealt to the group ids in order. None: groups have no roles."""
+    """Return the role of a group, or None if groups have no roles; roles are given to group ids in order."""
     first = 0
     for name, count in roles.items():
         if group < first + count:
@@ -372,13 +379,13 @@ def role_of(roles: Mapping[str, int], group: int) -> Role | None:
 
 
 def describe_job(config: Config) -> str:
-    """What is run, on one line, for people: `train.py --steps 100`."""
+    """Return the script and its arguments on one line: `train.py --steps 100`."""
     what = [config.job.script] if config.job.script else ["-m", str(config.job.module)]
     return shlex.join([str(w) for w in what] + script_arguments(config.job.args))
 
 
 def user_name() -> str:
-    """The login name of whoever runs this, or the number where there is none."""
+    """Return the user's login name, or the number if there is none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -68,8 +68,8 @@ def _check_roles(config: Config) -> None:
     if roles and sum(roles.values()) != groups.count:
         sizes = " + ".join(f"{count} {name}" for name, count in roles.items())
         raise ConfigError(
-            f"groups.roles ({sizes}) deals out {sum(roles.values())} groups, groups.count={groups.count}: they must be "
-            f"as many, as in `groups.count={sum(roles.values())}`"
+            f"groups.roles ({sizes}) has {sum(roles.values())} groups, and groups.count={groups.count}: they must be "
+            f"the same, as in `groups.count={sum(roles.values())}`"
         )
     if roles and config.lighthouse.kind != "none":
         raise ConfigError(
@@ -82,11 +82,11 @@ def _check_roles(config: Config) -> None:
         raise ConfigError(f"groups.serve: {unknown[0]!r} is no role; there are {there}")
     working = groups.count - sum(roles[name] for name in set(serve))
     if working == 0:
-        raise ConfigError("groups.serve names every role of groups.roles: nobody would be left to end the run")
+        raise ConfigError("groups.serve names every role of groups.roles: no group would be left to end the run")
     if groups.min > working:
         raise ConfigError(
-            f"groups.min={groups.min} is above the {working} groups that do not only serve (groups.serve), which alone "
-            f"are counted: lower groups.min or raise groups.count"
+            f"groups.min={groups.min} is above the {working} groups that do not serve others (groups.serve), and only "
+            f"these are counted: lower groups.min or raise groups.count"
         )
 
 
@@ -158,9 +158,11 @@ def _check_job(config: Config) -> None:
             name = name.partition("=")[0]  # what follows may be the secret itself
             raise ConfigError(f"job.secrets: {name!r} with a value, or no name for a variable; give names alone")
         if name in job.env:
-            raise ConfigError(f"job.secrets={name} with job.env.{name}: it comes from one of them; leave the other out")
+            raise ConfigError(
+                f"job.secrets={name} with job.env.{name}: a variable comes from one of them; leave the other out"
+            )
         if name.startswith(_NOT_PASSED_ON):
-            raise ConfigError(f"job.secrets={name}: ftslurm does not pass on variables that begin so; rename it")
+            raise ConfigError(f"job.secrets={name}: ftslurm removes variables with this prefix; rename it")
 
 
 def _check_places(config: Config) -> None:
@@ -184,7 +186,7 @@ def _check_times(config: Config) -> None:
     health, lighthouse, cluster = config.health, config.lighthouse, config.cluster
     if cluster.time is not None and time_limit_s(str(cluster.time)) < cluster.signal_s + 60:
         raise ConfigError(
-            f"cluster.time={cluster.time} leaves no time to train: the run is told to stop cluster.signal_s="
+            f"cluster.time={cluster.time} leaves no time to train: the run is stopped cluster.signal_s="
             f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
         )
     if health.orphan_after_s < 2 * health.heartbeat_s:
@@ -201,7 +203,7 @@ def _check_times(config: Config) -> None:
     if 0 < health.hang_after_s < 2 * health.heartbeat_s:
         raise ConfigError(
             f"health.hang_after_s={health.hang_after_s} is less than two heartbeats (health.heartbeat_s="
-            f"{health.heartbeat_s}), with which groups tell how far they are; 0 switches it off"
+            f"{health.heartbeat_s}), with which groups report their step; 0 switches it off"
         )
     if lighthouse.heartbeat_timeout_ms >= 1000 * config.torchft.quorum_timeout_s:
         raise ConfigError(
@@ -231,8 +233,8 @@ def _check_faults(config: Config) -> None:
         raise ConfigError("faults: 'lighthouse' with lighthouse.kind=none: there is none that could be killed")
     if alone and config.faults.plan and not config.groups.serve:
         raise ConfigError(
-            "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) nobody tells a "
-            "step; use faults.mean_s, or `ftslurm inject`"
+            "faults.plan with lighthouse.kind=none: without a Lighthouse or a server (groups.serve) steps are not "
+            "reported; use faults.mean_s, or `ftslurm inject`"
         )
     for kind in (*(fault.kind for fault in config.faults.plan), *config.faults.kinds):
         if kind not in FAULTS:

@@ -1,4 +1,4 @@
-"""Which cluster is this, and can it hold the run? Asked once, before anything is submitted."""
+"""Find out which cluster this is and refuse a run that it cannot hold, once, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SLURM_ONLY = (
 
 
 def resolve(config: Config, preview: bool = False) -> str:
-    """Decide what the configuration leaves open (cluster.kind, groups.gpus), in place; returns a line that says so.
+    """Set what the configuration leaves open (cluster.kind, groups.gpus), in place; returns a line about it, or "".
 
     Args:
-        preview: nothing will be submitted; cluster=slurm need not find a Slurm.
+        preview: nothing will be submitted, so cluster=slurm is accepted without Slurm.
 
     Raises:
         ConfigError: drills that a local run cannot do.
@@ -56,7 +56,7 @@ def resolve(config: Config, preview: bool = False) -> str:
             if one.partition is not None:
                 _fit(config, partitions, one.partition, f"cluster.ranges: groups={one.groups}, partition")
     elif cluster.kind == "slurm":
-        note = f"{why_not}: nobody was asked whether the cluster has what this needs, nor how many GPUs"
+        note = f"{why_not}: whether the cluster has these nodes, and how many GPUs, is not known"
         config.groups.gpus = config.groups.gpus or 0
         return note
     else:
@@ -77,7 +77,7 @@ def _check_drills(config: Config) -> None:
 
 
 def _check_standby(config: Config) -> None:
-    """Refuse standbys that would warm up what the groups do not use. Asked once it is known how many GPUs they have."""
+    """Refuse standbys with a CUDA context for groups without GPUs. Call it when groups.gpus is set."""
     if config.standby.count and config.standby.cuda and not config.groups.gpus:
         raise EnvironmentProblem(
             "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
@@ -86,7 +86,7 @@ def _check_standby(config: Config) -> None:
 
 
 def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str = "cluster.partition") -> None:
-    """Settle groups.gpus, and refuse what the partition could never give; `key` is the setting that names it."""
+    """Set groups.gpus, and refuse what the partition never has; `key` is the setting that names the partition."""
     mine = [row for row in rows if (row.name in wanted.split(",") if wanted else row.default)]
     if not mine:
         which = f"{key}={wanted}: there is no such partition" if wanted else "there is no default partition"
@@ -114,7 +114,7 @@ def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str
     if config.cluster.mode == "array":
         if groups.nodes > fitting:
             raise EnvironmentProblem(
-                f"groups.nodes={groups.nodes}: a group needs as many with {cpus} CPUs and {gpus} GPUs each; "
+                f"groups.nodes={groups.nodes}: a group needs so many nodes with {cpus} CPUs and {gpus} GPUs each; "
                 f"partition {name} has {fitting}: ask for fewer, or choose another partition"
             )
         return
@@ -129,7 +129,7 @@ def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str
 
 
 def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> None:
-    """Settle groups.gpus in the allocation that this process runs in, which may be of any partition."""
+    """Set groups.gpus from the allocation that this process runs in, whatever its partition."""
     groups = config.groups
     said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
     have = 0 if said is None else int(said.split(":")[-1])
@@ -143,18 +143,18 @@ def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> Non
 
 
 def gpus_per_node(config: Config) -> int:
-    """GPUs asked for on each node of the allocation."""
+    """Return the GPUs that each node of the allocation must have."""
     return (config.groups.gpus or 0) * config.groups.per_node
 
 
 def cpus_per_node(config: Config) -> int:
-    """CPUs asked for on each node of the allocation; the controller and the Lighthouse are idle nearly always."""
+    """Return the CPUs that each node of the allocation must have. Controller and Lighthouse need next to none."""
     groups = config.groups
     return groups.workers * groups.cpus_per_worker * groups.per_node
 
 
 def _share_local_gpus(config: Config) -> str:
-    """Settle groups.gpus on this machine."""
+    """Set groups.gpus from the GPUs of this machine; returns a line about it, or ""."""
     groups = config.groups
     have = len(visible_gpus(os.environ))
     pairs = most_groups(config) * groups.nodes

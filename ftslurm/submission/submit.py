@@ -1,4 +1,4 @@
-"""Create a run directory, submit the controller, and find out whether a run still has one."""
+"""Create the run directory and start the controller: in a batch job, or as a process on this machine."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from ftslurm.submission import submitit_adapter
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 
 CONTROLLER, SUCCESSOR, PILOT = "controller", "successor", "pilot"  # what a job may run (ftslurm.submission.entry)
-PILOT_AGAIN = "pilot-again"  # a pilot that is no batch process, because the job has lost that
+PILOT_AGAIN = "pilot-again"  # a pilot in a job that has lost its batch process
 
 
 def create(config: Config) -> RunDir:
-    """Make the run directory and write the resolved configuration into it.
+    """Create the run directory and write the resolved configuration into it.
 
     Raises:
-        EnvironmentProblem: the place cannot be written, or is taken.
-        Distrusted: others could put another run directory in its place.
+        EnvironmentProblem: the directory cannot be created, or exists.
+        Distrusted: other users could replace it.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
@@ -48,8 +48,8 @@ def create(config: Config) -> RunDir:
         ) from error
     except OSError as error:
         raise EnvironmentProblem(
-            f"the run directory {run.root} cannot be made: {error.strerror}; choose a place you may write, and that "
-            f"all nodes see, with run.root=DIR"
+            f"the run directory {run.root} cannot be created: {error.strerror}; choose a folder that you may write and "
+            f"all nodes share, with run.root=DIR"
         ) from error
     return run
 
@@ -87,7 +87,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
 
 
 def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
-    """Do something that may fail before anything is submitted: then nothing that looks like a run stays behind."""
+    """Call `ask` before anything is submitted; if it fails, remove the run directory."""
     try:
         ask()
     except EnvironmentProblem:
@@ -96,11 +96,11 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
 
 
 def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
-    """What submitit's SlurmExecutor is told about the controller's job, or about one that gives a group its nodes.
+    """Return the parameters of submitit's SlurmExecutor for the controller's job, or for a pilot's (`group`).
 
-    Nodes and tasks go through `additional_parameters`: given as submitit's own, its job would wait for the results of
-    tasks that are never started. --no-kill keeps the job when a node is lost. `B:` sends Slurm's warning before the
-    time limit to the controller; without it the training scripts get it, and die of it.
+    Nodes and tasks go through `additional_parameters`: as submitit's own parameters they would make its job wait for
+    the results of tasks that never start. --no-kill keeps the job when a node is lost. `B:` sends Slurm's warning
+    before the time limit to the controller alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
     alone = cluster.mode == "array" and not group  # the controller needs next to nothing
@@ -132,18 +132,18 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "job_name": config.run.name,
         "time": None,  # submitit's default would be five minutes
         "wckey": None,
-        "setup": ["set -e", *cluster.setup, "set +e"] if cluster.setup else [],  # a line that fails ends the job
+        "setup": ["set -e", *cluster.setup, "set +e"] if cluster.setup else [],  # a failing line ends the job
         "stderr_to_stdout": True,
         "additional_parameters": options,
     }
 
 
 def exported(config: Config, environ: Mapping[str, str]) -> str | None:
-    """What sbatch will be told to pass on of the environment; None: all, or no job is submitted."""
+    """Return the value of sbatch's --export, or None if it is not set or no job is submitted."""
     if config.cluster.kind == "local" or config.cluster.controller == "here":
         return None
     options = config.cluster.sbatch | (config.cluster.controller_sbatch if config.cluster.mode == "array" else {})
-    told = environ.get("SBATCH_EXPORT") or options.get("export")  # sbatch heeds the first before lines of a script
+    told = environ.get("SBATCH_EXPORT") or options.get("export")  # sbatch prefers the variable to the lines of a script
     return None if told is None else str(told)
 
 
@@ -153,18 +153,18 @@ def sbatch_script(config: Config, run: RunDir) -> str:
 
 
 def command(run: RunDir, what: str) -> str:
-    """The shell command that a job runs; see ftslurm.submission.entry."""
+    """Return the shell command that a job runs (ftslurm.submission.entry)."""
     return shlex.join([sys.executable, "-u", "-m", "ftslurm.submission.entry", what, str(run.root)])
 
 
 def batch_command(run: RunDir, what: str) -> str:
-    """The same for a batch script, whose process must be Python itself: Slurm's warning would only kill a shell."""
+    """Return the command for a batch script: its process becomes Python, as Slurm's warning would kill a shell."""
     return f"exec {command(run, what)}"
 
 
 @contextmanager
 def _ignoring(*numbers: int) -> Iterator[None]:
-    """Children started meanwhile ignore these signals from their first instruction on."""
+    """Ignore signals; a child started meanwhile inherits that from its first instruction on."""
     before: list[tuple[int, Any]] = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:
         yield

@@ -276,7 +276,7 @@ def test_plan_shows_every_rank_and_what_the_loss_of_a_node_would_do(home: Path) 
     shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2", "cluster.spare_nodes=1")
     # No Slurm is needed to see a plan for one.
     done = ftslurm("plan", "cluster=slurm", "job.script=train.py", *shape, cwd=home, PATH=str(home / "no-slurm"))
-    assert "nobody was asked" in done.stderr
+    assert "is not known" in done.stderr
     lines = done.stdout.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("group  rank"))
     table = [line.split() for line in lines[first + 1 : first + 9]]

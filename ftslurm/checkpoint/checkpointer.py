@@ -26,7 +26,7 @@ from ftslurm.checkpoint.consensus import Failed, Ranks, Together, describe
 from ftslurm.checkpoint.data_offsets import Positions, say
 from ftslurm.checkpoint.layout import Ignored, Saved, Writer
 from ftslurm.errors import FtslurmError
-from ftslurm.protocol import outbox
+from ftslurm.protocol import messages, outbox
 from ftslurm.security import owned_files
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Checkpointer:
             say(f"checkpoint of step {step} failed in {self._folder}, training goes on: {error}")
         else:
             print(f"ftslurm: checkpoint of step {step} saved in {seconds:.2f} s: {path}", flush=True)
-        outbox.say("checkpoint", step=step, path=str(path or self._folder), seconds=seconds, error=error)
+        outbox.say(messages.Checkpointed(step, str(path or self._folder), seconds, error))
         if path is not None:
             try:
                 self._prune(step, path)
@@ -329,7 +329,7 @@ class Checkpointer:
             self._manager.load_state_dict(tree[OWN]["manager"])
             self._done = candidate.step
             skipped = sorted((step for step in failures if step > candidate.step), reverse=True)
-            outbox.say("restored", step=candidate.step, path=str(candidate.path), skipped=skipped[:AT_MOST])
+            outbox.say(messages.Restored(candidate.step, str(candidate.path), tuple(skipped[:AT_MOST])))
             if self._talk.rank == 0:
                 print(f"ftslurm: restored the checkpoint of step {candidate.step}: {candidate.path}", flush=True)
             return candidate.step

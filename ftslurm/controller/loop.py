@@ -119,7 +119,7 @@ class Controller:
         saved, refused = newest_checkpoint(config, run), claim(config, run)
         self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
         self.wakeup = Wakeup(SIGNALS, signals)
-        greeting = messages.encode("key", key=run_key.load_or_make(run.key).hex())
+        greeting = messages.encode(messages.RunKey(run_key.load_or_make(run.key).hex()))
         self.children = Children(run.root, self.local, self._make_sure, greeting, config.logs.max_mb)
         for fd in (self.wakeup.fd, *([] if signals is None else [signals])):
             self.children.selector.register(fd, selectors.EVENT_READ)
@@ -198,7 +198,7 @@ class Controller:
             self._make_sure()
             with contextlib.suppress(OSError):
                 os.utime(self.run_dir.alive)
-            ping = messages.encode("ping", reached=continuity.reached(self.state, self.config))
+            ping = messages.encode(messages.Ping(continuity.reached(self.state, self.config)))
             for step in list(self.children.steps):
                 self.children.send(step, ping)
         if now >= self.leave_at:
@@ -255,7 +255,7 @@ class Controller:
             case Said():
                 try:
                     event = translate(news.id, news.message, self.now(), step_tasks(news.id.unit, self.config))
-                except (KeyError, TypeError) as error:
+                except messages.BadMessage as error:
                     log.warning("%s attempt %d: bad message %s: %r", *_name(news.id), brief(news.message), error)
                     return
                 if isinstance(event, Hello) and event.slurm_step is not None:

@@ -92,9 +92,9 @@ def _pass_on(lines: list[bytes]) -> int | None:
             os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
         except OSError:
             return ExitCode.ORPHANED  # slurmstepd is gone
-        message = messages.decode(line)
-        if message is not None and message["type"] in ("failed", "exited"):
-            end = 0 if message.get("code") == 0 else ExitCode.END_REPORTED
+        raw = messages.parse(line)
+        if raw is not None and raw["type"] in (messages.Failed.kind, messages.Exited.kind):
+            end = 0 if raw.get("code") == 0 else ExitCode.END_REPORTED
     return end
 
 

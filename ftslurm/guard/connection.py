@@ -21,9 +21,23 @@ from collections.abc import Callable
 from ftslurm.protocol import messages
 
 MOST_UNSENT = 1 << 18  # bytes; who reads so slowly learns the rest from what comes later
-KEPT = ("address", "serving", "served", "session", "done", "failed", "exited")  # said again, the last of each
+# The last message of each of these types is said again to a new controller.
+KEPT = tuple(
+    kind.kind
+    for kind in (
+        messages.LighthouseUp,
+        messages.Serving,
+        messages.Served,
+        messages.SessionOpened,
+        messages.Done,
+        messages.Failed,
+        messages.Exited,
+    )
+)
+NOTED = tuple(kind.kind for kind in (messages.Ready, messages.StoreUp, messages.Progress))  # for `adopted`
 FINISH_S = 1.0  # who does not read for so long learns the end of the step from srun
-LEFT = ("failed", "exited")  # left behind before they are said: who hears them may have the step killed, and go
+# Written to disk before they are sent: the controller that hears them may kill the step, and end itself.
+LEFT = (messages.Failed.kind, messages.Exited.kind)
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
@@ -49,45 +63,45 @@ class Told:
 
     def __init__(self) -> None:
         self.ready = self.committed = False
-        self.store: list[object] | None = None
-        self.assign: messages.Message | None = None
-        self.begin: messages.Message | None = None
+        self.store: tuple[str, int] | None = None
+        self.assign: messages.Assign | None = None
+        self.begin: messages.Begin | None = None
         self.kept: dict[str, bytes] = {}
 
     def reported(self, line: bytes) -> str | None:
-        """A line from the worker, or of its end; returns its type."""
-        message = messages.decode(line)
-        match message and message["type"]:
-            case "ready":
-                self.ready = True
-            case "store" if message:
-                self.store = [message.get("addr"), message.get("port")]
-            case "progress" if message and message.get("committed"):
-                self.committed = True
-            case kind if kind in KEPT:
-                self.kept[str(kind)] = line
-        return None if message is None else str(message["type"])
+        """Note a line of the worker, or of its end; returns its type."""
+        raw = messages.parse(line)
+        if raw is None:
+            return None
+        kind = str(raw["type"])
+        if kind in KEPT:
+            self.kept[kind] = line
+        elif kind in NOTED:
+            with contextlib.suppress(messages.BadMessage):  # the controller will say so
+                match messages.FROM_WORKER.decode(raw):
+                    case messages.Ready():
+                        self.ready = True
+                    case messages.StoreUp(addr, port):
+                        self.store = addr, port
+                    case messages.Progress(committed=committed) if committed:
+                        self.committed = True
+        return kind
 
-    def ordered(self, message: messages.Message) -> None:
-        """A message to the worker."""
-        if message["type"] == "assign":
-            self.assign = message
-        elif message["type"] == "store":
-            self.begin = message
-
-    def adopted(self, step: int | None) -> dict[str, object]:
-        """The fields of `adopted`; `step` is the Manager's now."""
-        assign, begin = self.assign or {}, self.begin or {}
-        return {
-            "ready": self.ready,
-            "group": assign.get("group"),
-            "attempt": assign.get("attempt"),
-            "lighthouse": assign.get("lighthouse"),
-            "store": self.store,
-            "begun": self.begin is not None,
-            "floor": begin.get("floor"),
-            "step": step if self.committed else None,
-        }
+    def adopted(self, node: str, rank: int | None, step: int | None) -> messages.Adopted:
+        """What a new controller has to hear first; `step` is the Manager's now."""
+        assign, begin = self.assign, self.begin
+        return messages.Adopted(
+            host=node,
+            rank=rank,
+            ready=self.ready,
+            group=assign.group if assign else None,
+            attempt=assign.attempt if assign else None,
+            lighthouse=assign.lighthouse if assign else None,
+            store=self.store,
+            begun=begin is not None,
+            floor=begin.floor if begin else None,
+            step=step if self.committed else None,
+        )
 
 
 class Wire:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import json
 import os
 import resource
 import select
@@ -204,73 +203,85 @@ class Guard:
                 key.data(events)
 
     def receive(self, data: bytes) -> None:
+        """Obey what has come from the controller; b"": its end of stdin is closed."""
         if not data:
             if self.task.options.eof_ends:
                 self.orphaned("the controller is gone")
             return
         for line in self.lines.feed(data):
-            message = messages.decode(line)
-            if message is None or self.over:
+            try:
+                order = messages.ORDERS.decode(messages.parse(line))
+            except messages.BadMessage as error:
+                _complain(f"a bad message of the controller is ignored: {error}")
                 continue
-            match message["type"]:
-                case "ping":
-                    self.task.position.reached = int(message.get("reached") or 0)
-                case "save":  # never lower: the ranks would not agree (agreement.py)
-                    self.task.position.wanted = max(self.task.position.wanted, int(message["step"]))
-                case "stop":
-                    self.signal_worker(signal.SIGTERM)
-                case "kill":
-                    self.obey_kill()
-                case "where":
-                    self.say_alive()
-                case "dump":
-                    who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
-                    by = str(message.get("by", "the controller"))
-                    stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
-                    self.say("dumped")
-                case "inject" if message.get("task") == self.task.index:
-                    self.inject(str(message.get("fault")))
-                case "inject":
-                    pass  # another task's
-                case "key":
-                    self.network.learn(str(message["key"]))
-                case "lighthouse":
-                    self.network.moved(str(message["url"]))
-                case "servers":
-                    self.network.serving([str(url) for url in message["urls"]])
-                case _:
-                    self.pass_on(line, message)
+            if order is not None and not self.over:
+                self.obey(order)
 
-    def pass_on(self, line: bytes, message: messages.Message) -> None:
-        """What only the worker understands; the assignment also tells where its log is."""
-        if message["type"] == "assign" and self.wire.told.assign is not None:
-            return  # a new controller does not know how far the old one had come
-        self.wire.told.ordered(message)
-        if message["type"] == "assign":
-            self.task.position.reached = 0  # a standby may have been told of an earlier history
-            self.task.position.wanted = 0
-            self.rank = message["ranks"][self.task.index]["rank"]
-            log = os.path.join(message.get("log_dir") or self.task.options.log_dir, f"rank-{self.rank}.log")
-            self.log = RankLog(log, self.task.options.log_max_mb)
-            line = json.dumps(message | self.network.assigned(message)).encode()
-        elif message["type"] == "store":
-            line = json.dumps(message | self.network.begun(message)).encode()
-        if self.orders is not None:
-            if message["type"] == "broken" and not select.select([], [self.orders], [], 0)[1]:
-                return  # a script without torchft does not read these, and must not make us wait
-            with contextlib.suppress(BrokenPipeError):  # the worker has ended, or takes no more orders
-                os.write(self.orders, line + b"\n")
-        if message["type"] == "assign" and message.get("step"):  # a standby is this group from now on
-            became = {"FTSLURM_STEP": str(message["step"]), "FTSLURM_FENCE": ",".join(message.get("fence") or [])}
+    def obey(self, order: messages.ToWorker) -> None:
+        """Carry out one message of the controller, or pass it on to the worker."""
+        match order:
+            case messages.Ping(reached):
+                self.task.position.reached = reached
+            case messages.Save(step):  # never lower: the ranks would not agree (checkpoint/consensus.py)
+                self.task.position.wanted = max(self.task.position.wanted, step)
+            case messages.Stop():
+                self.signal_worker(signal.SIGTERM)
+            case messages.Kill():
+                self.obey_kill()
+            case messages.Where():
+                self.say_alive()
+            case messages.Dump(by):
+                who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
+                stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
+                self.say(messages.Dumped())
+            case messages.Inject(fault, task):
+                if task == self.task.index:
+                    self.inject(fault)
+            case messages.RunKey(key):
+                self.network.learn(key)
+            case messages.LighthouseMoved(url):
+                self.network.moved(url)
+            case messages.Servers(urls):
+                self.network.serving(urls)
+            case messages.Assign():
+                self.assign(order)
+            case messages.Begin():
+                self.wire.told.begin = order
+                self.pass_on(self.network.begun(order))
+            case messages.Broken():
+                self.pass_on(order, may_drop=True)  # a script without torchft does not read these
+            case messages.Member() | messages.Evict() | messages.NewHistory():
+                self.pass_on(order)  # the worker is the Lighthouse
+
+    def assign(self, assign: messages.Assign) -> None:
+        """Give the worker its assignment, and look after its log from now on."""
+        if self.wire.told.assign is not None:
+            return  # a new controller does not know how far the one before had come
+        self.wire.told.assign = assign
+        self.task.position.reached = 0  # a standby may have been told of an earlier history
+        self.task.position.wanted = 0
+        self.rank = assign.ranks[self.task.index].rank
+        path = os.path.join(assign.log_dir or self.task.options.log_dir, f"rank-{self.rank}.log")
+        self.log = RankLog(path, self.task.options.log_max_mb)
+        self.pass_on(self.network.assigned(assign))
+        if assign.step:  # a standby is this group from now on
+            became = {"FTSLURM_STEP": assign.step, "FTSLURM_FENCE": ",".join(assign.fence)}
             processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
+
+    def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
+        """Write a message into the worker's pipe. may_drop: not if it is full, for that would make us wait."""
+        if self.orders is None or (may_drop and not select.select([], [self.orders], [], 0)[1]):
+            return
+        with contextlib.suppress(BrokenPipeError):  # the worker has ended, or reads no more messages
+            os.write(self.orders, messages.encode(order))
 
     def inject(self, fault: str) -> None:
         """A drill. What ends us too is answered before it is done."""
         if fault == "node":
-            self.say("injected", fault=fault, error=None)
+            self.say(messages.Injected(fault))
             time.sleep(0.2)  # slurmstepd has to pass that on before it is killed
             faults.lose_node(dict(os.environ))
-        self.say("injected", fault=fault, error=faults.inflict(fault, self.worker, self.task.position))
+        self.say(messages.Injected(fault, faults.inflict(fault, self.worker, self.task.position)))
 
     def signal_worker(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -298,7 +309,7 @@ class Guard:
         killed = code < 0
         words = last_printed_line(self.log.path) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
-        self.say("exited", code=None if killed else code, signal=-code if killed else None, oom=oom, error=words)
+        self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words))
         self.network.gate.close()  # who dials the dead must not wait for us
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
         self.wire.finish(self.task.options.orphan_after_s)
@@ -311,8 +322,7 @@ class Guard:
         os._exit(128 - code)  # the signal does not end processes by default
 
     def orphaned(self, why: str) -> NoReturn:
-        with contextlib.suppress(OSError):
-            os.write(2, f"ftslurm: {self.task.node} task {self.task.index}: {why}; ending the worker\n".encode())
+        _complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
         self.kill_descendants()
         options = self.task.options
         if options.ends_job and self.task.index == 0:
@@ -351,37 +361,44 @@ class Guard:
             time.sleep(0.005)
 
     def say_alive(self) -> None:
-        """That we are here, and how far the worker is."""
+        """Report the worker's process and where its training is."""
         place = self.task.position.read()
-        self.say(
-            "alive",
-            state=processes.state(self.worker),
-            step=place and place.step,
-            stage=place and place.stage,
-            since_s=place and round(place.since_s, 3),
-            **({"pilot": pilot_presence.is_held(self.network.key)} if self.task.options.pilot else {}),
-        )
+        pilot = pilot_presence.is_held(self.network.key) if self.task.options.pilot else None
+        state = processes.state(self.worker) or "?"
+        if place is None:
+            self.say(messages.Alive(state, None, None, None, pilot))
+        else:
+            self.say(messages.Alive(state, place.step, place.stage, round(place.since_s, 3), pilot))
 
     def hello(self) -> bytes:
-        return self.message("hello", host=self.task.node, pid=self.worker, slurm_step=slurm_step())
+        return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))
 
-    def say(self, kind: str, **fields: object) -> None:
-        self.wire.say(self.message(kind, **fields))
+    def say(self, report: messages.Report) -> None:
+        self.wire.say(self.line(report))
 
-    def message(self, kind: str, **fields: object) -> bytes:
-        return messages.encode_short(kind, task=self.task.index, **fields)
+    def line(self, report: messages.Report) -> bytes:
+        return messages.encode_report(report, self.task.index)
 
     def story(self) -> list[bytes]:
         """All that a new controller has to hear of this task."""
         place, told = self.task.position.read(), self.wire.told
-        known = self.message("adopted", host=self.task.node, rank=self.rank, **told.adopted(place and place.step))
-        return [self.hello(), known, *told.kept.values()]
+        return [
+            self.hello(),
+            self.line(told.adopted(self.task.node, self.rank, place and place.step)),
+            *told.kept.values(),
+        ]
 
     def adopted(self) -> None:
         """Another controller has attached."""
         self.lines = messages.Lines()
         for line in self.story():
             self.wire.say(line)
+
+
+def _complain(words: str) -> None:
+    """A line into the step's log."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"ftslurm: {words}\n".encode())
 
 
 def _drain(pipe: int) -> None:

@@ -8,6 +8,8 @@ import os
 import resource
 import selectors
 import socket
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ftslurm.guard.gate import Gate, UnixTarget
@@ -59,33 +61,34 @@ class Network:
 
     # --- what the controller says -----------------------------------------------------------------------------------
 
-    def assigned(self, assign: messages.Message) -> messages.Message:
-        """The addresses in an assignment for the worker: ours, that stay the same wherever those behind them go."""
-        url, servers = str(assign["lighthouse"]), [str(server) for server in assign.get("servers") or []]
+    def assigned(self, assign: messages.Assign) -> messages.Assign:
+        """The assignment for the worker: with addresses of ours, which stay the same wherever those behind them go."""
+        url, servers = assign.lighthouse, assign.servers
         self.lighthouse = self._door(url) if url else None
         self.servers = [self._door(server) for server in servers]
         both = zip(self.servers, servers, strict=True)
-        return {
-            "lighthouse": self.lighthouse.url if self.lighthouse else url,
-            "servers": [door.url + SESSIONS if door else server for door, server in both],
-        }
+        return replace(
+            assign,
+            lighthouse=self.lighthouse.url if self.lighthouse else url,
+            servers=tuple(door.url + SESSIONS if door else server for door, server in both),
+        )
 
-    def begun(self, begin: messages.Message) -> messages.Message:
-        """The group's store for the worker: a door of ours, and `public`, as other groups are told it."""
-        self.store = public = store_address(str(begin["addr"]), int(begin["port"]))
+    def begun(self, begin: messages.Begin) -> messages.Begin:
+        """The same for the worker: the group's store is a door of ours, `public` its name for other groups."""
+        self.store = public = store_address(begin.addr, begin.port)
         try:
             host, _, port = self.door(public).rpartition(":")
         except OSError as error:
             self.refusals.tell("port", f"the group's store cannot be reached: {error}")
-            return {}
-        return {"addr": host, "port": int(port), "public": public}
+            return begin
+        return replace(begin, addr=host, port=int(port), public=public)
 
     def moved(self, url: str) -> None:
         """The Lighthouse is there now."""
         if self.lighthouse is not None:
             self.lighthouse.go_to(url)
 
-    def serving(self, urls: list[str]) -> None:
+    def serving(self, urls: Sequence[str]) -> None:
         """The parameter servers are there now."""
         for door, url in zip(self.servers, urls, strict=False):
             if door is not None:

@@ -22,25 +22,25 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
     log_dir = run.attempt(unit, action.attempt)
     if action.id.unit != unit:
         _link_log(run, action.id, log_dir, run.step_log(unit, action.attempt))
-    return messages.encode(
-        "assign",
+    assign = messages.Assign(
         group=action.group,
         attempt=action.attempt,
         step=str(StepId(unit, action.attempt)),
-        fence=[str(step) for step in action.fence],
+        fence=tuple(str(step) for step in action.fence),
         log_dir=str(log_dir),
         gpus=None if action.id.unit == unit or not gpus else launcher.gpus(action.group, action.slot),
         lighthouse=action.lighthouse,
         script=job.script,
         module=job.module,
-        args=script_arguments(job.args),
-        ranks=[vars(rank) for rank in action.ranks],
+        args=tuple(script_arguments(job.args)),
+        ranks=tuple(messages.Place(**vars(rank)) for rank in action.ranks),
         run_id=run.root.name,
         groups=most_groups(config),
         max_restarts=config.restart.max_per_group,
-        role=role and vars(role),
+        role=messages.Role(role.name, role.index, role.count) if role else None,
         servers=action.servers,
     )
+    return messages.encode(assign)
 
 
 def _link_log(run: RunDir, step: StepId, folder: Path, log: Path) -> None:

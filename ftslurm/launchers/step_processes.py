@@ -46,7 +46,7 @@ class Said:
     """A message of a worker or its guard."""
 
     id: StepId
-    message: messages.Message
+    message: messages.Raw
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class Children:
         """
         for pid, child in self.by_pid.items():
             if child.by_order:
-                self.send(child.id, messages.encode("kill"))
+                self.send(child.id, messages.encode(messages.Kill()))
                 continue
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, signal.SIGKILL)
@@ -214,7 +214,7 @@ class Children:
         if entry is None:
             return
         entry.stuck = entry.stuck or stuck
-        self.send(step, messages.encode("kill"))
+        self.send(step, messages.encode(messages.Kill()))
         entry.kills += 1
         number = first if entry.kills == 1 else signal.SIGKILL
         if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
@@ -263,7 +263,7 @@ class Children:
                     yield Complained(child.id, line[:LONGEST_LINE].decode(errors="replace"))
             else:
                 for line in child.out.feed(data):
-                    message = messages.decode(line)
+                    message = messages.parse(line)
                     if message is None:
                         _log(step, line + b"\n")  # not ours, but somebody will want to read it
                     else:

@@ -10,7 +10,7 @@ from ftslurm.lighthouse.output import log
 from ftslurm.protocol import messages
 
 
-def listen_to(orders: int, obey: Callable[[messages.Message], None]) -> None:
+def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
     """Have each order obeyed; one that cannot be, whatever the reason, is logged, and the next one still counts."""
     lines = messages.Lines()
     loop = asyncio.get_running_loop()
@@ -20,12 +20,11 @@ def listen_to(orders: int, obey: Callable[[messages.Message], None]) -> None:
         if not data:
             loop.remove_reader(orders)  # the guard is gone, and with it we shall be
         for line in lines.feed(data):
-            message = messages.decode(line)
-            if message is None:
-                continue
             try:
-                obey(message)
+                message = messages.ORDERS.decode(messages.parse(line))
+                if message is not None:
+                    obey(message)
             except Exception as error:
-                log(f"bad order {message!r}: {error!r}")
+                log(f"bad order {line!r}: {error!r}")
 
     loop.add_reader(orders, receive)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ftslurm.lighthouse.output import log
 from ftslurm.lighthouse.registry import Book, Refused, Taken, Unknown
+from ftslurm.protocol import messages
 
 STRANGERS_TOLD = 3  # stores that the controller has not told of; they must not fill the journal
 
@@ -15,10 +16,10 @@ class Refusals:
 
     Args:
         book: knows the stores of the run's attempts.
-        report: called as `report("refused", reason=..., highest=...)`.
+        report: takes a message to the controller.
     """
 
-    def __init__(self, book: Book, report: Callable[..., None]) -> None:
+    def __init__(self, book: Book, report: Callable[[messages.Report], None]) -> None:
         self._book = book
         self._report = report
         self._told: set[str] = set()
@@ -31,7 +32,7 @@ class Refusals:
         if tell and store not in self._told and self._may_tell(store):
             self._told.add(store)
             log(reason)
-            self._report("refused", reason=reason, highest=self._book.memory.highest)
+            self._report(messages.QuorumRefused(reason, self._book.memory.highest))
         return reason
 
     def _may_tell(self, store: str) -> bool:

@@ -34,7 +34,7 @@ UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the 
 WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
 REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
 SAVE_EVERY_S = 10.0  # the highest step is saved so often
-MEMBERS_A_LINE = 40  # of a report, see channel.LONGEST
+MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
 OPTIONS = (
     ("grpc.so_reuseport", 0),  # else a second Lighthouse could share the port with one that still lives
@@ -49,7 +49,7 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 20_000),
 )
 
-Report = Callable[..., None]
+Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
 
 
@@ -200,7 +200,7 @@ class Server:
         if why is not None and why.poisoned and why.reason != self.complained:
             self.complained = why.reason
             log(f"quorum refused: {why.reason}")
-            self.report("refused", reason=why.reason, highest=self.book.memory.highest)
+            self.report(messages.QuorumRefused(why.reason, self.book.memory.highest))
 
     def _report(self, quorum: Quorum, moment: float) -> None:
         self.complained = ""
@@ -212,8 +212,8 @@ class Server:
         rows = [(owners[m.store_address][0] if m.store_address in owners else None, m.step) for m in quorum.members]
         for first in range(0, len(rows), MEMBERS_A_LINE):
             part = rows[first : first + MEMBERS_A_LINE]
-            groups, steps = [group for group, _ in part], [step for _, step in part]
-            self.report("quorum", quorum_id=quorum.id, members=groups, steps=steps, first=first, total=len(rows))
+            groups, steps = tuple(group for group, _ in part), tuple(step for _, step in part)
+            self.report(messages.QuorumIssued(quorum.id, groups, steps, first, len(rows)))
         if quorum.id != last:
             log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
 
@@ -232,29 +232,24 @@ class Server:
 
     # --- the controller --------------------------------------------------------------------------------------------
 
-    def order(self, message: messages.Message) -> None:
-        """Carry out one order of the controller.
-
-        Raises:
-            KeyError, TypeError, ValueError: a field is missing or is not what it should be.
-        """
-        match message["type"]:
-            case "member":
-                self.book.announce(int(message["group"]), int(message["attempt"]), str(message["store"]))
+    def order(self, message: messages.ToWorker) -> None:
+        """Carry out one order of the controller."""
+        match message:
+            case messages.Member(group, attempt, store):
+                self.book.announce(group, attempt, store)
                 self.news.set()
                 self.news = asyncio.Event()
-            case "evict":
-                store = message.get("store")
-                self.book.evict(int(message["group"]), int(message["attempt"]), None if store is None else str(store))
+            case messages.Evict(group, attempt, evicted):
+                self.book.evict(group, attempt, evicted)
                 self._turn_away()
                 if (broken := self.book.broken()) is not None:
-                    self.report("broken", quorum_id=broken)
-            case "new_history":
-                self.book.new_history(int(message["step"]))
+                    self.report(messages.QuorumBroken(broken))
+            case messages.NewHistory(step):
+                self.book.new_history(step)
                 self.keep.forget_quorum()
             case _:
                 return
-        log(f"order: {json.dumps(message)}")
+        log(f"order: {message}")
         self.look()
         self.save()
 
@@ -311,17 +306,17 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     redirect(task)
 
-    def report(kind: str, **fields: object) -> None:
-        if kind == "quorum" and not select.select([], [reports], [], 0)[1]:
+    def report(message: messages.Report) -> None:
+        if isinstance(message, messages.QuorumIssued) and not select.select([], [reports], [], 0)[1]:
             return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # nobody listens any more: the guard will end us
-            os.write(reports, messages.encode_short(kind, task=task.index, **fields))
+            os.write(reports, messages.encode_report(message, task.index))
 
     try:
         asyncio.run(serve(options, orders, report, Pulse(task), task.gateway))
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
-        report("failed", error=str(error), step=None, started=False)
+        report(messages.Failed(str(error), None, None, started=False))
     flush()
     os._exit(1)
 
@@ -338,7 +333,7 @@ async def serve(
     Args:
         options: local, port, may_move, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
-        report: takes a kind of message and its fields.
+        report: takes a message to the controller.
         pulse: beats as long as the event loop turns.
         gateway: the way to the guard that lets the run in; None: whoever can reach its port is let in.
     """
@@ -361,7 +356,7 @@ async def open_server(options: dict[str, Any], report: Report, gateway: Gateway 
     memory = server.book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
-    report("address", url=url)
+    report(messages.LighthouseUp(url))
     return server
 
 

@@ -29,6 +29,7 @@ from ftslurm.lighthouse.output import flush, log
 from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
 from ftslurm.lighthouse.token_gate import Door
 from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
+from ftslurm.protocol import messages
 from ftslurm.security.owned_files import check_own
 
 _DEFAULT = LighthouseConfig()
@@ -165,19 +166,19 @@ async def _open(told: Told) -> tuple[Server, str]:
     """A server on a port; and its address."""
     addresses: list[str] = []
     log(OPEN)
-    server = await open_server(_options(told), lambda kind, **fields: _note(addresses, kind, fields))
+
+    def note(message: messages.Report) -> None:
+        if isinstance(message, messages.LighthouseUp):
+            addresses.append(message.url)
+
+    server = await open_server(_options(told), note)
     return server, addresses[0]
-
-
-def _note(addresses: list[str], kind: str, fields: Mapping[str, object]) -> None:
-    if kind == "address":
-        addresses.append(str(fields["url"]))
 
 
 async def _with_token(told: Told) -> tuple[Server, str]:
     """A server behind a door on a port; and its address, with the token."""
     secret = token(os.path.join(told.name, "token"), os.environ)
-    server = prepare(_options(told), lambda *_, **__: None)
+    server = prepare(_options(told), lambda _: None)
     inside = await start_hidden(server)
     listener = await _bind(told.settings["port"])
     port = listener.getsockname()[1]

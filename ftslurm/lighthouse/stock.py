@@ -32,10 +32,11 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
         port = int(server.address().rpartition(":")[2])
         with publishing.listener_at(port) as listener:
             publishing.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
-        os.write(reports, messages.encode_short("address", task=task.index, url=url))
+        os.write(reports, messages.encode_report(messages.LighthouseUp(url), task.index))
     except Exception as error:
         output.log(f"the Lighthouse cannot start: {error}")
-        os.write(reports, messages.encode_short("failed", task=task.index, error=str(error), step=None, started=False))
+        failed = messages.Failed(str(error), None, None, started=False)
+        os.write(reports, messages.encode_report(failed, task.index))
         output.flush()
         os._exit(1)
     pulse = output.Pulse(task)

@@ -1,106 +1,560 @@
-"""The messages between the controller and its workers: one JSON object per line (design contract 8).
+"""The messages of the control channel between the controller and its steps: one type for each, one JSON object a line.
 
-They travel over the step's stdin and stdout, which Slurm authenticates and carries. Shared by both ends, so only the
-standard library's lightest modules are imported here. `task` is a task's index in the step; unknown types and fields
-are ignored. G: the guard of the worker says or does it, whatever state the worker is in.
+The lines travel over the stdin and stdout of a step, which Slurm authenticates and carries. `encode` makes a line,
+`parse` and a `Vocabulary` read one: what is no message, or is of an unknown type, is None; unknown fields are ignored,
+so versions can differ; a field that is missing, or outside of its bounds, raises BadMessage.
 
-Worker to controller, lines of at most LONGEST bytes:
+docs/channel.md lists all messages. It is made from the types below, by docs/channel.py.
 
-hello {task, host, pid, slurm_step}       G  the worker has been forked
-ready {task}                              all is imported; a standby has warmed up
-store {task, addr, port}                  rank 0: the group's store is up, at this port of its guard's (worker/gate.py)
-alive {task, state, step, stage, since_s} G  local rank 0 of each node, every heartbeat; state is the worker's letter in
-                                          /proc; the position (see worker/position.py) is null before the script runs
-                                          In a job that a pilot holds also pilot: whether it is there, null: not known
-quorum {task, step, quorum_id, participants}   rank 0: the first quorum of this attempt
-progress {task, step, ...}                rank 0: see worker/observe.py
-serving {task, url}                       rank 0: see worker/serve.py, for this and the next two
-served {task, sessions, step}             step may be null
-session {task, sessions}
-trace {task, text}                        a piece of the end of a traceback; the pieces come in order, before `failed`
-failed {task, error, traceback_tail, step, started, oom}   an exception ended the script, or the worker before it
-done {task, step}                         the script has ended well
-exited {task, code, signal, oom, error}   G  how the process ended. A guard that may be adopted leaves it in a file, too
-adopted {task, host, ready, group, attempt, rank, lighthouse, store, begun, floor, step}   G  to a new controller, after
-                                          a `hello`: what the one before knew. group to lighthouse are null before the
-                                          assignment, floor before the script starts, store but for rank 0, step before
-                                          this attempt's first commit. Then address, serving, served, session, done,
-                                          failed and exited again, the last of each
-dumped {task}                             G  the answer to `dump`, within a second
-warning {task, text}                      rank 0: something its user should know
-injected {task, fault, error}             G  the answer to `inject`; error says why it could not be done
-
-Controller to worker:
-
-key {key}                                 G  the first line: the run's key, 64 hexadecimal digits; see key.py
-ping                                      G  every heartbeat: silence ends a worker
-where                                     G  every task answers `alive` at once
-assign {group, attempt, lighthouse, script, module, args, ranks, run_id, groups, max_restarts, log_dir, gpus, step,
-        fence, role, servers}             who the tasks are. log_dir: where rank-N.log goes, instead of --log-dir. A
-                                          standby learns three more: gpus "FIRST:COUNT" or null; step, "group-0003/2",
-                                          as which it goes on; fence, a list of steps to be ended on its nodes. role
-                                          {name, index, count} or null; servers as in `servers`
-store {addr, port}                        begin: the script starts
-                                          The worker gets a door of its guard's, and as `public` HOST:PORT/store
-lighthouse {url}                          G  it has moved there; see worker/forward.py
-servers {urls}                            G  the serving groups' parameter servers are there; "": nowhere for now
-dump {by}                                 G  the worker's stacks into its log; `by` is named there
-inject {fault, task}                      G  one worker suffers it; see worker/faults.py
-broken {quorum}                           this quorum has lost a member; see worker/broken.py
-save {step}                               G  a checkpoint of this step or a later one is wanted, at once
-stop                                      G  SIGTERM to the scripts
-kill                                      G  the end of everything, at once
+The guard of every worker imports this, so only light modules may be imported here. To make 40 frozen dataclasses would
+take it 20 ms: `Value` compares and prints its fields itself, and only a type checker keeps them frozen.
 """
 
-from __future__ import annotations
-
+import dataclasses
 import json
-from typing import Any
+from dataclasses import field
+from types import NoneType
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args, get_origin
 
+from ftslurm.protocol.field_types import (
+    AnyCount,
+    AnySeconds,
+    AnyStage,
+    AnyText,
+    Check,
+    Count,
+    ExitStatus,
+    Key,
+    Lenient,
+    Multiline,
+    Node,
+    Plain,
+    Port,
+    Presence,
+    ProcessState,
+    QuorumId,
+    SecondsOrZero,
+    SignalNumber,
+    SlurmStep,
+    StoreAddress,
+    Text,
+    Truth,
+    Url,
+)
 from ftslurm.security.json_text import read_object
 
-Message = dict[str, Any]
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_):
+        return lambda decorated: decorated
+
 
 # srun passes a task's output on in pieces of 1,024 bytes: longer lines of several tasks get mixed (measured on Slurm
 # 22.05: no damaged line in 24,000 of up to 980 bytes from 8 tasks at once, a third of them damaged at 1,100).
-LONGEST = 1000
-MOST = 1 << 20  # bytes of a line that the controller reads; what is longer is dropped, a message never is
-_SHORTENED = ("traceback_tail", "error")
+LONGEST = 1000  # bytes of a line of a worker
+MOST = 1 << 20  # bytes of a line that the controller reads; a longer one is dropped, no message is as long
+_SHORTENED = ("traceback_tail", "error")  # these fields lose their beginning if the line would be too long
+
+Raw = dict[str, Any]  # an object with a `type`: a message whose fields have not been checked
 
 
-def encode(kind: str, **fields: object) -> bytes:
-    """One message to a worker as a line; to a worker a line may be of any length."""
-    return json.dumps({"type": kind, **fields}, separators=(",", ":")).encode() + b"\n"
+class BadMessage(ValueError):
+    """A message of a known type with a field that is missing or must not be used."""
 
 
-def encode_short(kind: str, **fields: object) -> bytes:
-    """One message from a worker as a line of at most LONGEST bytes; long texts lose their beginning."""
-    fields = {name: str(text)[-LONGEST:] if name in _SHORTENED and text else text for name, text in fields.items()}
-    line = encode(kind, **fields)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+class Value:
+    """Fields with types, to be treated as frozen. Subclasses are made dataclasses."""
+
+    def __init_subclass__(cls) -> None:
+        dataclasses.dataclass(eq=False, repr=False)(cls)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self), *vars(self).values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+class Message(Value):
+    """One message. A field with a default may be missing in a line that is read."""
+
+    kind: ClassVar[str]  # its `type` on the wire
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        cls.kind = kind
+        super().__init_subclass__()
+
+
+class Report(Message):
+    """A message of one task of a step to the controller."""
+
+    task: Count = field(default=0, kw_only=True)  # the index in the step; `encode` fills it in
+
+
+# --- from workers and their guards ------------------------------------------------------------------------------------
+
+
+class Hello(Report, kind="hello"):
+    """Guard: the worker has been forked."""
+
+    host: Node
+    pid: AnyCount
+    slurm_step: SlurmStep = None
+
+
+class Ready(Report, kind="ready"):
+    """All is imported. A standby has warmed up."""
+
+
+class StoreUp(Report, kind="store"):
+    """Rank 0: the group's TCPStore can be reached, at this port of its guard (guard/gate.py)."""
+
+    addr: Text
+    port: Port
+
+
+class Alive(Report, kind="alive"):
+    """Guard of local rank 0 of each node, every heartbeat: the worker's process and where its training is.
+
+    step, stage and since_s are null before the script runs. `pilot` says, in a job that a pilot holds, whether that is
+    there.
+    """
+
+    state: ProcessState
+    step: AnyCount
+    stage: AnyStage
+    since_s: AnySeconds
+    pilot: Presence = None
+
+
+class FirstQuorum(Report, kind="quorum"):
+    """Rank 0: this attempt is in a quorum for the first time."""
+
+    step: AnyCount
+    quorum_id: AnyCount
+    participants: AnyCount
+
+
+class Progress(Report, kind="progress"):
+    """Rank 0: torchft has committed or aborted steps; sampled (worker/progress.py)."""
+
+    step: Count
+    quorum_id: QuorumId
+    participants: Count
+    committed: Count
+    aborted: Count
+    healed: AnyCount
+    gap_s: AnySeconds
+
+
+class Serving(Report, kind="serving"):
+    """Rank 0: the script has made a torchft ParameterServer (worker/parameter_sessions.py)."""
+
+    url: Text
+
+
+class Served(Report, kind="served"):
+    """Rank 0: how many sessions the ParameterServer has open, and its `step`."""
+
+    sessions: Count
+    step: AnyCount
+
+
+class SessionOpened(Report, kind="session"):
+    """Rank 0: the script has got a session with a ParameterServer; how many it has had."""
+
+    sessions: Count
+
+
+class Restored(Report, kind="restored"):
+    """Rank 0: a checkpoint has been loaded before the first step."""
+
+    step: Count
+    path: AnyText
+    skipped: tuple[Count, ...] = ()  # the steps of newer ones that could not be read
+
+
+class Checkpointed(Report, kind="checkpoint"):
+    """Rank 0: a checkpoint has been saved; with `error`: it could not be."""
+
+    step: Count
+    path: AnyText
+    seconds: SecondsOrZero
+    error: Text | None
+
+
+class Notice(Report, kind="warning"):
+    """Rank 0: something the user should know."""
+
+    text: Text
+
+
+class Trace(Report, kind="trace"):
+    """A piece of the end of a traceback. All pieces come in order, before `failed`."""
+
+    text: Multiline
+
+
+class Failed(Report, kind="failed"):
+    """An exception has ended the script (`started`), or the worker before it.
+
+    refused: ftslurm has ended it, because no group with the training's state was there to heal from.
+    """
+
+    error: Text | None
+    traceback_tail: AnyText
+    step: AnyCount
+    started: Truth
+    oom: Truth = False
+    refused: Truth = False
+
+
+class Done(Report, kind="done"):
+    """The script has ended well; the process is about to."""
+
+    step: AnyCount
+
+
+class Exited(Report, kind="exited"):
+    """Guard: how the worker's process has ended; `error` is the last line that it printed.
+
+    A guard of a step that may be adopted also leaves this in a file (guard/connection.py).
+    """
+
+    code: ExitStatus | None
+    signal: SignalNumber | None
+    oom: Truth
+    error: Text | None = None
+
+
+class Adopted(Report, kind="adopted"):
+    """Guard, to a new controller, after `hello`: what the controller before knew.
+
+    group, attempt and lighthouse are null before the assignment, floor before the script starts, store for ranks but 0,
+    step before the first commit of this attempt. Afterwards address, serving, served, session, done, failed and exited
+    come again, the last one of each.
+    """
+
+    host: AnyText
+    rank: AnyCount
+    ready: Truth
+    begun: Truth  # its script has been told to start
+    group: Count | None
+    attempt: AnyCount
+    lighthouse: Text | None = None
+    store: StoreAddress | None = None
+    floor: Count | None = None
+    step: Count | None = None
+
+
+class Dumped(Report, kind="dumped"):
+    """Guard: the stacks are in the log; the answer to `dump`, within a second."""
+
+
+class Injected(Report, kind="injected"):
+    """Guard: the answer to `inject`. `error` says why the fault could not be injected."""
+
+    fault: Text
+    error: Text | None = None
+
+
+# --- from the Lighthouse ----------------------------------------------------------------------------------------------
+
+
+class LighthouseUp(Report, kind="address"):
+    """The Lighthouse serves."""
+
+    url: Url
+
+
+class QuorumIssued(Report, kind="quorum"):
+    """A quorum has been issued; sampled. Many members come as several messages.
+
+    members: the groups, null for a manager that is of no group. steps: what each asks to take, its number of commits.
+    """
+
+    quorum_id: Count
+    members: tuple[Count | None, ...]
+    steps: tuple[Count, ...]
+    first: AnyCount = None
+    total: AnyCount = None
+
+
+class QuorumRefused(Report, kind="refused"):
+    """A quorum, or a manager, is refused: see lighthouse/registry.py."""
+
+    reason: Text
+    highest: AnyCount = None
+
+
+class QuorumBroken(Report, kind="broken"):
+    """A member of this quorum, the last one issued, is gone."""
+
+    quorum_id: Count
+
+
+# --- to workers and their guards --------------------------------------------------------------------------------------
+
+
+class RunKey(Message, kind="key"):
+    """Guard: the first line, the run's key (security/run_key.py)."""
+
+    key: Key
+
+
+class Ping(Message, kind="ping"):
+    """Guard: every heartbeat. A worker whose controller is silent is ended. No quorum may be below step `reached`."""
+
+    reached: Count = 0
+
+
+class Where(Message, kind="where"):
+    """Guard: every task answers `alive` at once."""
+
+
+class Place(Value):
+    """Where a rank of the group runs."""
+
+    rank: Count
+    node: Plain
+    local_rank: Count
+    node_rank: Count
+
+
+class Role(Value):
+    """The group's role, its place among the groups of that role, and how many those are."""
+
+    name: Plain
+    index: Count
+    count: Count
+
+
+class Assign(Message, kind="assign"):
+    """Who the tasks are: ranks[task] is the place of a task. Both the guard and the worker read it.
+
+    log_dir: where rank-N.log goes, instead of --log-dir. For a standby there are three more: gpus, its FIRST:COUNT of
+    the node's GPUs; step, such as group-0003/2, the name under which it continues; fence, the steps whose processes it
+    ends on its nodes. servers: as in `servers`.
+    """
+
+    group: Count
+    attempt: Count
+    lighthouse: Plain  # "": the group has none
+    script: Plain | None
+    module: Plain | None
+    args: tuple[Plain, ...]
+    ranks: tuple[Place, ...]
+    run_id: Plain
+    groups: Count
+    max_restarts: Count
+    log_dir: Plain | None = None
+    gpus: Plain | None = None
+    step: Plain | None = None
+    fence: tuple[Plain, ...] = ()
+    role: Role | None = None
+    servers: tuple[Plain, ...] = ()
+
+
+class Begin(Message, kind="store"):
+    """The script starts. Workers find the group's store here: the guard puts its own port in, and `public`.
+
+    heals: others hold the training's state, so no checkpoint is needed. floor: the step below which no quorum may be.
+    public: HOST:PORT/store, as other groups are told it.
+    """
+
+    addr: Plain
+    port: Port
+    heals: Truth = False
+    floor: Count = 0
+    public: Plain = ""
+
+
+class LighthouseMoved(Message, kind="lighthouse"):
+    """Guard: the Lighthouse is at this address now (guard/proxy.py)."""
+
+    url: Plain
+
+
+class Servers(Message, kind="servers"):
+    """Guard: where the parameter server of each serving group is; "": nowhere for now."""
+
+    urls: tuple[Plain, ...]
+
+
+class Dump(Message, kind="dump"):
+    """Guard: write the stacks of the worker into its log. `by` is named there."""
+
+    by: Plain = "the controller"
+
+
+class Inject(Message, kind="inject"):
+    """Guard: this task suffers a fault (guard/faults.py)."""
+
+    fault: Plain
+    task: Count
+
+
+class Broken(Message, kind="broken"):
+    """This quorum has lost a member: workers need not wait for it (worker/quorum_abort.py)."""
+
+    quorum: QuorumId
+
+
+class Save(Message, kind="save"):
+    """A checkpoint of this step or a later one is wanted at once."""
+
+    step: Count
+
+
+class Stop(Message, kind="stop"):
+    """Guard: SIGTERM to the script."""
+
+
+class Kill(Message, kind="kill"):
+    """Guard: end everything at once."""
+
+
+# --- to the Lighthouse ------------------------------------------------------------------------------------------------
+
+
+class Member(Message, kind="member"):
+    """The manager with this store is an attempt of the run."""
+
+    group: Count
+    attempt: Count
+    store: Plain
+
+
+class Evict(Message, kind="evict"):
+    """This attempt is over: its manager gets no quorum any more."""
+
+    group: Count
+    attempt: Count
+    store: Plain | None = None
+
+
+class NewHistory(Message, kind="new_history"):
+    """All groups start over: no group needs to hold a step above this one."""
+
+    step: Count
+
+
+FromWorker = (
+    Hello
+    | Ready
+    | StoreUp
+    | Alive
+    | FirstQuorum
+    | Progress
+    | Serving
+    | Served
+    | SessionOpened
+    | Restored
+    | Checkpointed
+    | Notice
+    | Trace
+    | Failed
+    | Done
+    | Exited
+    | Adopted
+    | Dumped
+    | Injected
+)
+FromLighthouse = (
+    Hello
+    | Alive
+    | Failed
+    | Exited
+    | Adopted
+    | Dumped
+    | Injected
+    | LighthouseUp
+    | QuorumIssued
+    | QuorumRefused
+    | QuorumBroken
+)
+ToWorker = (
+    RunKey
+    | Ping
+    | Where
+    | Assign
+    | Begin
+    | LighthouseMoved
+    | Servers
+    | Dump
+    | Inject
+    | Broken
+    | Save
+    | Stop
+    | Kill
+    | Member
+    | Evict
+    | NewHistory
+)
+M = TypeVar("M")
+
+
+class Vocabulary(Generic[M]):
+    """The messages that one side may send; decodes them."""
+
+    def __init__(self, union: Any) -> None:
+        self.types: dict[str, type[Message]] = {kind.kind: kind for kind in get_args(union)}
+
+    def decode(self, raw: Raw | None) -> M | None:
+        """The message; None: it is none, or of an unknown type.
+
+        Raises:
+            BadMessage: a field is missing or is outside of its bounds.
+        """
+        kind = None if raw is None else self.types.get(raw["type"])
+        return None if kind is None or raw is None else _read(kind, raw)
+
+
+FROM_WORKER: Vocabulary[FromWorker] = Vocabulary(FromWorker)
+FROM_LIGHTHOUSE: Vocabulary[FromLighthouse] = Vocabulary(FromLighthouse)
+ORDERS: Vocabulary[ToWorker] = Vocabulary(ToWorker)
+
+
+def parse(line: bytes) -> Raw | None:
+    """A line as an object with a type; None if it is none: a library printed before its output was redirected, say."""
+    raw = read_object(line)
+    return raw if raw is not None and isinstance(raw.get("type"), str) else None
+
+
+def encode(order: Message) -> bytes:
+    """A message of the controller as a line, which may be of any length."""
+    return _line(order.kind, vars(order))
+
+
+def encode_report(report: Report, task: int) -> bytes:
+    """A message of a task as a line of at most LONGEST bytes; long texts lose their beginning."""
+    fields = {**vars(report), "task": task}
+    fields |= {name: text[-LONGEST:] for name in _SHORTENED if (text := fields.get(name))}
+    line = _line(report.kind, fields)
     for name in _SHORTENED:
-        while len(line) > LONGEST and (text := str(fields.get(name) or "")):
+        while len(line) > LONGEST and (text := fields.get(name)):
             fields[name] = text[max(1, (len(line) - LONGEST) // 12) :]  # JSON takes up to twelve bytes a character
-            line = encode(kind, **fields)
+            line = _line(report.kind, fields)
     return line
 
 
-def encode_pieces(kind: str, text: str, **fields: object) -> list[bytes]:
-    """A text in as many messages from a worker as it needs, each with a piece of it in its field `text`."""
-    room = LONGEST - len(encode(kind, **fields, text=""))
+def encode_trace(text: str, task: int) -> list[bytes]:
+    """A text as the lines of as many `trace` messages as it needs."""
+    room = LONGEST - len(encode_report(Trace(""), task))
     pieces, piece, size = [], "", 0
-    for sign in text:
-        cost = len(json.dumps(sign)) - 2
+    for char in text:
+        cost = len(json.dumps(char)) - 2
         if size + cost > room:
             pieces.append(piece)
             piece, size = "", 0
-        piece, size = piece + sign, size + cost
-    return [encode(kind, **fields, text=part) for part in (*pieces, piece) if part]
-
-
-def decode(line: bytes) -> Message | None:
-    """A line as a message; None if it is none (a library that printed before its output was redirected, say)."""
-    message = read_object(line)
-    return message if message is not None and isinstance(message.get("type"), str) else None
+        piece, size = piece + char, size + cost
+    return [encode_report(Trace(part), task) for part in (*pieces, piece) if part]
 
 
 class Lines:
@@ -121,3 +575,80 @@ class Lines:
         if self._most is not None and (self._dropping or len(self._rest) > self._most):
             self._dropping, self._rest = True, b""
         return lines if self._most is None else [line for line in lines if len(line) <= self._most]
+
+
+# --- how fields are read ----------------------------------------------------------------------------------------------
+
+
+def _line(kind: str, fields: dict[str, Any]) -> bytes:
+    return json.dumps({"type": kind, **fields}, separators=(",", ":"), default=vars).encode() + b"\n"
+
+
+class _Plan(NamedTuple):
+    """How a type is read."""
+
+    checks: dict[str, Check | Lenient]  # of each field
+    defaults: dict[str, object]  # of the fields that may be missing
+
+
+_plans: dict[type, _Plan] = {}
+
+
+def plan(kind: type[Value]) -> _Plan:
+    """How a type is read; worked out when it is first used."""
+    if kind not in _plans:
+        fields: Any = dataclasses.fields(kind)  # type: ignore[arg-type]  # a dataclass, by __init_subclass__
+        defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING and f.name != "task"}
+        _plans[kind] = _Plan({f.name: check_of(f.type) for f in fields}, defaults)
+    return _plans[kind]
+
+
+def check_of(annotation: Any) -> Check | Lenient:
+    """How a field with this annotation is read."""
+    if hasattr(annotation, "__metadata__"):
+        found: Check | Lenient = annotation.__metadata__[0]
+        return found
+    if get_origin(annotation) is tuple:
+        return _each(check_of(get_args(annotation)[0]))
+    if isinstance(annotation, type) and issubclass(annotation, Value):
+        return Check(f"an object: {', '.join(plan(annotation).checks)}", lambda value: _read_value(annotation, value))
+    (item,) = (check_of(part) for part in get_args(annotation) if part is not NoneType)
+    return Check(f"{item.meaning}, or null", lambda value: None if value is None else item.read(value))
+
+
+def _each(item: Check | Lenient) -> Check:
+    def read(value: object) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise ValueError("not a list")
+        return tuple(map(item.read, value))
+
+    return Check(f"a list, each {item.meaning}", read)
+
+
+def _read_value(kind: type[Value], value: object) -> Value:
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    read: Value = _read(kind, value)
+    return read
+
+
+def _read(kind: type[Value], raw: Raw) -> Any:
+    """The fields of a message, or of a value in one.
+
+    Raises:
+        BadMessage: it names the field.
+    """
+    (checks, defaults), fields = plan(kind), {}
+    for name, check in checks.items():
+        if name in raw:
+            try:
+                fields[name] = check.read(raw[name])
+            except ValueError as error:
+                if not isinstance(check, Lenient):
+                    raise BadMessage(f"{name}: {error}") from None
+                fields[name] = check.fallback
+        elif isinstance(check, Lenient):
+            fields[name] = check.fallback
+        elif name not in defaults:
+            raise BadMessage(f"{name} is missing")
+    return kind(**fields)

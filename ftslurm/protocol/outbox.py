@@ -1,17 +1,22 @@
-"""How code in the script's own process talks with the controller. Outside of a worker nobody listens or asks."""
+"""How code in the script's own process reports to the controller. Outside of a worker reports are dropped.
+
+worker/session.py replaces both functions before the script starts; call them as `outbox.say(...)`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from ftslurm.protocol.messages import Report
 
-def _nobody(kind: str, **fields: object) -> None:
+
+def _drop(report: Report) -> None:
     pass
 
 
-def _nothing() -> int:
+def _none() -> int:
     return 0
 
 
-say: Callable[..., None] = _nobody  # session.py replaces it; called as `tell.say("checkpoint", step=100)`
-wanted: Callable[[], int] = _nothing  # the same; the step from which on a checkpoint is wanted: see position.py
+say: Callable[[Report], None] = _drop
+wanted: Callable[[], int] = _none  # the step of which, or of a later one, the controller wants a checkpoint; 0: of none

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ftslurm.protocol import outbox
+from ftslurm.protocol import messages, outbox
 from ftslurm.worker import patch_fit
 
 EVERY_S = 1.0  # `served` and `session` are told at most this often
@@ -84,7 +84,7 @@ class Observer:
             if self._server is not None:
                 return
             self._server = server
-        _say("serving", url=server.address())
+        _say(messages.Serving(server.address()))
         threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
 
     def _watch(self) -> None:
@@ -99,7 +99,7 @@ class Observer:
             if self._server is None or self._served == (self._open, step):
                 return
             self._served = (self._open, step)
-        _say("served", sessions=self._served[0], step=step)
+        _say(messages.Served(*self._served))
 
     def _has_opened(self) -> None:
         with self._lock:
@@ -107,7 +107,7 @@ class Observer:
             if self._clock() < self._told_at + EVERY_S:
                 return
             self._told_at = self._clock()
-        _say("session", sessions=self._sessions)
+        _say(messages.SessionOpened(self._sessions))
 
     def _guarded(self, tell_it: Callable[..., None], *args: Any) -> None:
         try:
@@ -116,6 +116,6 @@ class Observer:
             logging.getLogger(__name__).warning("what the parameter server does is not known: %r", error)
 
 
-def _say(kind: str, **fields: object) -> None:
-    if os.environ.get("RANK", "0") == "0":  # one voice per group
-        outbox.say(kind, **fields)
+def _say(report: messages.Report) -> None:
+    if os.environ.get("RANK", "0") == "0":  # one rank speaks for the group
+        outbox.say(report)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import patch_fit
@@ -65,13 +66,13 @@ class Observer:
 
     def __init__(
         self,
-        report: Callable[[dict[str, object]], None],
+        report: Callable[[messages.Progress], None],
         clock: Callable[[], float] = time.monotonic,
         every_s: float = 1.0,
         position: Position | None = None,
     ) -> None:
         self.report = report
-        self.on_quorum: Callable[[dict[str, object]], None] | None = None
+        self.on_quorum: Callable[[messages.FirstQuorum], None] | None = None
         self._position = position or Position()
         self._reducing = False  # an allreduce was called before the quorum was there
         self._clock = clock
@@ -180,7 +181,7 @@ class Observer:
         seen = self._read(manager)
         if self.on_quorum is not None:
             tell, self.on_quorum = self.on_quorum, None
-            tell({"step": manager._step, "quorum_id": seen.quorum_id, "participants": seen.participants})
+            tell(messages.FirstQuorum(manager._step, seen.quorum_id, seen.participants))
         seen.state_fetched = manager._pending_state_dict is not None
         # Not before the first report: a group that has found its peers has not trained with them yet.
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):
@@ -226,15 +227,15 @@ class Observer:
         self._reported_at = now
         seen.reported = (seen.quorum_id, seen.participants)
         self.report(
-            {
-                "step": seen.step,
-                "quorum_id": seen.quorum_id,
-                "participants": seen.participants,
-                "committed": self._committed,
-                "aborted": self._aborted,
-                "healed": self._healed,
-                "gap_s": None if gap_s is None else round(gap_s, 4),
-            }
+            messages.Progress(
+                step=seen.step,
+                quorum_id=seen.quorum_id,
+                participants=seen.participants,
+                committed=self._committed,
+                aborted=self._aborted,
+                healed=self._healed,
+                gap_s=None if gap_s is None else round(gap_s, 4),
+            )
         )
 
     def _complain(self, error: Exception) -> None:

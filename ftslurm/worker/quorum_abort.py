@@ -133,9 +133,9 @@ class Quorums:
     def _read(self, orders: int) -> None:
         lines = messages.Lines()
         while data := os.read(orders, 65536):
-            for message in map(messages.decode, lines.feed(data)):
-                if message is not None and message["type"] == "broken":
-                    self.tell(int(message["quorum"]))
+            for line in lines.feed(data):
+                if isinstance(message := messages.ORDERS.decode(messages.parse(line)), messages.Broken):
+                    self.tell(message.quorum)
 
     def tell(self, quorum: int) -> None:
         """This quorum has lost a member."""

@@ -1,6 +1,6 @@
-"""The worker: import everything first, say ready, learn who one is, and run the user's script.
+"""One worker, from its first import to its end: it imports everything, says ready, gets its rank and runs the script.
 
-Started early, assigned late: what takes long happens before the assignment is known.
+Imports take seconds, so they come before the assignment is known; a standby has done them before it is needed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from ftslurm.guard import faults, stacks
 from ftslurm.guard.gateway import Gateway
@@ -25,151 +26,262 @@ from ftslurm.security import secret_variables
 from ftslurm.worker import closed_servers, closed_transport, parameter_sessions, script
 from ftslurm.worker.arguments import fill
 
-# With it torch.cuda.is_available() asks NVML. Without it it asks CUDA, which then never looks at CUDA_VISIBLE_DEVICES
-# again: a standby could no longer take its share. (read in torch/cuda/__init__.py)
-_CAREFUL = "PYTORCH_NVML_BASED_CUDA_CHECK"
-_servers = parameter_sessions.Observer()
 _kept: list[Any] = []  # the TCPStore lives as long as the process
+M = TypeVar("M", bound=messages.Message)
+
+
+@dataclass
+class Watchers:
+    """What watches torchft inside this process."""
+
+    progress: Any  # progress.Observer
+    lineage: Any  # lineage_guard.History
+    unhealed: Any  # unhealed.Watch
+    quorums: Any  # quorum_abort.Quorums
+    sessions: parameter_sessions.Observer
+    left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
+
+    def flush(self) -> None:
+        """Report what has not been reported yet."""
+        self.progress.flush()
+        self.sessions.flush()
 
 
 def main(task: Task, orders: int, reports: int) -> NoReturn:
-    """One worker from its first import to its end.
+    """Be one worker until its end.
 
     Args:
-        task: who we are in the step.
-        orders: file descriptor of the guard's messages: assign, then store, then broken at any time.
+        task: which task of the step this is.
+        orders: file descriptor of the messages that the guard passes on: assign, then store, then broken at any time.
         reports: file descriptor that leads to the controller.
     """
-
-    ours = os.fstat(reports)
-
-    def send(*lines: bytes) -> None:
-        with contextlib.suppress(OSError):  # the controller is gone; the guard will notice
-            for line in lines:
-                if os.path.samestat(os.fstat(reports), ours):  # a script that closes all it finds may reuse the number
-                    os.write(reports, line)
-
-    def say(kind: str, **fields: object) -> None:
-        send(messages.encode_short(kind, task=task.index, **fields))
-
-    def say_failed(error: BaseException, step: int | None, started: bool) -> None:
-        line, trace = describe(error)
-        send(*messages.encode_pieces("trace", last_lines(trace), task=task.index))
-        oom = ran_out_of_memory(error)
-        say("failed", error=line, traceback_tail=trace[-600:], step=step, started=started, oom=oom)
-
-    def tell_of(kind: str, **fields: Any) -> None:
-        ours = os.path.dirname(str(fields.get("path"))) == os.environ["FTSLURM_CHECKPOINT_DIR"]
-        if kind == "restored" and ours:  # an older one, if the newest could not be read
-            past.floor = min(past.floor, int(fields["step"]))
-        if os.environ["RANK"] == "0":  # one voice per group
-            say(kind, **fields)
-
-    def refuse(reason: str) -> NoReturn:
-        """There is nobody to heal from; called before the step."""
-        error = f"ended by ftslurm before it took a step: {reason}"
-        print(error, file=sys.stderr, flush=True)
-        refused = os.environ.get("FTSLURM_HEALS") == "1"
-        say("failed", error=error, traceback_tail="", step=None, started=True, oom=False, refused=refused)
-        os._exit(1)
-
+    channel = Channel(task.index, orders, reports)
     try:
         stacks.register(task.position, 2)
-        if "FTSLURM_RUN_DIR" not in os.environ:  # whoever looks after this run finds its processes by it
-            raise RuntimeError(
-                "the environment of the step has not reached the worker: what stands before the interpreter in "
-                "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
-            )
-        secret_variables.check_worker(os.environ)
-        choose_gpus(task.options.gpus)
-        gpus_are_open = task.options.standby and _CAREFUL not in os.environ
-        if gpus_are_open:
-            os.environ[_CAREFUL] = "1"
-        with no_garbage():
-            observer, past, watch, quorums, left_out = import_everything(say, refuse, task)
+        with ask_nvml(task.options.standby):
+            watchers = prepare(task, channel)
+            channel.say(messages.Ready())
+            assign = channel.receive(messages.Assign)
+            me = assign.ranks[task.index]
             if task.options.standby:
-                from ftslurm.worker import warmup
-
-                warmup.warm([name for name in task.options.imports.split(",") if name])
-                if task.options.cuda:
-                    warmup.create_context(task.local_index)
-        say("ready")
-        receive = _receiver(orders)
-        assign = receive("assign")
-        me = assign["ranks"][task.index]
-        if task.options.standby:
-            choose_gpus(share(assign, me))
-        if gpus_are_open:
-            del os.environ[_CAREFUL]
-        os.environ.update(environment(assign, me))
-        if os.environ.get("FTSLURM_CLUSTER") == "local":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens where the machine's name leads
-        reach_loopback(os.environ)
-        open_log(os.path.join(assign.get("log_dir") or task.options.log_dir, f"rank-{me['rank']}.log"))
-        stacks.register(task.position, 2)
-        if me["rank"] == 0:
-            host, port = host_store(task.gateway)
-            say("store", addr=host, port=port)
-            observer.on_quorum = lambda fields: say("quorum", **fields)
-        begin = receive("store")  # also the word that the script may start
-        os.environ |= {"MASTER_ADDR": str(begin["addr"]), "MASTER_PORT": str(begin["port"])}
-        closed_servers.begin(f"{begin['addr']}:{begin['port']}", str(begin.get("public") or ""))
-        heals, past.floor = bool(begin.get("heals")), int(begin.get("floor") or 0)
-        os.environ["FTSLURM_HEALS"] = str(int(heals))
-        for words in left_out:
-            warn(words, say if me["rank"] == 0 else lambda *_, **__: None)
-        if me["rank"] != 0:
-            observer.report = lambda _: None  # one voice per group
-        outbox.say, outbox.wanted = tell_of, lambda: task.position.wanted
-        faults.install(task.position)
-        quorums.listen_to(orders)
-        watch.groups = int(assign["groups"]) if me["rank"] == 0 and assign["lighthouse"] else 0
-        task.position.mark(0, Stage.COMPUTING)
+                choose_gpus(share(assign, me))
+        take_rank(task, assign, me)
+        join_group(task, channel, watchers, me.rank)
+        watch_script(task, channel, watchers, assign, me.rank)
     except BaseException as error:  # whatever it is, the controller must hear of it
         traceback.print_exc()
-        say_failed(error, step=None, started=False)
+        channel.say_failed(error, step=None, started=False)
         os._exit(1)
 
     def failed(error: BaseException) -> None:
-        observer.flush()
-        _servers.flush()
-        say_failed(error, observer.step, started=True)
+        watchers.flush()
+        channel.say_failed(error, watchers.progress.step, started=True)
 
     def finished() -> bool:
-        observer.flush()
-        _servers.flush()
-        watch.ended()
-        say("done", step=observer.step)
-        leave_together(me["rank"], len(assign["ranks"]))
-        return not observer.waits_for_quorum and not quorums.connecting  # Python's end kills threads in mid-C++
+        watchers.flush()
+        watchers.unhealed.ended()
+        channel.say(messages.Done(watchers.progress.step))
+        leave_together(me.rank, len(assign.ranks))
+        # Python's end kills threads in the middle of C++.
+        return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
 
-    args = fill(assign["args"], os.environ)
-    script.run(assign["script"], assign["module"], args, on_failure=failed, on_success=finished)
+    args = fill(assign.args, os.environ)
+    script.run(assign.script, assign.module, args, on_failure=failed, on_success=finished)
 
 
-def _receiver(orders: int) -> Callable[[str], messages.Message]:
-    """A function that waits for the next message of a kind."""
-    lines = messages.Lines()
-    waiting: list[messages.Message] = []
+class Channel:
+    """The worker's end of the control channel."""
 
-    def receive(kind: str) -> messages.Message:
+    def __init__(self, task: int, orders: int, reports: int) -> None:
+        """Arguments as for `main`."""
+        self.task, self.orders, self.reports = task, orders, reports
+        self._pipe = os.fstat(reports)
+        self._lines = messages.Lines()
+        self._waiting: list[messages.ToWorker] = []
+
+    def say(self, report: messages.Report) -> None:
+        """Send one message to the controller."""
+        self._send([messages.encode_report(report, self.task)])
+
+    def say_failed(self, error: BaseException, step: int | None, started: bool) -> None:
+        """Send the end of an exception's traceback, then the exception."""
+        line, trace = describe(error)
+        self._send(messages.encode_trace(last_lines(trace), self.task))
+        self.say(messages.Failed(line, trace[-600:], step, started, oom=ran_out_of_memory(error)))
+
+    def warn(self, text: str) -> None:
+        """Tell the user something: in the rank's log, and through the controller."""
+        print_warning(text)
+        self.say(messages.Notice(text))
+
+    def receive(self, kind: type[M]) -> M:
+        """Wait for the next message of a type. If the guard is gone, the process ends."""
         while True:
-            while waiting:
-                message = waiting.pop(0)
-                if message["type"] == kind:
-                    return message
-            data = os.read(orders, 65536)
+            while self._waiting:
+                if isinstance(order := self._waiting.pop(0), kind):
+                    return order
+            data = os.read(self.orders, 65536)
             if not data:
-                os._exit(1)  # the guard is gone, and we with it
-            waiting.extend(m for m in map(messages.decode, lines.feed(data)) if m is not None)
+                os._exit(1)
+            decoded = (messages.ORDERS.decode(messages.parse(line)) for line in self._lines.feed(data))
+            self._waiting += [order for order in decoded if order is not None]
 
-    return receive
+    def _send(self, lines: list[bytes]) -> None:
+        with contextlib.suppress(OSError):  # the controller is gone; the guard will notice
+            for line in lines:
+                # A script that closes all descriptors may reuse the number for a file of its own.
+                if os.path.samestat(os.fstat(self.reports), self._pipe):
+                    os.write(self.reports, line)
 
 
-def warn(words: str, say: Callable[..., None]) -> None:
-    """Tell the user something: in the rank's log, and through the controller."""
-    print(f"ftslurm: warning: {words}", file=sys.stderr, flush=True)
-    say("warning", text=words)
+# --- the parts of main, in their order --------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def ask_nvml(standby: bool) -> Iterator[None]:
+    """Have a standby's torch.cuda.is_available() ask NVML.
+
+    By default it asks CUDA, which then never looks at CUDA_VISIBLE_DEVICES again: the standby could no longer be given
+    its share of the GPUs (read in torch/cuda/__init__.py). A user's own setting is left alone.
+    """
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    if not standby or name in os.environ:
+        yield
+        return
+    os.environ[name] = "1"
+    yield
+    del os.environ[name]
+
+
+def prepare(task: Task, channel: Channel) -> Watchers:
+    """Do all that needs no assignment: the imports, and a standby's warm-up.
+
+    Raises:
+        RuntimeError: the environment is incomplete, or the GPUs or the installed torchft do not fit.
+    """
+    if "FTSLURM_RUN_DIR" not in os.environ:  # guards and controllers find the processes of a run by it
+        raise RuntimeError(
+            "the environment of the step has not reached the worker: what stands before the interpreter in "
+            "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
+        )
+    secret_variables.check_worker(os.environ)
+    choose_gpus(task.options.gpus)
+    with no_garbage():
+        watchers = import_everything(task, channel)
+        if task.options.standby:
+            from ftslurm.worker import warmup
+
+            warmup.warm([name for name in task.options.imports.split(",") if name])
+            if task.options.cuda:
+                warmup.create_context(task.local_index)
+    return watchers
+
+
+def import_everything(task: Task, channel: Channel) -> Watchers:
+    """Import torch and torchft, patch torchft, and install what watches it.
+
+    Raises:
+        RuntimeError: the installed torchft cannot be closed to strangers.
+    """
+    from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
+
+    torchft_patches.before_import()
+    import torch.distributed  # noqa: F401 the script will want it; here it is early
+    import torchft  # noqa: F401
+
+    left_out: list[str] = []
+    torchft_patches.after_import(left_out)
+    with patch_fit.indispensable("the managers, process groups and parameter servers"):
+        closed_servers.install(task.gateway)
+    with patch_fit.indispensable("the checkpoints' server"):
+        closed_transport.install(task.gateway)
+    lineage = lineage_guard.History(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
+    if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
+        lineage.then = quorum_ids.Repeats().tell_apart
+    watchers = Watchers(
+        progress=progress.Observer(channel.say, position=task.position),
+        lineage=lineage,
+        unhealed=unhealed.Watch(channel.warn),
+        quorums=quorum_abort.Quorums(lineage.managers, task.position),
+        sessions=parameter_sessions.Observer(),
+        left_out=left_out,
+    )
+    for name, means, patch in (
+        ("observe", "steps, quorums and hangs are not seen, or in part", watchers.progress),
+        ("serve", "where the parameter servers are is not known", watchers.sessions),
+        ("history", "only the Lighthouse keeps a group without the training's state from taking a step", lineage),
+        ("unhealed", "nobody is warned that a script trains without torchft", watchers.unhealed),
+        ("broken", "survivors may wait for a dead group until the process group's time-out", watchers.quorums),
+    ):
+        with patch_fit.optional(left_out, name, means):
+            patch.install()
+    return watchers
+
+
+def end_before_step(channel: Channel, reason: str) -> NoReturn:
+    """End this worker, because a step would be taken with weights that are not the training's."""
+    error = f"ended by ftslurm before it took a step: {reason}"
+    print(error, file=sys.stderr, flush=True)
+    refused = os.environ.get("FTSLURM_HEALS") == "1"
+    channel.say(messages.Failed(error, "", None, started=True, refused=refused))
+    os._exit(1)
+
+
+def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
+    """Be this rank of the group: its environment, and its log."""
+    os.environ.update(environment(assign, me))
+    if os.environ.get("FTSLURM_CLUSTER") == "local":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens where the machine's name leads
+    reach_loopback(os.environ)
+    open_log(os.path.join(assign.log_dir or task.options.log_dir, f"rank-{me.rank}.log"))
+    stacks.register(task.position, 2)
+
+
+def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> None:
+    """Meet the group's other ranks: rank 0 hosts the store, and all wait until the script may start."""
+    if rank == 0:
+        host, port = host_store(task.gateway)
+        channel.say(messages.StoreUp(host, port))
+        watchers.progress.on_quorum = channel.say
+    begin = channel.receive(messages.Begin)
+    os.environ |= {"MASTER_ADDR": begin.addr, "MASTER_PORT": str(begin.port)}
+    closed_servers.begin(f"{begin.addr}:{begin.port}", begin.public)
+    watchers.lineage.floor = begin.floor
+    os.environ["FTSLURM_HEALS"] = str(int(begin.heals))
+
+
+def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messages.Assign, rank: int) -> None:
+    """Connect the watchers to the channel; only rank 0 speaks for the group."""
+    for text in watchers.left_out:
+        if rank == 0:
+            channel.warn(text)
+        else:
+            print_warning(text)
+    if rank != 0:
+        watchers.progress.report = lambda _: None
+    elif assign.lighthouse:
+        watchers.unhealed.groups = assign.groups
+
+    def say_for_group(report: messages.Report) -> None:
+        if isinstance(report, messages.Restored):
+            ours = os.path.dirname(str(report.path)) == os.environ["FTSLURM_CHECKPOINT_DIR"]
+            if ours:  # an older one, if the newest could not be read
+                watchers.lineage.floor = min(watchers.lineage.floor, report.step)
+        if rank == 0:
+            channel.say(report)
+
+    outbox.say, outbox.wanted = say_for_group, lambda: task.position.wanted
+    faults.install(task.position)
+    watchers.quorums.listen_to(channel.orders)
+    task.position.mark(0, Stage.COMPUTING)
+
+
+# --- what an exception says -------------------------------------------------------------------------------------------
+
+
+def print_warning(text: str) -> None:
+    """A line in the rank's log."""
+    print(f"ftslurm: warning: {text}", file=sys.stderr, flush=True)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
@@ -188,45 +300,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
     return not {"MemoryError", "OutOfMemoryError"}.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
-def import_everything(
-    say: Callable[..., None], refuse: Callable[[str], object], task: Task
-) -> tuple[Any, Any, Any, Any, list[str]]:
-    """torch, torchft, the patches torchft needs, and those who watch it: observe, history, unhealed, broken.
-
-    Also sentences for the user, about patches that do not fit the installed torchft.
-
-    Raises:
-        RuntimeError: the installed torchft cannot be closed to strangers.
-    """
-    from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
-
-    torchft_patches.before_import()
-    import torch.distributed  # noqa: F401 the script will want it; here it is early
-    import torchft  # noqa: F401
-
-    left_out: list[str] = []
-    torchft_patches.after_import(left_out)
-    with patch_fit.indispensable("the managers, process groups and parameter servers"):
-        closed_servers.install(task.gateway)
-    with patch_fit.indispensable("the checkpoints' server"):
-        closed_transport.install(task.gateway)
-    position = task.position
-    observer = progress.Observer(lambda fields: say("progress", **fields), position=position)
-    past = lineage_guard.History(refuse, lambda: position.reached)
-    if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
-        past.then = quorum_ids.Repeats().tell_apart
-    watch = unhealed.Watch(lambda words: warn(words, say))
-    quorums = quorum_abort.Quorums(past.managers, position)
-    for name, means, patch in (
-        ("observe", "steps, quorums and hangs are not seen, or in part", observer),
-        ("serve", "where the parameter servers are is not known", _servers),
-        ("history", "only the Lighthouse keeps a group without the training's state from taking a step", past),
-        ("unhealed", "nobody is warned that a script trains without torchft", watch),
-        ("broken", "survivors may wait for a dead group until the process group's time-out", quorums),
-    ):
-        with patch_fit.optional(left_out, name, means):
-            patch.install()
-    return observer, past, watch, quorums, left_out
+# --- its environment, GPUs, log and store -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -266,17 +340,17 @@ def choose_gpus(wanted: str | None) -> None:
         os.environ[variable] = ",".join(share)
 
 
-def share(assign: messages.Message, me: dict[str, Any]) -> str | None:
+def share(assign: messages.Assign, me: messages.Place) -> str | None:
     """A standby's share of the GPUs it sees, as the assignment says; locally all nodes' GPUs are this machine's.
 
     Raises:
         RuntimeError: the CUDA context is there already (standby.cuda), on another group's GPUs.
     """
-    if not assign.get("gpus"):
+    if not assign.gpus:
         return None
-    first, count = (int(part) for part in str(assign["gpus"]).split(":"))
+    first, count = (int(part) for part in assign.gpus.split(":"))
     if os.environ.get("FTSLURM_CLUSTER") == "local":
-        first += count * int(me["node_rank"])
+        first += count * me.node_rank
     torch = sys.modules["torch"]
     if not torch.cuda.is_initialized():
         return f"{first}:{count}"
@@ -288,38 +362,33 @@ def share(assign: messages.Message, me: dict[str, Any]) -> str | None:
     return None  # the first GPUs are the first either way, and CUDA no longer looks
 
 
-def environment(assign: messages.Message, me: dict[str, Any]) -> dict[str, str]:
-    """The variables of design contract 6, as torchrun and torchft's examples name them."""
-    ranks = assign["ranks"]
-    world, group, attempt = len(ranks), int(assign["group"]), int(assign["attempt"])
-    role = assign.get("role") or {"name": "default", "index": 0, "count": 1}
-    lighthouse, servers = str(assign["lighthouse"]), [str(url) for url in assign.get("servers") or []]
-    local_world = sum(r["node"] == me["node"] for r in ranks)
-    nodes = len({r["node"] for r in ranks})
-    step = {"FTSLURM_STEP": str(assign["step"])} if assign.get("step") else {}
+def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
+    """The variables that a script finds (docs/scripts.md), with the names of torchrun and of torchft's examples."""
+    world, role = len(assign.ranks), assign.role or messages.Role("default", 0, 1)
+    servers = assign.servers
     return {
-        **step,
-        **({"FTSLURM_ROLE": role["name"]} if assign.get("role") else {}),
+        **({"FTSLURM_STEP": assign.step} if assign.step else {}),
+        **({"FTSLURM_ROLE": role.name} if assign.role else {}),
         **({"FTSLURM_SERVER": servers[0], "FTSLURM_SERVERS": ",".join(servers)} if servers else {}),
-        **({"TORCHFT_LIGHTHOUSE": lighthouse} if lighthouse else {}),
-        "RANK": str(me["rank"]),
+        **({"TORCHFT_LIGHTHOUSE": assign.lighthouse} if assign.lighthouse else {}),
+        "RANK": str(me.rank),
         "WORLD_SIZE": str(world),
-        "LOCAL_RANK": str(me["local_rank"]),
-        "LOCAL_WORLD_SIZE": str(local_world),
-        "GROUP_RANK": str(me["node_rank"]),
-        "GROUP_WORLD_SIZE": str(nodes),
-        "ROLE_RANK": str(role["index"] * world + me["rank"]),
-        "ROLE_WORLD_SIZE": str(role["count"] * world),
-        "ROLE_NAME": str(role["name"]),
-        "TORCHELASTIC_RUN_ID": str(assign["run_id"]),
-        "TORCHELASTIC_RESTART_COUNT": str(attempt),
-        "TORCHELASTIC_MAX_RESTARTS": str(assign["max_restarts"]),
+        "LOCAL_RANK": str(me.local_rank),
+        "LOCAL_WORLD_SIZE": str(sum(rank.node == me.node for rank in assign.ranks)),
+        "GROUP_RANK": str(me.node_rank),
+        "GROUP_WORLD_SIZE": str(len({rank.node for rank in assign.ranks})),
+        "ROLE_RANK": str(role.index * world + me.rank),
+        "ROLE_WORLD_SIZE": str(role.count * world),
+        "ROLE_NAME": role.name,
+        "TORCHELASTIC_RUN_ID": assign.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(assign.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(assign.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "REPLICA_GROUP_ID": str(group),
-        "NUM_REPLICA_GROUPS": str(assign["groups"]),
-        "FTSLURM_ATTEMPT": str(attempt),
-        "FTSLURM_GLOBAL_RANK": str(group * world + me["rank"]),
-        "FTSLURM_GLOBAL_WORLD_SIZE": str(int(assign["groups"]) * world),
+        "REPLICA_GROUP_ID": str(assign.group),
+        "NUM_REPLICA_GROUPS": str(assign.groups),
+        "FTSLURM_ATTEMPT": str(assign.attempt),
+        "FTSLURM_GLOBAL_RANK": str(assign.group * world + me.rank),
+        "FTSLURM_GLOBAL_WORLD_SIZE": str(assign.groups * world),
     }
 
 

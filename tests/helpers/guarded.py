@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.guard import guard
-from ftslurm.protocol import messages
-from ftslurm.worker import lineage_guard, quorum_abort, session
+from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session
 
 PATIENCE_S = 20.0
 RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
@@ -70,7 +69,7 @@ class Step:
 
     def send(self, kind: str, **fields: object) -> None:
         assert self.process.stdin
-        self.process.stdin.write(messages.encode(kind, **fields))
+        self.process.stdin.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
         self.process.stdin.flush()
 
     def until(self, kind: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
@@ -172,8 +171,13 @@ class _Watch:
 
 if __name__ == "__main__":
     if os.environ["GUARDED"] != "torch":
-        watchers = _Observer(), lineage_guard.History(lambda _: None), _Watch()
-        left_out = [words for words in [os.environ.get("LEFT_OUT", "")] if words]
-        session.import_everything = lambda *words: (*watchers, quorum_abort.Quorums((), words[-1].position), left_out)
+        session.import_everything = lambda task, _: session.Watchers(
+            _Observer(),
+            lineage_guard.History(lambda _: None),
+            _Watch(),
+            quorum_abort.Quorums((), task.position),
+            parameter_sessions.Observer(),
+            [words for words in [os.environ.get("LEFT_OUT", "")] if words],
+        )
         session.host_store = lambda _: ("127.0.0.1", 1)
     guard.main("ftslurm.worker.session")

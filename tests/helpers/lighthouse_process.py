@@ -87,8 +87,9 @@ class LighthouseProcess:
 
 if __name__ == "__main__":
     from ftslurm.lighthouse.server import serve
+    from ftslurm.protocol import messages
 
-    def say(kind: str, **fields: object) -> None:
-        print(json.dumps({"type": kind, **fields}), flush=True)
+    def say(report: messages.Report) -> None:
+        print(messages.encode_report(report, 0).decode(), end="", flush=True)
 
     asyncio.run(serve(json.loads(sys.argv[1]), 0, say))

@@ -18,7 +18,7 @@ from harness import SCRIPTS, Backend
 
 from ftslurm.checkpoint import Checkpointer, CheckpointError, layout
 from ftslurm.checkpoint.layout import Saved, Writer
-from ftslurm.protocol import outbox
+from ftslurm.protocol import messages, outbox
 
 os.environ.setdefault("RUST_LOG", "warn")  # read when torchft is imported
 SAVING = SCRIPTS / "saving.py"
@@ -294,12 +294,12 @@ def test_a_flipped_bit_is_not_trained_on(start, tmp_path, capsys, monkeypatch):
     for step in range(1000, 1010):
         (folder / layout.name_of(step)).mkdir()
     said = []
-    monkeypatch.setattr(outbox, "say", lambda kind, **fields: said.append((kind, fields)))
+    monkeypatch.setattr(outbox, "say", said.append)
     second = start(seed=1)
     assert second.checkpointer.restore() == 5
     assert second.bits() == bits
     path = str(folder / layout.name_of(5))
-    assert said == [("restored", {"step": 5, "path": path, "skipped": [25, 20, 15, 10]})]
+    assert said == [messages.Restored(5, path, (25, 20, 15, 10))]
     err = capsys.readouterr().err
     for step, name in ((25, "__0_0.distcp"), (20, "tree.pickle"), (15, ".metadata")):
         assert f"THE CHECKPOINT OF STEP {step} CANNOT BE READ" in err

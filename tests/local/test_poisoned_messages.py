@@ -12,8 +12,8 @@ import json, os, runpy, sys
 from ftslurm.protocol import messages as channel
 from ftslurm.protocol import outbox as tell
 
-encode_short = channel.encode_short
-channel.encode_short = lambda kind, raw=None, **fields: raw or encode_short(kind, **fields)
+encode_report = channel.encode_report
+channel.encode_report = lambda report, task: report if isinstance(report, bytes) else encode_report(report, task)
 
 BAD = [-1, 2**53, 10**30, True, float("nan"), float("inf"), "x" * 500, [[1]], {"a": {}}, None]
 KINDS = {
@@ -30,10 +30,10 @@ KINDS = {
 for bad in BAD:
     for kind, names in KINDS.items():
         for name in ("task", *names):
-            tell.say("x", raw=json.dumps({"type": kind, "task": 0, name: bad}).encode() + b"\\n")
-tell.say("x", raw=b'{"type":"ready","task":' + b"[" * 900 + b"]" * 900 + b"}\\n")
-tell.say("warning", text="poison for the translation")
-tell.say("warning", text="poison for the core")
+            tell.say(json.dumps({"type": kind, "task": 0, name: bad}).encode() + b"\\n")
+tell.say(b'{"type":"ready","task":' + b"[" * 900 + b"]" * 900 + b"}\\n")
+tell.say(channel.Notice("poison for the translation"))
+tell.say(channel.Notice("poison for the core"))
 sys.argv = [os.environ["TOY"], *sys.argv[1:]]
 runpy.run_path(os.environ["TOY"], run_name="__main__")
 """

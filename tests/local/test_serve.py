@@ -13,7 +13,7 @@ import torch
 from torchft import parameter_server
 from torchft.process_group import ProcessGroupGloo
 
-from ftslurm.protocol import outbox
+from ftslurm.protocol import messages, outbox
 from ftslurm.worker import parameter_sessions, patch_fit
 
 
@@ -25,10 +25,10 @@ def wait_for(true: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[messages.Report]]:
     """What the controller is told."""
-    lines: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(outbox, "say", lambda kind, **fields: lines.append((kind, fields)))
+    lines: list[messages.Report] = []
+    monkeypatch.setattr(outbox, "say", lines.append)
     monkeypatch.setattr(parameter_sessions, "EVERY_S", 0.05)
     monkeypatch.setenv("RANK", "0")
     importlib.reload(parameter_server)
@@ -50,25 +50,23 @@ def server_class() -> Any:
     return Server
 
 
-def test_a_server_and_its_sessions_are_told(said: list[tuple[str, dict[str, Any]]]) -> None:
+def test_a_server_and_its_sessions_are_told(said: list[messages.Report]) -> None:
     parameter_sessions.Observer().install()
     kind = server_class()
     server = kind(0)
-    assert said[0] == ("serving", {"url": server.address()})
+    assert said[0] == messages.Serving(server.address())
     kind(0)  # a second one of the same process
-    wait_for(lambda: ("served", {"sessions": 0, "step": None}) in said)
+    wait_for(lambda: messages.Served(0, None) in said)
     session = kind.new_session(server.address())
-    assert ("session", {"sessions": 1}) in said
-    wait_for(lambda: ("served", {"sessions": 1, "step": None}) in said)
+    assert messages.SessionOpened(1) in said
+    wait_for(lambda: messages.Served(1, None) in said)
     for _ in range(3):
         session.broadcast_one(torch.ones(1), root=1).wait()
-    wait_for(lambda: ("served", {"sessions": 0, "step": 2}) in said)
-    assert [kind for kind, _ in said].count("serving") == 1
+    wait_for(lambda: messages.Served(0, 2) in said)
+    assert sum(isinstance(report, messages.Serving) for report in said) == 1
 
 
-def test_only_the_first_rank_of_a_group_speaks(
-    said: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_first_rank_of_a_group_speaks(said: list[messages.Report], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     parameter_sessions.Observer().install()
     server_class()(0)
@@ -76,8 +74,8 @@ def test_only_the_first_rank_of_a_group_speaks(
 
 
 def test_a_controller_that_cannot_be_told_does_not_harm_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(kind: str, **fields: object) -> None:
-        raise OSError(kind, fields)
+    def broken(report: messages.Report) -> None:
+        raise OSError(report)
 
     monkeypatch.setattr(outbox, "say", broken)
     importlib.reload(parameter_server)

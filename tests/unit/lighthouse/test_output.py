@@ -22,6 +22,7 @@ from ftslurm.guard.guard import Task
 from ftslurm.lighthouse.order_pipe import listen_to
 from ftslurm.lighthouse.output import Pulse, redirect
 from ftslurm.lighthouse.server import beat
+from ftslurm.protocol import messages
 
 TALK = """
 import time
@@ -122,16 +123,17 @@ def test_the_pulse_stops_while_the_event_loop_stands_still() -> None:
 def test_an_order_that_goes_wrong_does_not_drop_the_next_of_the_same_read() -> None:
     obeyed: list[int] = []
 
-    def obey(message: dict[str, Any]) -> None:
-        if message["n"] == 1:
+    def obey(message: messages.ToWorker) -> None:
+        assert isinstance(message, messages.Member)
+        if message.group == 1:
             raise OSError(28, "No space left on device")
-        obeyed.append(message["n"])
+        obeyed.append(message.group)
 
-    feed(obey, ["rubbish", "{}", *(json.dumps({"type": "member", "n": n}) for n in range(3))])
+    feed(obey, ["rubbish", "{}", *(messages.encode(messages.Member(n, 0, "s")).decode().strip() for n in range(3))])
     assert obeyed == [0, 2]
 
 
-def feed(obey: Callable[[dict[str, Any]], None], lines: list[str]) -> None:
+def feed(obey: Callable[[messages.ToWorker], None], lines: list[str]) -> None:
     async def read() -> None:
         out, into = os.pipe()
         os.write(into, "".join(f"{line}\n" for line in lines).encode())

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from ftslurm.protocol.messages import LONGEST, Lines, decode, encode, encode_pieces, encode_short
+from ftslurm.protocol import messages
+from ftslurm.protocol.messages import LONGEST, Lines, Place, encode, encode_report, encode_trace, parse
 
 TEXTS = {
     "ascii": "x" * 5000,
@@ -24,10 +25,11 @@ TEXTS = {
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 @pytest.mark.parametrize("names", [["error"], ["traceback_tail"], ["error", "traceback_tail"]])
 def test_a_line_to_the_controller_is_never_longer_than_srun_keeps_whole(text: str, names: list[str]) -> None:
-    line = encode_short("failed", task=3, step=12, started=True, **dict.fromkeys(names, text))
+    texts: dict[str, str | None] = {"error": None, "traceback_tail": None, **dict.fromkeys(names, text)}
+    line = encode_report(messages.Failed(**texts, step=12, started=True), 3)  # type: ignore[arg-type]
     assert len(line) <= LONGEST
     assert line.count(b"\n") == 1
-    message = decode(line)
+    message = parse(line)
     assert message is not None
     assert all(text.endswith(message[name]) for name in names)  # what is at the end says most
     assert message[names[0]] or message[names[-1]]
@@ -35,36 +37,47 @@ def test_a_line_to_the_controller_is_never_longer_than_srun_keeps_whole(text: st
 
 @pytest.mark.parametrize("length", [*range(860, 960, 7), 10_000, 100_000])
 def test_as_much_of_the_text_is_kept_as_fits(length: int) -> None:
-    line = encode_short("failed", task=3, error="x" * length, traceback_tail="", step=None, started=True)
+    line = encode_report(messages.Failed("x" * length, "", None, started=True), 3)
     assert min(length, 880) <= len(line) <= LONGEST
 
 
 def test_the_tail_of_the_traceback_goes_before_the_error() -> None:
-    message = decode(encode_short("failed", task=0, error="ValueError: x", traceback_tail="y" * 5000, started=True))
+    message = parse(encode_report(messages.Failed("ValueError: x", "y" * 5000, None, started=True), 0))
     assert message is not None
     assert message["error"] == "ValueError: x"
     assert message["traceback_tail"].startswith("yyyy")
 
 
 def test_a_short_line_is_not_touched() -> None:
-    fields = {"task": 1, "error": "ValueError: größer", "traceback_tail": None, "step": None}
-    assert encode_short("failed", **fields) == encode("failed", **fields)
+    line = encode_report(messages.Failed("ValueError: größer", None, None, started=True), 1)
+    assert messages.FROM_WORKER.decode(parse(line)) == messages.Failed("ValueError: größer", None, None, True, task=1)
+
+
+ASSIGN = messages.Assign(
+    group=3,
+    attempt=1,
+    lighthouse="http://n1:1",
+    script=None,
+    module="größer",
+    args=("--note", "größer\n\U0001f600", "", "x" * 100_000),
+    ranks=(Place(0, "n1", 0, 0), Place(1, "n2", 0, 1)),
+    run_id="x",
+    groups=4,
+    max_restarts=3,
+    role=messages.Role("worker", 1, 3),
+)
 
 
 @pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"task": 0, "host": "n1", "pid": 4711},
-        {"args": ["--note", "größer\n\U0001f600", ""], "ranks": [{"rank": 0, "node": "n1"}], "env": {}},
-        {"gap_s": None, "x": 0.1, "flag": True, "error": "x" * 100_000},
-    ],
+    "order",
+    [ASSIGN, messages.Begin("n1", 29500, heals=True), messages.Evict(0, 1, None), messages.Ping(7), messages.Kill()],
+    ids=lambda order: order.kind,
 )
-def test_what_is_encoded_is_decoded(fields: dict[str, object]) -> None:
-    line = encode("assign", **fields)
+def test_what_is_encoded_is_decoded(order: messages.Message) -> None:
+    line = encode(order)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
-    assert decode(line) == decode(line.rstrip()) == {"type": "assign", **fields}
+    assert messages.ORDERS.decode(parse(line)) == messages.ORDERS.decode(parse(line.rstrip())) == order
 
 
 @pytest.mark.parametrize(
@@ -93,11 +106,12 @@ def test_what_is_encoded_is_decoded(fields: dict[str, object]) -> None:
     ids=lambda line: repr(line[:20]),
 )
 def test_garbage_is_no_message(line: bytes) -> None:
-    assert decode(line) is None
+    assert parse(line) is None
 
 
 def test_a_message_may_have_fields_of_a_later_version() -> None:
-    assert decode(b'{"type":"ready","task":0,"new":[1]}') == {"type": "ready", "task": 0, "new": [1]}
+    line = b'{"type":"ready","task":0,"new":[1]}'
+    assert messages.FROM_WORKER.decode(parse(line)) == messages.Ready(task=0)
 
 
 def test_lines_come_out_whole_however_the_bytes_come_in() -> None:
@@ -123,7 +137,7 @@ def test_half_a_line_waits_for_the_other_half() -> None:
     "text", ["", "x", "line\n" * 700, "größer\n" * 400, "\U0001f600" * 500, '"\\' * 900, "\x1b" * 999]
 )
 def test_a_long_text_travels_in_pieces_that_fit(text: str) -> None:
-    pieces = encode_pieces("trace", text, task=1234)
+    pieces = encode_trace(text, 1234)
     assert all(len(piece) <= LONGEST for piece in pieces)
     assert "".join(json.loads(piece)["text"] for piece in pieces) == text
     assert len(pieces) <= len(json.dumps(text)) // (LONGEST - 60) + 1

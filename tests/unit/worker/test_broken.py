@@ -66,7 +66,7 @@ def test_one_that_breaks_says_nothing_of_later_ones() -> None:
 
 def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None:
     ours, (out, into), never = quorums(), os.pipe(), threading.Event()
-    os.write(into, messages.encode("store", addr="n1", port=1) + messages.encode("broken", quorum=5))
+    os.write(into, messages.encode(messages.Begin("n1", 1)) + messages.encode(messages.Broken(5)))
     ours.listen_to(out)
     time.sleep(0.1)
     assert ours.broken == -1

@@ -17,6 +17,7 @@ from guarded import PATIENCE_S, RANK0, step
 from ftslurm.guard import processes
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Guard, Task, options
+from ftslurm.protocol import messages
 from ftslurm.protocol.messages import LONGEST, encode
 
 WAITING = """
@@ -100,15 +101,15 @@ def test_an_exception_is_told_in_pieces_before_it_is_told_in_short(tmp_path: Pat
     with step(tmp_path / "run") as task:
         task.begin(script)
         assert task.until("exited")["code"] == 1
-        messages = [json.loads(line) for line in task.lines]
+        told = [json.loads(line) for line in task.lines]
         assert all(len(line) <= LONGEST for line in task.lines)
-    kinds = [message["type"] for message in messages if message["type"] in ("trace", "failed")]
+    kinds = [message["type"] for message in told if message["type"] in ("trace", "failed")]
     assert kinds == ["trace"] * (len(kinds) - 1) + ["failed"]
-    text = "".join(message["text"] for message in messages if message["type"] == "trace")
+    text = "".join(message["text"] for message in told if message["type"] == "trace")
     assert text in task.log()
     assert text.endswith("größer")
     assert 2000 < len(text) <= 4000
-    (failed,) = [message for message in messages if message["type"] == "failed"]
+    (failed,) = [message for message in told if message["type"] == "failed"]
     assert (failed["started"], failed["oom"]) == (True, False)
 
 
@@ -318,10 +319,12 @@ def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_
     )
     guard = Guard(task, worker=0, requests=pair()[0], orders=-1)
     guard.orders = None
-    guard.receive(encode("ping", reached=41))
+    place = messages.Place(**RANK0)
+    assign = messages.Assign(0, 0, "http://127.0.0.1:1", "x.py", None, (), (place,), "x", 1, 3)
+    guard.receive(encode(messages.Ping(41)))
     assert task.position.reached == 41
-    guard.receive(encode("assign", lighthouse="http://127.0.0.1:1", ranks=[RANK0]))
+    guard.receive(encode(assign))
     assert task.position.reached == 0
-    guard.receive(encode("ping", reached=7))
-    guard.receive(encode("ping"))  # nothing is known any more: all groups start over
+    guard.receive(encode(messages.Ping(7)))
+    guard.receive(encode(messages.Ping()))  # nothing is known any more: all groups start over
     assert task.position.reached == 0

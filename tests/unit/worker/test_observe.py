@@ -1,6 +1,5 @@
 """What does the Observer say about a history of quorums, commits, aborts and heals? torchft is a fake of its shape."""
 
-import json
 import logging
 import threading
 from types import SimpleNamespace
@@ -8,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from torchft_managers import fake_torchft
 
+from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import patch_fit
@@ -35,14 +35,14 @@ class Run:
         return self.manager.train(**step)
 
     def told(self, *keys):
-        return [tuple(report[key] for key in keys) for report in self.reports]
+        return [tuple(getattr(report, key) for key in keys) for report in self.reports]
 
 
 def test_the_first_commit_is_reported_at_once_and_has_no_gap():
     run = Run()
     assert run.observer.step is None
     run.train()
-    assert run.reports == [dict(zip(KEYS, [1, 1, 2, 1, 0, 0, None], strict=True))]
+    assert run.reports == [messages.Progress(*[1, 1, 2, 1, 0, 0, None])]
     assert run.observer.step == 1
 
 
@@ -129,7 +129,7 @@ def test_managers_in_many_threads_lose_no_commit():
         thread.start()
     for thread in threads:
         thread.join()
-    counts = [report["committed"] for report in run.reports]
+    counts = [report.committed for report in run.reports]
     assert counts == list(range(1, 801))
 
 
@@ -185,7 +185,7 @@ def test_a_report_of_a_long_run_is_small():
     run.manager._step = 10**9
     run.train(quorum=(10**6, 10**4))
     run.train(after_s=123456.789)
-    assert all(len(json.dumps(report)) < 300 for report in run.reports)
+    assert all(len(messages.encode_report(report, 9999)) < 300 for report in run.reports)
 
 
 # --- the position ----------------------------------------------------------------------------------------------------
@@ -259,4 +259,4 @@ def test_the_first_quorum_is_told_once():
     run.observer.on_quorum = told.append
     run.train(quorum=(7, 3), heal_to=24)
     run.train(quorum=(8, 2))
-    assert told == [{"step": 24, "quorum_id": 7, "participants": 3}]
+    assert told == [messages.FirstQuorum(24, 7, 3)]

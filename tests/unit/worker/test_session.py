@@ -6,11 +6,22 @@ import gc
 import os
 import sys
 import weakref
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from ftslurm.protocol import messages
 from ftslurm.worker import session
+
+RANKS = tuple(messages.Place(rank, "n1", rank, 0) for rank in range(2))
+
+
+def assigned(**fields: Any) -> messages.Assign:
+    """Group 2 of 4, in its second attempt."""
+    known = messages.Assign(2, 1, "http://127.0.0.1:1", None, None, (), RANKS, "x", 4, 3)
+    return replace(known, **fields)
 
 
 def with_cuda(monkeypatch: pytest.MonkeyPatch, initialized: bool) -> None:
@@ -52,15 +63,15 @@ def test_a_standby_learns_its_share_of_the_gpus_when_it_is_assigned(
 ) -> None:
     with_cuda(monkeypatch, initialized=False)
     monkeypatch.setenv("FTSLURM_CLUSTER", cluster)
-    assert session.share({"gpus": gpus}, {"node_rank": node_rank}) == share
+    assert session.share(assigned(gpus=gpus), messages.Place(0, "n1", 0, node_rank)) == share
 
 
 def test_a_cuda_context_that_is_there_already_must_be_on_the_right_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     with_cuda(monkeypatch, initialized=True)
     monkeypatch.setenv("FTSLURM_CLUSTER", "slurm")
-    assert session.share({"gpus": "0:4"}, {"node_rank": 0}) is None
+    assert session.share(assigned(gpus="0:4"), RANKS[0]) is None
     with pytest.raises(RuntimeError, match=r"standby\.cuda=true.*number 4.*groups\.per_node"):
-        session.share({"gpus": "4:4"}, {"node_rank": 0})
+        session.share(assigned(gpus="4:4"), RANKS[0])
 
 
 def test_narrowing_takes_the_share_out_of_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,14 +120,12 @@ def test_an_exception_is_described_by_its_last_line_and_its_traceback() -> None:
     assert trace.endswith("ValueError: two\nlines\n")
 
 
-ASSIGNED = {"group": 2, "attempt": 1, "run_id": "x", "max_restarts": 3, "groups": 4, "lighthouse": "http://127.0.0.1:1"}
-RANKS = [{"rank": rank, "node": "n1", "local_rank": rank, "node_rank": 0} for rank in range(2)]
 LIKE_ITS_GROUP = {"ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2"}
 
 
-def told(**fields: object) -> dict[str, str]:
+def told(**fields: Any) -> dict[str, str]:
     """The environment of rank 1 of 2."""
-    return session.environment({**ASSIGNED, "ranks": RANKS, **fields}, RANKS[1])
+    return session.environment(assigned(**fields), RANKS[1])
 
 
 def test_without_roles_a_worker_is_among_its_role_what_it_is_in_its_group() -> None:
@@ -127,7 +136,7 @@ def test_without_roles_a_worker_is_among_its_role_what_it_is_in_its_group() -> N
 
 
 def test_a_role_counts_the_workers_of_all_its_groups() -> None:
-    got = told(lighthouse="", role={"name": "worker", "index": 1, "count": 3}, servers=["http://a/x", "http://b/x"])
+    got = told(lighthouse="", role=messages.Role("worker", 1, 3), servers=("http://a/x", "http://b/x"))
     assert {
         "ROLE_NAME": "worker",
         "FTSLURM_ROLE": "worker",

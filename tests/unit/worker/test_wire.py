@@ -28,10 +28,10 @@ WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
 # Says what a worker says of its commits, through the pipe that its reports go through.
 COMMITS = """
 import sys, time
-from ftslurm.protocol import outbox as tell
+from ftslurm.protocol import messages, outbox as tell
 print("now", flush=True)
 while True:
-    tell.say("progress", step=7, committed=6, sent=time.time())
+    tell.say(messages.Progress(7, 0, 0, 6, 0, 0, gap_s=time.time()))
     time.sleep(0.01)
 """
 
@@ -51,10 +51,10 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
         task.until("progress")
         with attached(folder) as there:
             known = {"ready": True, "group": 0, "attempt": 0, "rank": 0, "lighthouse": "http://x:1", "begun": True}
-            known |= {"store": ["127.0.0.1", 1], "floor": None, "step": 0}
+            known |= {"store": ["127.0.0.1", 1], "floor": 0, "step": 0}
             assert adopted(there) == known
             late = [there.until("progress") for _ in range(20)]
-            assert time.time() - late[-1]["sent"] < 3.0  # 0.2 ms on an idle machine
+            assert time.time() - late[-1]["gap_s"] < 3.0  # 0.2 ms on an idle machine
             assert all(json.loads(line) for line in there.lines)  # whole lines, each of them
             there.send("where")
             assert there.until("alive")["state"] in "SR"
@@ -131,7 +131,7 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
             task.wait(lambda: connection.address(str(folder), "group-0000/0", 0) in connected(), "a connection")
             if heard:
                 connection.leave_words(
-                    connection.last_words(str(folder), 0), [messages.encode("exited", task=0, code=5, signal=None)]
+                    connection.last_words(str(folder), 0), [messages.encode_report(messages.Exited(5, None, False), 0)]
                 )
             task.process.kill()
             assert there.process.wait(PATIENCE_S) == (ExitCode.END_REPORTED if heard else ExitCode.DETACHED)

@@ -1,6 +1,6 @@
 """Draw docs/follow.svg, the picture in the README, from the journal of a real run: python docs/picture.py runs/RUN
 
-It shows what a terminal showed a few seconds after the first restarted group was back.
+The picture shows the terminal four seconds after the first restarted group has joined.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
+from test_dependencies import FOLDERS
 
 from ftslurm.cli import main
 from ftslurm.core import rules
@@ -57,7 +59,17 @@ def test_every_make_target_that_a_page_shows_exists(page: Path) -> None:
     assert set(re.findall(r"^make ([a-z]+)", commands(page), re.MULTILINE)) <= targets
 
 
+def test_the_architecture_lists_the_folders_in_the_order_of_imports() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    listed = [name.replace("/", ".") for name in re.findall(r"^\| `ftslurm/([\w/]+)/` \|", text, re.MULTILINE)]
+    assert ["errors", *listed] == FOLDERS
+
+
 def test_the_architecture_lists_the_rules_in_their_order() -> None:
     table = (ROOT / "docs" / "architecture.md").read_text().partition("## The rules, in order")[2].partition("\n## ")[0]
     listed = [name.rpartition(".")[2] for name in re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)]
     assert listed == [rule.__name__ for rule in rules.RULES]
+
+
+def test_the_script_that_draws_the_picture_imports_what_there_is() -> None:
+    assert "main" in runpy.run_path(str(ROOT / "docs" / "picture.py"))

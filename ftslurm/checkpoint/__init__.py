@@ -1,20 +1,20 @@
-"""Checkpoints for a training with torchft: what a script imports. See docs/checkpoints.md.
+"""Saves and restores the state of a training: `from ftslurm.checkpoint import Checkpointer`. See docs/checkpoints.md.
 
-The names are loaded on first use: the controller imports ftslurm.checkpoint.layout and must not import torch.
+The names are imported when they are first used: the controller reads `ftslurm.checkpoint.layout`, and must not load
+torch for it.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ftslurm.checkpoint.checkpointer import Checkpointer, CheckpointError
+    from ftslurm.checkpoint.checkpointer import Checkpointer, CheckpointError, Manager, Stateful
 
-__all__ = ["CheckpointError", "Checkpointer"]
+__all__ = ["CheckpointError", "Checkpointer", "Manager", "Stateful"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name (PEP 562)."""
-    if name in __all__:
-        from ftslurm.checkpoint import checkpointer
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ftslurm.checkpoint import checkpointer
 
-        return getattr(checkpointer, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(checkpointer, name)

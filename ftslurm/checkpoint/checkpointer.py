@@ -1,4 +1,4 @@
-"""Checkpoints for a training with torchft: the one module of ftslurm that a script may import. See docs/checkpoints.md.
+"""Saves and restores one replica group's part of a training. See docs/checkpoints.md.
 
 checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
 checkpointer.restore()  # before the loop, on every rank
@@ -7,6 +7,10 @@ while manager.current_step() < steps:
     optimizer.step()
     checkpointer.step()  # after every step, committed or not, on every rank
 checkpointer.close()
+
+At each step one group saves: the one whose participating rank is 0. `step()` copies the state to host memory and
+returns; a thread writes the copy. All ranks of the group decide together (consensus.py), so a rank that fails makes the
+save fail on all of them and blocks nobody. A failed save is reported and never stops the training.
 """
 
 from __future__ import annotations
@@ -18,12 +22,14 @@ import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ftslurm.checkpoint import layout
-from ftslurm.checkpoint.consensus import Failed, Ranks, Together, describe
-from ftslurm.checkpoint.data_offsets import Positions, say
+from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, describe
+from ftslurm.checkpoint.data_offsets import DataPositions, say
 from ftslurm.checkpoint.layout import Ignored, Saved, Writer
 from ftslurm.errors import FtslurmError
 from ftslurm.protocol import messages, outbox
@@ -32,12 +38,14 @@ from ftslurm.security import owned_files
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
 
-OWN = "torchft"  # what the helper saves by itself: the manager's state, and what was registered with the manager
+__all__ = ["CheckpointError", "Checkpointer", "Manager", "Stateful"]
+
+OWN = "torchft"  # the entry of the manager's state, and of what was registered with the manager
 SAME_AS_GIVEN = ("default", "set_state_dict_fns")  # the keys under which torchft registers the script's own state
-IDLE_S = 3600.0  # a half-written checkpoint of somebody else into which nothing was written for so long is a leftover
-AT_MOST = 5  # checkpoints that cannot be used are told of by name; thousands would drown the rest
-_NUMBERS = itertools.count()  # of the checkpointers of this process
-TRIM_EVERY = 1000  # steps, for the file of the data position when no checkpoints are saved
+IDLE_S = 3600.0  # an unfinished checkpoint of another group that has not changed for this long is abandoned
+MOST_LISTED = 5  # unusable checkpoints that a message lists
+TRIM_EVERY = 1000  # steps between trims of the positions in the data when `every` is 0
+_INSTANCES = itertools.count()  # numbers the checkpointers of this process
 
 
 class CheckpointError(FtslurmError):
@@ -45,21 +53,34 @@ class CheckpointError(FtslurmError):
 
 
 class Stateful(Protocol):
-    """A module, an optimizer, a scheduler, a loader: whatever gives its state and takes it back."""
+    """A module, an optimizer, a scheduler, a data loader: anything with a state that can be read and set."""
 
     def state_dict(self) -> Any:
-        """The state; tensors in it may be the live ones."""
+        """Return the state; tensors in it may be the live ones."""
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Go back to such a state."""
+        """Set the state."""
+
+
+class Manager(Stateful, Protocol):
+    """What Checkpointer needs of torchft.Manager."""
+
+    def current_step(self) -> int:
+        """Return the number of committed steps."""
+
+    def num_participants(self) -> int:
+        """Return the number of groups in the present quorum, 0 before the first one."""
+
+    def participating_rank(self) -> int | None:
+        """Return this group's rank among the participants, None for a group that heals or is a spare."""
 
 
 class Checkpointer:
-    """Saves and restores a replica group's part in a training; every rank of every group has one."""
+    """Saves and restores the state of one rank. Every rank of every group makes one."""
 
     def __init__(
         self,
-        manager: Any,
+        manager: Manager,
         state: Mapping[str, Stateful] | None = None,
         data: Stateful | None = None,
         *,
@@ -67,16 +88,17 @@ class Checkpointer:
         every: int | None = None,
         keep: int | None = None,
     ) -> None:
-        """Prepare; torch.distributed must be initialised by now in a group of several ranks.
+        """In a group of several ranks, initialise torch.distributed first.
 
         Args:
             manager: torchft's. Its step and batches_committed are saved, and state registered with it beyond the
                 script's own, as DiLoCo does.
-            state: what to save, by name. All groups have the same. Default: what the script registered with the
+            state: what to save, by name; the same in all groups. Default: what the script registered with the
                 manager, which is what heals other groups.
-            data: this rank's own position in the data, if it is more than manager.batches_committed() can tell.
-            dir, every, keep: where, every how many steps (0: only when ftslurm asks), how many to keep (0: all).
-                Default: the variables FTSLURM_CHECKPOINT_DIR, _EVERY and _KEEP, which ftslurm sets.
+            data: this rank's own position in the data, if manager.batches_committed() is not enough.
+            dir: the folder of the checkpoints. Default: the variable FTSLURM_CHECKPOINT_DIR, which ftslurm sets.
+            every: steps between two checkpoints; 0: only when ftslurm asks. Default: FTSLURM_CHECKPOINT_EVERY.
+            keep: how many checkpoints to keep; 0: all. Default: FTSLURM_CHECKPOINT_KEEP.
 
         Raises:
             CheckpointError: the arguments make no sense.
@@ -86,7 +108,7 @@ class Checkpointer:
         self._every = _number("FTSLURM_CHECKPOINT_EVERY", every, 0)
         self._keep = _number("FTSLURM_CHECKPOINT_KEEP", keep, 3)
         if self._every and not self._folder:
-            raise CheckpointError(f"every={self._every}, but nothing says where to save: give dir=, or every=0")
+            raise CheckpointError(f"every={self._every}, but no folder is set: give dir=, or every=0")
         self._manager, self._state = manager, state
         self._saving: Future[None] | None = None
         for name, item in (state or {}).items():
@@ -99,28 +121,29 @@ class Checkpointer:
         self._me = Writer(run, _number("REPLICA_GROUP_ID", None, 0), _number(attempt, None, 0))
         if self._folder is None:
             return
-        self._talk = Ranks()  # for the main thread
-        if (ranks := environ.get("WORLD_SIZE", str(self._talk.count))) != str(self._talk.count):
+        self._ranks = RankGroup()  # for the main thread
+        if (ranks := environ.get("WORLD_SIZE", str(self._ranks.size))) != str(self._ranks.size):
             raise CheckpointError(
-                f"WORLD_SIZE={ranks}, but torch.distributed knows of {self._talk.count}: call init_process_group "
-                "before, for the ranks of this replica group only"
+                f"WORLD_SIZE={ranks}, but torch.distributed has {self._ranks.size}: call init_process_group before, "
+                "for the ranks of this replica group only"
             )
-        self._write = Ranks()  # for the thread that writes
-        self._asked = Together(self._talk, f"save-{next(_NUMBERS)}")  # for what the controller asks for
-        place = (self._folder, self._me.group, self._talk.rank, self._talk.count)
-        self._positions = Positions(*place, data) if data is not None else None
+        self._writers = RankGroup()  # for the thread that writes
+        self._requested = AgreedStep(self._ranks, f"save-{next(_INSTANCES)}")  # for what the controller asks for
+        place = (self._folder, self._me.group, self._ranks.rank, self._ranks.size)
+        self._positions = DataPositions(*place, data) if data is not None else None
         self._stage: snapshot.Stage | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ftslurm_checkpoint")
-        self._seen = manager.current_step()  # the last committed step
-        self._led = False  # whether we were the group that saves at that step
-        self._done = 0  # the step of the newest checkpoint, or of our last try
-        self._told: set[str] = set()  # troubles that last, and that were told
+        self._last_step = manager.current_step()  # the last committed step
+        self._was_saver = False  # whether this group was the one that saves at that step
+        self._newest = 0  # the step of the newest checkpoint, or of the last attempt to save one
+        self._broken = False  # the ranks of this group cannot agree any more: no further saves
+        self._told_slow = False
 
     def restore(self) -> int:
-        """Go back to the newest checkpoint that can be read; call it before the first quorum, on every rank.
+        """Load the newest checkpoint that can be read. Call it before the first quorum, on every rank.
 
-        With FTSLURM_HEALS=1 there are groups with a newer state, which torchft will send: no weights are read,
-        only the position in the data.
+        With FTSLURM_HEALS=1 other groups have a newer state, which torchft will send: only the position in the data
+        is read then.
 
         Returns:
             The step, 0 if there was no checkpoint or none was read.
@@ -135,55 +158,55 @@ class Checkpointer:
                 "restore() comes too late: torchft has asked for a quorum, and other groups rely on it"
             )
         heals = os.environ.get("FTSLURM_HEALS") == "1"
-        if self._talk.rank == 0:
+        if self._ranks.rank == 0:
             self._sweep(idle_since=None)
         step = 0 if heals else self._restore_state()
-        self._seen = self._manager.current_step()
+        self._last_step = self._manager.current_step()
         if self._positions:
             self._positions.restore(None if heals else step)
         return step
 
     def step(self) -> None:
-        """Save if it is time, or if ftslurm has asked for it, and note the position in the data.
+        """Note the position in the data, and save if it is time or ftslurm has asked for it.
 
-        Call it after every step, on every rank.
+        Call it after every step, committed or not, on every rank.
         """
         if self._folder is None:
             return
         now = self._manager.current_step()
-        if now <= self._seen:
+        if now <= self._last_step:
             return  # not committed
-        self._seen = now
-        rank = self._manager.participating_rank()  # None: we heal, or are a spare
+        self._last_step = now
+        rank = self._manager.participating_rank()
         if self._positions and rank is not None:
             self._positions.note(now, self._positions_to_keep(now))
-        if "broken" in self._told:
+        if self._broken:
             return
         try:
-            if rank == 0 and not self._led:  # another group may have died in the middle of its save
-                self._done = self._talk.first(lambda: self._newest_step(now))
-            self._led = rank == 0
-            due = self._every > 0 and layout.is_due(now, self._every, self._done)
-            if self._led and (due or self._asked.due(outbox.wanted() > self._done, now)):
+            if rank == 0 and not self._was_saver:  # the group that saved before may have died in the middle of it
+                self._newest = self._ranks.run_on_first(lambda: self._newest_step(now))
+            self._was_saver = rank == 0
+            due = self._every > 0 and layout.is_due(now, self._every, self._newest)
+            if self._was_saver and (due or self._requested.due(outbox.wanted() > self._newest, now)):
                 self._start_saving(now)
-        except Exception as error:  # a rank of our own group is gone; the training will notice soon enough
-            self._told.add("broken")
+        except Exception as error:  # a rank of this group is gone; the training itself will fail on that soon
+            self._broken = True
             say(f"no more checkpoints from this group: its ranks cannot agree: {describe(error)}")
 
     def close(self) -> None:
-        """Wait for the save that is under way; call it before the process group is destroyed."""
+        """Wait for the save that is under way. Call it before the process group is destroyed."""
         if self._folder is not None:
             self._thread.shutdown()
             if self._positions:
                 self._positions.close()
 
     def _positions_to_keep(self, now: int) -> list[int]:
-        """From time to time the steps whose positions are worth keeping, else none."""
+        """Return the steps whose positions to keep when it is time to trim, else none."""
         if now % (self._every or TRIM_EVERY):
             return []
         assert self._folder
         kept = [step for step in layout.steps(self._folder) if step <= now]
-        return kept if self._every else [*kept, self._done, now]  # _done: it may be being saved
+        return kept if self._every else [*kept, self._newest, now]  # _newest may be being saved
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -193,32 +216,33 @@ class Checkpointer:
         return found.step if found else 0
 
     def _start_saving(self, now: int) -> None:
-        if any(self._talk.gather(self._saving is not None and not self._saving.done())):
-            if "slow" not in self._told and self._talk.rank == 0:
+        """Copy the state and have the thread write it, unless the last save is still being written."""
+        if any(self._ranks.all_gather(self._saving is not None and not self._saving.done())):
+            if not self._told_slow and self._ranks.rank == 0:
                 hint = "; raise checkpoint.every" if self._every else ""
                 say(f"checkpoint of step {now} put off: the last one is still being written{hint}")
-            self._told.add("slow")
+            self._told_slow = True
             return  # it stays due: the first committed step after the save will be saved
-        self._told.discard("slow")
-        self._done = now
-        self._asked.done()
+        self._told_slow = False
+        self._newest = now
+        self._requested.done()
         started = time.monotonic()
         staged: snapshot.Snapshot | Exception
         try:
-            self._stage = self._stage or _dcp().Stage()
+            self._stage = self._stage or _snapshot().Stage()
             staged = self._stage.copy(self._tree())
-        except Exception as error:  # the other ranks learn of it from the thread
+        except Exception as error:  # reported to the other ranks by the thread
             staged = error
         self._saving = self._thread.submit(self._save, now, staged, started)
 
     def _save(self, step: int, staged: snapshot.Snapshot | Exception, started: float) -> None:
-        """In the thread; nothing that happens here may stop the training."""
+        """Write a checkpoint and report the outcome. Runs in the thread; no error here may stop the training."""
         path = error = None
         try:
             path = self._publish(step, staged)
         except Exception as failure:
-            error = str(failure) if isinstance(failure, Failed) else describe(failure)
-        if self._write.rank != 0:
+            error = describe(failure)
+        if self._writers.rank != 0:
             return
         seconds = round(time.monotonic() - started, 3)
         if path is None:
@@ -233,9 +257,13 @@ class Checkpointer:
                 say(f"old checkpoints could not be removed: {trouble}")
 
     def _publish(self, step: int, staged: snapshot.Snapshot | Exception) -> Path:
-        ranks = self._write
+        """Write a checkpoint into a dot folder and rename that when it is complete.
+
+        Raises:
+            GroupFailed: there is no new checkpoint.
+        """
         assert self._folder
-        folder = self._folder
+        folder, ranks = self._folder, self._writers
 
         def begin() -> str:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -244,33 +272,31 @@ class Checkpointer:
             return part.name
 
         def finish() -> None:
-            owned_files.write_file(part / layout.MANIFEST, layout.manifest(step, self._me, ranks.count, *files))
-            if why := owned_files.distrust(
-                part.stat()
-            ):  # a file system without owners: nothing of it could ever be loaded
-                raise Failed(f"{folder} is no place for checkpoints: what we write there does not stay ours: {why}")
+            owned_files.write_file(part / layout.MANIFEST, layout.manifest(step, self._me, ranks.size, *files))
+            if why := owned_files.distrust(part.stat()):  # a file system without owners: it could never be loaded
+                raise GroupFailed(f"{folder} cannot hold checkpoints, files written there do not stay ours: {why}")
             layout.sync(part)
             if os.path.lexists(path):
-                self._make_way(path, step)
+                self._move_away(path, step)
             part.rename(path)
             layout.sync(folder)
 
-        ready = ranks.do(lambda: _unless_failed(staged))
-        part, path = folder / ranks.first(begin), folder / layout.name_of(step)
+        copied = ranks.run(lambda: _unless_failed(staged))
+        part, path = folder / ranks.run_on_first(begin), folder / layout.name_of(step)
         try:
-            files = _dcp().write(ready, part, ranks)
-            ranks.first(finish)
+            files = _snapshot().write(copied, part, ranks)
+            ranks.run_on_first(finish)
         except BaseException:
             if ranks.rank == 0:
                 shutil.rmtree(part, ignore_errors=True)
             raise
         return path
 
-    def _make_way(self, path: Path, step: int) -> None:
-        """The history in which this step was saved before has been undone."""
+    def _move_away(self, path: Path, step: int) -> None:
+        """Remove an earlier checkpoint of the same step: its history has been undone by a full restart."""
         found = layout.look(path, step)
         if isinstance(found, Ignored) and (found.foreign or found.doubtful):
-            raise Failed(f"{path} is there already, and not ours: {found.reason}")
+            raise GroupFailed(f"{path} exists and is not a checkpoint of ftslurm: {found.reason}")
         path.rename(path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}"))
 
     def _prune(self, step: int, path: Path) -> None:
@@ -281,22 +307,27 @@ class Checkpointer:
         self._sweep(idle_since=path.stat().st_mtime)
 
     def _sweep(self, idle_since: float | None) -> None:
-        """Delete what dead attempts have left; by the file system's own clock, of which another may be the master."""
+        """Delete the dot folders of attempts that are over.
+
+        Args:
+            idle_since: the file system's own time now (its clock may differ from ours). None: delete only those of
+                earlier attempts of this group.
+        """
         assert self._folder
         for path in self._folder.glob(".*") if self._folder.is_dir() else ():
+            idle_s = 0.0
             try:
-                idle = (
-                    0.0 if idle_since is None else idle_since - max(p.stat().st_mtime for p in [path, *path.iterdir()])
-                )
+                if idle_since is not None:
+                    idle_s = idle_since - max(p.stat().st_mtime for p in [path, *path.iterdir()])
             except OSError:
-                continue  # somebody else has just deleted it
-            if layout.is_dead(path.name, self._me, idle, IDLE_S):
+                continue  # another group has just deleted it
+            if layout.is_dead(path.name, self._me, idle_s, IDLE_S):
                 shutil.rmtree(path, ignore_errors=True)
 
     # --- the state -------------------------------------------------------------------------------------------------
 
     def _registered(self, functions: str) -> dict[str, Any]:
-        """State that others registered with the manager, as DiLoCo does; all of it if the script gave none itself."""
+        """Return what others registered with the manager, as DiLoCo does; everything if the script gave no state."""
         by_key: Mapping[str, Any] = getattr(self._manager, functions, {})
         return {key: f for key, f in by_key.items() if self._state is None or key not in SAME_AS_GIVEN}
 
@@ -306,9 +337,10 @@ class Checkpointer:
         return {**tree, OWN: {"manager": self._manager.state_dict(), "registered": registered}}
 
     def _restore_state(self) -> int:
+        """Load the newest checkpoint that all ranks can read and return its step; 0: there is none."""
         try:
-            candidates, damaged = self._talk.first(self._candidates)
-        except Failed as error:
+            candidates, damaged = self._ranks.run_on_first(self._candidates)
+        except GroupFailed as error:
             raise CheckpointError(f"{self._folder}: {error}") from None
         params = {
             name: [p for group in item.param_groups for p in group["params"]]
@@ -318,19 +350,19 @@ class Checkpointer:
         failures = {layout.step_of(found.path.name) or 0: f"{found.path}: {found.reason}" for found in damaged}
         for candidate in candidates:
             try:
-                tree = _dcp().read(candidate.path, self._tree(), params, self._talk)
+                tree = _snapshot().read(candidate.path, self._tree(), params, self._ranks)
                 self._check_names(candidate.path, tree)
-                self._talk.do(lambda tree=tree: self._load(tree))  # type: ignore[misc]
-            except Failed as error:
+                self._ranks.run(partial(self._load, tree))
+            except GroupFailed as error:
                 why = failures[candidate.step] = f"{candidate.path}: {error}"
-                if self._talk.rank == 0:
+                if self._ranks.rank == 0:
                     say(f"THE CHECKPOINT OF STEP {candidate.step} CANNOT BE READ, trying an older one: {why}")
                 continue
             self._manager.load_state_dict(tree[OWN]["manager"])
-            self._done = candidate.step
+            self._newest = candidate.step
             skipped = sorted((step for step in failures if step > candidate.step), reverse=True)
-            outbox.say(messages.Restored(candidate.step, str(candidate.path), tuple(skipped[:AT_MOST])))
-            if self._talk.rank == 0:
+            outbox.say(messages.Restored(candidate.step, str(candidate.path), tuple(skipped[:MOST_LISTED])))
+            if self._ranks.rank == 0:
                 print(f"ftslurm: restored the checkpoint of step {candidate.step}: {candidate.path}", flush=True)
             return candidate.step
         if failures:
@@ -342,14 +374,14 @@ class Checkpointer:
         return 0
 
     def _candidates(self) -> tuple[list[Saved], list[Ignored]]:
-        """Those that are complete, and those of ours that are damaged."""
+        """Return the complete checkpoints, and those of ftslurm that are damaged; print why others are ignored."""
         assert self._folder
         complete, ignored = [], []
         for found in layout.survey(self._folder):
             if isinstance(found, Ignored):
                 ignored.append(found)
             elif why := owned_files.distrust(found.path.stat()):
-                raise Failed(f"{found.path} is not loaded: {why}")
+                raise GroupFailed(f"{found.path} is not loaded: {why}")
             else:
                 complete.append(found)
         damaged = [found for found in ignored if not found.foreign]
@@ -359,11 +391,12 @@ class Checkpointer:
         return complete, damaged
 
     def _check_names(self, path: Path, tree: Mapping[str, Any]) -> None:
-        there = {*tree, *tree[OWN]["registered"]} - {OWN}
-        asked = {*(self._state or {}), *self._registered("_user_state_dicts")}
-        if there != asked:
+        """Refuse a checkpoint that holds other names than this script restores."""
+        saved = {*tree, *tree[OWN]["registered"]} - {OWN}
+        wanted = {*(self._state or {}), *self._registered("_user_state_dicts")}
+        if saved != wanted:
             raise CheckpointError(
-                f"{path} holds {sorted(there)}, this script restores {sorted(asked)}: make them equal, and whatever "
+                f"{path} holds {sorted(saved)}, this script restores {sorted(wanted)}: make them equal, and whatever "
                 "registers itself with the manager (DiLoCo) before restore()"
             )
 
@@ -374,15 +407,15 @@ class Checkpointer:
             load_state_dict(tree[OWN]["registered"][key])
 
 
-def _dcp() -> Any:
-    """torch's checkpoints take 0.7 s to import, and most of the time there is none to read."""
+def _snapshot() -> ModuleType:
+    """Import torch.distributed.checkpoint when it is needed: it takes 0.7 s, and usually there is nothing to read."""
     from ftslurm.checkpoint import snapshot
 
     return snapshot
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    return [*lines[:AT_MOST], f"and {len(lines) - AT_MOST} more"] if len(lines) > AT_MOST else lines
+    return [*lines[:MOST_LISTED], f"and {len(lines) - MOST_LISTED} more"] if len(lines) > MOST_LISTED else lines
 
 
 def _unless_failed(staged: snapshot.Snapshot | Exception) -> snapshot.Snapshot:
@@ -392,6 +425,7 @@ def _unless_failed(staged: snapshot.Snapshot | Exception) -> snapshot.Snapshot:
 
 
 def _number(variable: str, given: int | None, default: int) -> int:
+    """Return an argument, else the variable, else the default; refuse what is no number of at least 0."""
     text = os.environ.get(variable, "") if given is None else str(given)
     try:
         number = int(text or default)

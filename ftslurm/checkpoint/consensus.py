@@ -1,130 +1,129 @@
-"""The ranks of one replica group agree on what happened to each of them."""
+"""Collectives among the ranks of one replica group, in which an error on one rank becomes the same error on all.
+
+A save or a restore has many steps. If one rank raised and left, the others would wait for it in the next collective.
+So each rank runs a step, all exchange whether it succeeded (over Gloo, on a process group of their own), and if one
+failed, every rank raises the same `GroupFailed`. A rank without peers exchanges nothing.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import pickle
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
 
 
-class Failed(Exception):
-    """What went wrong on which rank of the group, for a person; every rank raises the same."""
+class GroupFailed(Exception):
+    """Which rank of the group failed, and why; every rank raises the same."""
 
 
-class Ranks:
-    """The ranks of one replica group, talking over Gloo, whatever the training itself uses; for one thread.
+class RankGroup:
+    """The ranks of one replica group, for use by one thread.
 
-    All of them must be made in the same order on all ranks. A rank that is alone talks to nobody.
+    Each instance makes a Gloo process group, so all ranks must make theirs in the same order.
     """
 
     def __init__(self) -> None:
         together = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        self.pg = dist.new_group(backend="gloo") if together else None
+        self.process_group = dist.new_group(backend="gloo") if together else None
         self.store = dist.distributed_c10d._get_default_store() if together else None
         self.rank = dist.get_rank() if together else 0
-        self.count = dist.get_world_size() if together else 1
+        self.size = dist.get_world_size() if together else 1
 
-    def gather(self, value: T) -> list[T]:
-        """What each rank says, by rank."""
-        if self.pg is None:
-            return [value]
-        mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)  # all_gather_object needs NumPy
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-        dist.all_gather(sizes, torch.tensor([len(mine)]), group=self.pg)
-        room = max(int(size) for size in sizes)
-        texts = [torch.empty(room, dtype=torch.uint8) for _ in sizes]
-        dist.all_gather(texts, torch.cat([mine, torch.zeros(room - len(mine), dtype=torch.uint8)]), group=self.pg)
-        return [
-            pickle.loads(ctypes.string_at(text.data_ptr(), int(size)))  # noqa: S301 from the ranks of our own group
-            for text, size in zip(texts, sizes, strict=True)
-        ]
+    def all_gather(self, value: T) -> list[T]:
+        """Return the value of each rank, by rank. Values are pickled: all ranks are processes of one attempt."""
+        values: list[T] = [value] * self.size
+        if self.process_group is not None:
+            dist.all_gather_object(values, value, group=self.process_group)
+        return values
 
-    def do(self, work: Callable[[], T]) -> T:
-        """Do it on every rank; what it gave on this one.
+    def run(self, work: Callable[[], T]) -> T:
+        """Call `work` on every rank and return this rank's result.
 
         Raises:
-            Failed: it raised an error on one of them.
+            GroupFailed: it raised an error on at least one rank.
         """
-        error = result = None
+        errors: list[tuple[int, str]] = []
+        result = None
         try:
             result = work()
-        except BaseException as raised:
-            if not isinstance(raised, Exception) and not hasattr(raised, "failures"):
-                raise  # DCP's CheckpointException is a BaseException, too
-            error = str(raised) if isinstance(raised, Failed) else describe(raised)
-        failures = {text: rank for rank, text in reversed(list(enumerate(self.gather(error)))) if text}
-        if failures:
-            raise Failed("; ".join(f"rank {r}: {t}" if self.count > 1 else t for t, r in failures.items()))
+        except BaseException as error:
+            failures = getattr(
+                error, "failures", None
+            )  # DCP's CheckpointException: a BaseException, alike on all ranks
+            if not isinstance(error, Exception) and failures is None:
+                raise
+            by_rank = {rank: failure for rank, (failure, _) in failures.items()} if failures else {self.rank: error}
+            errors = [(rank, describe(failure)) for rank, failure in by_rank.items()]
+        first_rank: dict[str, int] = {}
+        for rank, text in sorted(found for each in self.all_gather(errors) for found in each):
+            first_rank.setdefault(text, rank)
+        if first_rank:
+            raise GroupFailed("; ".join(f"rank {r}: {t}" if self.size > 1 else t for t, r in first_rank.items()))
         return result  # type: ignore[return-value]
 
-    def collect(self, work: Callable[[], T]) -> list[T]:
-        """Do it on every rank; what it gave, by rank."""
-        return self.gather(self.do(work))
+    def run_and_gather(self, work: Callable[[], T]) -> list[T]:
+        """Call `work` on every rank and return all results, by rank."""
+        return self.all_gather(self.run(work))
 
-    def first(self, work: Callable[[], T]) -> T:
-        """Do it on rank 0 only; what it gave, on every rank."""
-        return self.collect(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+    def run_on_first(self, work: Callable[[], T]) -> T:
+        """Call `work` on rank 0 only and return its result on every rank."""
+        return self.run_and_gather(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
 
 
-class Together:
-    """All ranks do something after the same step, once each of them wants to; a rank that does not is never held up.
+class AgreedStep:
+    """Finds a step of training after which all ranks act together. Never blocks ranks that have not asked for it.
 
-    Asking the others at every step would cost every step. So each rank notes in their store that it wants to,
-    and rank 0, when all have, at which step it saw that. After the next step of all, every rank does it: torchft lets
-    no rank commit that step before rank 0 has voted on it, which it does after its note, so that all find it there.
+    A collective at every step would cost every step. Instead each rank that is asked adds 1 to a counter in the
+    group's store. When the counter has reached the number of ranks, rank 0 stores its present step, and all ranks act
+    after the next step. All see the note by then: torchft commits no step before rank 0 has voted on it, and rank 0
+    votes after it has stored the note.
     """
 
-    def __init__(self, ranks: Ranks, what: str) -> None:
-        """Prepare.
-
-        Args:
-            what: a name, the same on all ranks.
+    def __init__(self, group: RankGroup, name: str) -> None:
+        """Args:
+        name: part of the keys in the store; the same on all ranks.
         """
-        self._ranks, self._what = ranks, what
+        self._group, self._name = group, name
         self._round = 0
-        self._noted = False
+        self._counted = False
 
-    def due(self, wants: bool, step: int) -> bool:
-        """Whether it is to be done after this step; the same answer on all ranks. To be asked after every step.
+    def due(self, wanted: bool, step: int) -> bool:
+        """Return whether to act after this step; the answer is the same on all ranks. Call it after every step.
 
         Args:
-            wants: whether this rank wants to; it cannot take it back.
+            wanted: whether this rank has been asked to act. It cannot be taken back.
 
         Raises:
-            RuntimeError: the store in which the group found each other is gone.
+            RuntimeError: the store of the group cannot be reached.
         """
-        store = self._ranks.store
-        if not (wants or self._noted) or store is None:
-            return wants
-        ranks, seen = (f"ftslurm/{self._what}/{self._round}/{word}" for word in ("ranks", "seen"))
-        if not self._noted:
+        store = self._group.store
+        if not (wanted or self._counted) or store is None:
+            return wanted
+        ranks, agreed = (f"ftslurm/{self._name}/{self._round}/{key}" for key in ("ranks", "seen"))
+        if not self._counted:
             store.add(ranks, 1)
-            self._noted = True
-        there = store.check([seen])
-        if self._ranks.rank == 0 and not there and store.add(ranks, 0) == self._ranks.count:
-            store.add(seen, step)  # not set(): that returns before the store has it
-        return there and int(store.get(seen)) < step
+            self._counted = True
+        is_agreed = store.check([agreed])
+        if self._group.rank == 0 and not is_agreed and store.add(ranks, 0) == self._group.size:
+            store.add(agreed, step)  # not set(), which returns before the store has the value
+        return is_agreed and int(store.get(agreed)) < step
 
     def done(self) -> None:
-        """It is being done, on all ranks: whoever wants to from now on wants it again."""
+        """Begin the next round: all ranks act now, and a later wish is a new one."""
         self._round += 1
-        self._noted = False
+        self._counted = False
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line, without the stacks that DCP prints."""
-    failures = getattr(error, "failures", None)
-    if isinstance(failures, dict) and failures:
-        error = next(iter(failures.values()))[0]
+    """Return an error in one line: of a chain the OSError, as PyTorch hides "No space left" behind other errors."""
+    if isinstance(error, GroupFailed):
+        return str(error)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
-        cause = cause.__context__  # PyTorch hides "No space left on device" behind "unexpected pos 64 vs 0"
+        cause = cause.__context__
     error = cause or error
     return traceback.format_exception_only(type(error), error)[-1].strip().replace("\n", " ")[:500]

@@ -1,10 +1,10 @@
-"""Where one rank of one group is in its data, at every step it has committed: an append-only file of its own.
+"""Keeps the position of one rank in its data after every committed step, in an append-only file of its own.
 
     DIR/positions/group-0003-rank-0
 
-Each record says "after this step, here". It stands for the end of the history so far: a record takes back those of its
-own step and of later ones, which a full restart has undone. A record that was half written is found by its checksum.
-Data objects are pickled; a file is read only if nobody else can have written it.
+A record is a step and the pickled state of the data object after it. A record of a step replaces those of the same and
+of later steps, which a full restart has undone. Its checksum shows whether it was written completely. A file is read
+only if no other user can have written it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from ftslurm.security import owned_files
 HEAD = struct.Struct("<qII")  # step, length and checksum of what follows
 
 
-class Positions:
+class DataPositions:
     """The file of one rank, read once and then only written."""
 
     def __init__(self, folder: Path, group: int, rank: int, ranks: int, data: Any) -> None:
         self.path = folder / layout.POSITIONS / f"group-{group:04d}-rank-{rank}"
-        self.who, self.ranks, self.data = f"group {group} rank {rank}", ranks, data
+        self.name, self.ranks, self.data = f"group {group} rank {rank}", ranks, data
         self.records: dict[int, bytes] = {}  # by step, ascending
         self._file: int | None = None
         self._failing = False
 
     def restore(self, step: int | None) -> None:
-        """Put the data where it was after this step; None: after the last step of the file, whichever that was.
+        """Set the data to its position after a step.
 
-        A group that was down at that step has trained nothing since its last one, so that is where it was.
+        Args:
+            step: the step of the checkpoint that was loaded. If the file has no record of it, the last one before is
+                used: the group was down at that step, and has trained nothing since. None: the last record.
         """
         try:
             why = self.read()
@@ -47,18 +49,19 @@ class Positions:
         if noted is not None and noted[0] == self.ranks:
             self.data.load_state_dict(noted[1])
             if step is not None and at < step:
-                say(f"{self.who}: its place in the data is that of step {at}, its last one up to step {step}")
+                say(f"{self.name}: its position in the data is of step {at}, the last one recorded up to step {step}")
         elif noted is not None or step != 0:
-            why = why or (f"it was noted by groups of {noted[0]} ranks" if noted else "none was noted")
-            say(f"{self.who}: STARTS AT THE BEGINNING OF ITS DATA, no place to go on from in {self.path}: {why}")
+            why = why or (f"it was recorded by groups of {noted[0]} ranks" if noted else "none was recorded")
+            say(f"{self.name}: STARTS AT THE BEGINNING OF ITS DATA, no usable position in {self.path}: {why}")
         if step is not None:
-            self.note(step)  # takes back the later ones: their steps are undone
+            self.note(step)  # drops the later records: their steps are undone
 
     def note(self, step: int, trim_to: Sequence[int] = ()) -> None:
-        """After this step, here. An error is told, once, and stops nothing.
+        """Record the position after a step. An error is reported once and does not stop the training.
 
         Args:
-            trim_to: the steps of checkpoints; positions that neither belong to one nor are newer are dropped.
+            trim_to: the steps of the checkpoints; if given, positions that neither belong to one nor are newer are
+                dropped.
         """
         state = (self.ranks, self.data.state_dict())
         try:
@@ -68,11 +71,11 @@ class Positions:
             self._failing = False
         except OSError as error:
             if not self._failing:
-                say(f"{self.who}: its place in the data cannot be noted, training goes on: {self.path}: {error}")
+                say(f"{self.name}: its position in the data cannot be recorded, training goes on: {self.path}: {error}")
             self._failing = True
 
     def read(self) -> str | None:
-        """Read what there is; why it cannot be trusted, None if it can or there is nothing.
+        """Read the file. Return why it cannot be trusted, None if it can or does not exist.
 
         Raises:
             OSError: it cannot be read.
@@ -90,31 +93,31 @@ class Positions:
             step, length, checksum = HEAD.unpack_from(text, at)
             content = text[at + HEAD.size : at + HEAD.size + length]
             if len(content) < length or zlib.crc32(content, step & 0xFFFFFFFF) != checksum:
-                break  # the end was cut off
+                break  # the last record was not written completely
             self._remember(step, content)
             at += HEAD.size + length
         return None
 
     def upto(self, step: int | None = None) -> tuple[int, Any] | None:
-        """The last position, of this step or before, and the step it is of."""
+        """Return the last record of this step or before: its step and its state."""
         steps = [known for known in self.records if step is None or known <= step]
-        return (steps[-1], pickle.loads(self.records[steps[-1]])) if steps else None  # noqa: S301 read() has looked
+        return (steps[-1], pickle.loads(self.records[steps[-1]])) if steps else None  # noqa: S301 read() has checked the owner
 
     def append(self, step: int, state: object) -> None:
-        """After this step, here. One write, without waiting for the disk: a killed process loses nothing.
+        """Append a record with one write, without a sync: it outlives a killed process, not a crash of the machine.
 
         Raises:
-            OSError: it could not be written; the record before is then still good.
+            OSError: it could not be written; the records before are still good.
         """
         content = pickle.dumps(state)
         self._remember(step, content)
         if self._file is None:
-            self.trim([])  # also cuts off what was half written
+            self.trim([])  # also drops an incomplete record at the end
         else:
             self._write(self._file, _record(step, content))
 
     def trim(self, checkpoints: Sequence[int]) -> None:
-        """Keep the positions that belong to these steps, and those behind the last of them.
+        """Rewrite the file with the positions that belong to these steps, and those after the last of them.
 
         Raises:
             OSError: the file could not be replaced.
@@ -145,7 +148,7 @@ class Positions:
         before = os.fstat(file).st_size
         if os.write(file, record) < len(record):  # the disk is full
             os.ftruncate(file, before)
-            raise OSError("no room for the whole of it")
+            raise OSError("no space left for the whole record")
 
     def _remember(self, step: int, content: bytes) -> None:
         while self.records and next(reversed(self.records)) >= step:
@@ -154,7 +157,7 @@ class Positions:
 
 
 def say(text: str) -> None:
-    """One line to the log of this rank."""
+    """Print one line to the log of this rank."""
     print(f"ftslurm: {text}", file=sys.stderr, flush=True)
 
 

@@ -1,13 +1,14 @@
-"""Which checkpoints lie in a folder, and which of them can be trusted? The layout on disk; no torch, no script.
+"""The layout of checkpoints on disk: names, manifests, which of them are complete, which may be deleted. No torch.
 
-    DIR/step-00000100/              a checkpoint: appears by one rename when it is whole
+    DIR/step-00000100/              a checkpoint, made complete by one rename
     DIR/step-00000100/manifest.json written last: format, step, who saved it, size and checksum of every other file
     DIR/.saving-00000100-RUN-GROUP-ATTEMPT-TOKEN/    one that is being written, or was when its group died
     DIR/.removed-...                one that is being deleted
-    DIR/positions/                  where each rank of each group is in its data (`positions.py`)
+    DIR/positions/                  the position of each rank of each group in its data (data_offsets.py)
 
-A folder of another shape is *foreign*. One of ours is *damaged* when its manifest cannot be read, or a file is missing
-or has another size than the manifest says. Neither counts as a checkpoint. Checksums are compared when it is restored.
+A folder that ftslurm has not written is *foreign*. One that it has written is *damaged* when its manifest cannot be
+read, or a file is missing or has another size than the manifest says. Neither counts as a checkpoint. Checksums are
+compared when it is restored.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ FORMAT = "ftslurm-checkpoint-1"
 MANIFEST = "manifest.json"
 POSITIONS = "positions"
 MAX_MANIFEST = 64 << 20  # bytes; half a million files need no more
-_BLOCK = 1 << 20  # bytes read at a time
-_TREE = re.compile(r"tree(-\d+)?\.pickle", re.ASCII)  # nobody but us writes these
+_BLOCK = 1 << 20  # bytes
+_TREE = re.compile(r"tree(-\d+)?\.pickle", re.ASCII)  # only ftslurm writes these
 _SAVING = re.compile(r"\.saving-\d+-(?P<run>\w+)-(?P<group>\d+)-(?P<attempt>\d+)-\w+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A complete checkpoint: all its files are there and as long as they were written."""
+    """A complete checkpoint: all its files exist and have the size that was written."""
 
     step: int
     path: Path
@@ -45,17 +46,17 @@ class Saved:
 
 @dataclass(frozen=True)
 class Ignored:
-    """What looks like a checkpoint by its name and is none, for a person: why not."""
+    """A folder named like a checkpoint that is not usable as one, and the reason for a person."""
 
     path: Path
     reason: str
-    foreign: bool  # nothing in it is ours
-    doubtful: bool = False  # it may be ours, and may be somebody else's: neither to be passed over, nor to be deleted
+    foreign: bool  # nothing in it was written by ftslurm
+    doubtful: bool = False  # it cannot be told who wrote it: it must be neither skipped nor deleted
 
 
 @dataclass(frozen=True)
 class Writer:
-    """Who saves: one attempt of one group of one run."""
+    """The attempt of a group that saves."""
 
     run: str
     group: int
@@ -63,12 +64,12 @@ class Writer:
 
 
 def name_of(step: int) -> str:
-    """The folder of a step: 100 -> step-00000100."""
+    """Return the name of a step's folder: 100 -> step-00000100."""
     return f"step-{step:08d}"
 
 
 def step_of(name: str) -> int | None:
-    """The step of a folder's name, None for any name that `name_of` would not give."""
+    """Return the step of a folder's name, None for a name that `name_of` does not give."""
     digits = name.removeprefix("step-")
     if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
         return None
@@ -76,13 +77,13 @@ def step_of(name: str) -> int | None:
 
 
 def survey(folder: Path, upto: int | None = None) -> Iterator[Saved | Ignored]:
-    """Every folder named like a checkpoint, the highest step first, looked at only when it is its turn.
+    """Yield every folder named like a checkpoint, the highest step first; each is inspected when it is yielded.
 
     Args:
         upto: leave out those of a higher step.
 
     Raises:
-        OSError: the folder cannot be read. One that is not there holds nothing.
+        OSError: the folder cannot be read. A missing one holds nothing.
     """
     try:
         names = [path.name for path in folder.iterdir()]
@@ -95,21 +96,21 @@ def survey(folder: Path, upto: int | None = None) -> Iterator[Saved | Ignored]:
 
 
 def look(path: Path, step: int) -> Saved | Ignored:
-    """Whether this folder is a complete checkpoint of this step."""
+    """Inspect one folder: is it a complete checkpoint of this step?"""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):
-            why = "it is a symbolic link, through which nothing is read: put the folder itself in its place"
+            why = "it is a symbolic link, and links are not followed: put the folder itself in its place"
             return Ignored(path, why, foreign=False, doubtful=True)
         if not stat.S_ISDIR(mode):
-            return Ignored(path, "it is no folder", foreign=True)
+            return Ignored(path, "it is not a folder", foreign=True)
         read = _read_manifest(path)
     except FileNotFoundError:
         return _without_manifest(path, f"it has no {MANIFEST}")
     except OSError as error:
         return _without_manifest(path, f"it cannot be read: {error.strerror}")
     except (ValueError, RecursionError):
-        return _without_manifest(path, f"{MANIFEST} holds no JSON")
+        return _without_manifest(path, f"{MANIFEST} is not valid JSON")
     if not isinstance(read, dict) or read.get("format") != FORMAT:
         why = f"{MANIFEST} is of another program, or another version of ftslurm"
         found = _without_manifest(path, why)
@@ -125,7 +126,7 @@ def look(path: Path, step: int) -> Saved | Ignored:
 
 
 def newest(folder: Path, upto: int | None = None) -> Saved | None:
-    """The complete checkpoint of the highest step, None if there is none or the folder cannot be read."""
+    """Return the complete checkpoint of the highest step, None if there is none or the folder cannot be read."""
     with contextlib.suppress(OSError):
         for found in survey(folder, upto):
             if isinstance(found, Saved):
@@ -134,7 +135,7 @@ def newest(folder: Path, upto: int | None = None) -> Saved | None:
 
 
 def damaged(folder: Path) -> Ignored | None:
-    """The one of the highest step that is ours and no good, None if there is none or the folder cannot be read."""
+    """Return the damaged checkpoint of the highest step, None if there is none or the folder cannot be read."""
     with contextlib.suppress(OSError):
         for found in survey(folder):
             if isinstance(found, Ignored) and not found.foreign:
@@ -143,9 +144,10 @@ def damaged(folder: Path) -> Ignored | None:
 
 
 def only_foreign(folder: Path) -> bool:
-    """Whether there are files here, but none in our format: the script saves in a way of its own.
+    """Return whether the folder holds files, but no checkpoint of ftslurm: the script saves in a format of its own.
 
-    Our half-written and damaged folders do not count, nor the positions in the data.
+    Unfinished checkpoints and the positions in the data do not count as files; a damaged checkpoint counts as one of
+    ftslurm.
     """
     foreign = False
     try:
@@ -166,11 +168,11 @@ def only_foreign(folder: Path) -> bool:
 def manifest(
     step: int, writer: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int] | None = None
 ) -> bytes:
-    """The text of the file that makes a folder a checkpoint.
+    """Return the text of the manifest, the file that makes a folder a checkpoint.
 
     Args:
         files: name and size in bytes of every other file.
-        crc32: their checksums; versions before did not write any.
+        crc32: their checksums; early versions wrote none.
     """
     text = {"format": FORMAT, "step": step, "run": writer.run, "group": writer.group, "attempt": writer.attempt}
     sums = {} if crc32 is None else {"crc32": dict(crc32)}
@@ -178,7 +180,7 @@ def manifest(
 
 
 def checksum(path: Path) -> int:
-    """The CRC-32 of a file.
+    """Return the CRC-32 of a file.
 
     Raises:
         OSError: it cannot be read.
@@ -191,10 +193,12 @@ def checksum(path: Path) -> int:
 
 
 def altered(path: Path, rank: int = 0, ranks: int = 1) -> str | None:
-    """Which file of a complete checkpoint is not what was written, None if all are; without checksums nobody can tell.
+    """Return which file of a complete checkpoint has another checksum than its manifest says, None if all are right.
+
+    A manifest without checksums (early versions) gives None.
 
     Args:
-        rank, ranks: look only at every so many-th file, that so many can share the work.
+        rank, ranks: check only this rank's share of the files.
 
     Raises:
         OSError, ValueError: it cannot be read.
@@ -210,19 +214,19 @@ def altered(path: Path, rank: int = 0, ranks: int = 1) -> str | None:
 
 
 def saving_name(step: int, writer: Writer, token: str) -> str:
-    """Where a checkpoint is written until it is whole; the token makes it unique."""
+    """Return the name of the folder in which a checkpoint is written; the token makes it unique."""
     return f".saving-{step:08d}-{_word(writer.run)}-{writer.group}-{writer.attempt}-{token}"
 
 
 def is_dead(name: str, me: Writer, idle_s: float, patience_s: float) -> bool:
-    """Whether a dot folder is a leftover that nobody writes into any more.
+    """Return whether a dot folder is abandoned.
 
-    An earlier attempt of our own group of this run is over: two never live at a time. Of others, who may be alive, we
-    know only for how long nothing was written.
+    Earlier attempts of our own group of this run are over: a group has one live attempt at a time. Another group may be
+    alive, so its folder is abandoned only when it has not changed for patience_s.
 
     Args:
-        idle_s: seconds since something in the folder was changed last.
-        patience_s: a folder of others that is idle for so long is taken for dead.
+        idle_s: seconds since the folder was changed last.
+        patience_s: seconds after which an idle folder of another group is abandoned.
     """
     if name.startswith(".removed-"):
         return True
@@ -235,19 +239,18 @@ def is_dead(name: str, me: Writer, idle_s: float, patience_s: float) -> bool:
 
 
 def is_due(step: int, every: int, newest: int) -> bool:
-    """Whether a committed step is to be saved.
+    """Return whether to save after a committed step: at every multiple of `every`, or when the newest is that old.
 
-    Every so many steps, and as soon as the newest checkpoint (or try) is so many steps old: whoever was to save then
-    died over it.
+    The second rule catches up on a save that its group did not survive. `newest` may also be a failed attempt.
     """
     return step % every == 0 or step - newest >= every
 
 
 def to_prune(complete: Iterable[Saved], step: int, keep: int) -> list[Saved]:
-    """Those to delete after `step` was saved, so that the last `keep` up to it stay; keep=0 keeps all.
+    """Return the checkpoints to delete after `step` was saved, so that the last `keep` up to it stay; keep=0: none.
 
-    A checkpoint of a higher step is left alone: it is of a history that was undone because it could not be read,
-    and will be overwritten when the training comes there again. It must not push out a good one.
+    A checkpoint of a higher step is neither deleted nor counted: it could not be read, the training was restored from
+    an older one, and it will be overwritten when the training reaches its step again.
     """
     if keep < 1:
         return []
@@ -256,7 +259,7 @@ def to_prune(complete: Iterable[Saved], step: int, keep: int) -> list[Saved]:
 
 
 def sync(folder: Path) -> None:
-    """Bring a folder's names to disk."""
+    """Flush the entries of a folder to disk."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -270,7 +273,7 @@ def _read_manifest(path: Path) -> Any:
 
 
 def _without_manifest(path: Path, why: str) -> Ignored:
-    """What a folder is whose manifest says nothing: by the names of the other files."""
+    """Judge a folder without a usable manifest by the names of its other files."""
     try:
         names = [found.name for found in path.iterdir()]
     except FileNotFoundError:
@@ -281,7 +284,7 @@ def _without_manifest(path: Path, why: str) -> Ignored:
         return Ignored(path, why, foreign=False)
     if any(name == ".metadata" or name.endswith(".distcp") for name in names):  # so does any script that uses DCP
         return Ignored(path, why, foreign=False, doubtful=True)
-    return Ignored(path, f"{why}: something else has written it", foreign=True)
+    return Ignored(path, f"{why}: another program has written it", foreign=True)
 
 
 def _torn(folder: Path, name: str, size: object) -> str | None:
@@ -294,9 +297,9 @@ def _torn(folder: Path, name: str, size: object) -> str | None:
     except FileNotFoundError:
         return f"{name} is missing"
     except (OSError, ValueError) as error:
-        return f"{name} cannot be looked at: {error}"
+        return f"{name} cannot be inspected: {error}"
     if not stat.S_ISREG(found.st_mode):
-        return f"{name} is no file"
+        return f"{name} is not a regular file"
     if found.st_size != size:
         return f"{name} has {found.st_size} bytes, {size} were written"
     return None
@@ -307,7 +310,7 @@ def _word(text: str) -> str:
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps of all folders named like a checkpoint, complete or not, without looking into them."""
+    """Return the steps of all folders named like a checkpoint, complete or not."""
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:

@@ -1,16 +1,16 @@
-"""The state of a training, staged in memory, written to and read from a folder with torch.distributed.checkpoint (DCP).
+"""Copies the state of a training to host memory; writes and reads such copies with torch.distributed.checkpoint (DCP).
 
-A state is a tree: dicts, lists and tuples, with tensors and other objects in them. DCP gets the tensors, under the
-names of their places, and of DTensors each rank's shard. The rest of the tree is pickled with names in the tensors'
-places, so that types, integer keys and the like come back as they were, which DCP's own flattening does not promise.
+A state is a tree: dicts, lists and tuples, with tensors and other objects in them. DCP stores the tensors, each under
+its path in the tree, and of DTensors each rank's shard. The rest of the tree is pickled, with the path in place of each
+tensor: types, integer keys and the like come back as they were, which DCP's own flattening does not promise.
 
-A plain tensor that is equal on all ranks of the group is stored once. One that differs is stored for each rank.
+A plain tensor that is equal on all ranks of the group is stored once; one that differs is stored for each rank.
+Everything read here is a pickle, so only files that no other user can have written are opened.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import hashlib
 import io
 import os
@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import torch
 from torch.distributed import checkpoint as dcp
@@ -36,27 +36,28 @@ from torch.distributed.tensor import DTensor, zeros
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ftslurm.checkpoint import layout
-from ftslurm.checkpoint.consensus import Failed, Ranks
+from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
 from ftslurm.security import owned_files
 
-T = TypeVar("T")
 Tree = Mapping[str, Any]
+Params = Mapping[str, list[torch.Tensor]]  # the parameters of each optimizer, by the optimizer's name in the tree
 TREE = "tree"  # tree.pickle, or tree-0003.pickle for each rank when they differ
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may be more than its data: it is pickled with the tree
 
-# Alone in its group is an ordinary thing to be; DCP says so at every save and load.
+# A group of one rank saves without a process group, and DCP warns of that at every save and load.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One tensor of the tree: its name, and how it was sharded over the group, if it was a DTensor."""
+    """One tensor of the tree: its name in DCP's files, and its placements if it was a DTensor."""
 
     name: str
     placements: tuple[Any, ...] | None = None
 
 
 class Piece:
-    """What this rank holds of a tensor: all of it, or a shard. DCP asks it what there is to write."""
+    """What this rank holds of a tensor: all of it, or a shard. DCP asks it for the items to write."""
 
     def __init__(self, tensor: torch.Tensor, size: torch.Size, offsets: torch.Size) -> None:
         self.tensor, self.size, self.offsets = tensor, size, offsets
@@ -69,11 +70,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A consistent copy of the state in host memory, as one rank has it."""
+    """A consistent copy of one rank's state in host memory."""
 
     tree: bytes
-    slots: dict[str, Slot]  # by place
-    pieces: dict[str, Piece]  # by place
+    slots: dict[str, Slot]  # by path in the tree
+    pieces: dict[str, Piece]  # by path in the tree
 
 
 class Stage:
@@ -83,206 +84,123 @@ class Stage:
         self._buffers: dict[str, torch.Tensor] = {}
 
     def copy(self, tree: Tree) -> Snapshot:
-        """Copy the state; when this returns, the training may change its tensors. The last copy is overwritten."""
-        tensors = places(tree)
+        """Copy the state, overwriting the copy before. When this returns, the training may change its tensors."""
+        tensors = tensors_by_path(tree)
         slots: dict[str, Slot] = {}
         pieces: dict[str, Piece] = {}
         on_accelerator = False
-        for place, tensor in tensors.items():
+        for path, tensor in tensors.items():
             local, offsets, placements = tensor, torch.Size([0] * tensor.dim()), None
             if isinstance(tensor, DTensor):
                 placements = tuple(tensor.placements)
                 at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
                 local, offsets = tensor.to_local(), torch.Size(at)
             on_accelerator |= local.device.type != "cpu"
-            buffer = self._buffer(place, local)
+            buffer = self._buffer(path, local)
             buffer.copy_(local.detach(), non_blocking=True)
-            slots[place] = Slot(place, placements)
-            pieces[place] = Piece(buffer, tensor.size(), offsets)
-        names = {id(tensor): place for place, tensor in tensors.items()}
-        tree_bytes = _pickle(tree, lambda leaf: names.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
+            slots[path] = Slot(path, placements)
+            pieces[path] = Piece(buffer, tensor.size(), offsets)
+        paths = {id(tensor): path for path, tensor in tensors.items()}
+        tree_bytes = _pickle(tree, lambda leaf: paths.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
         if on_accelerator:
             torch.accelerator.synchronize()
         return Snapshot(tree_bytes, slots, pieces)
 
-    def _buffer(self, place: str, like: torch.Tensor) -> torch.Tensor:
-        buffer = self._buffers.get(place)
+    def _buffer(self, path: str, like: torch.Tensor) -> torch.Tensor:
+        buffer = self._buffers.get(path)
         if buffer is None or (buffer.size(), buffer.dtype) != (like.size(), like.dtype):
             buffer = torch.empty(like.size(), dtype=like.dtype, pin_memory=like.device.type == "cuda")
-            self._buffers[place] = buffer
+            self._buffers[path] = buffer
         return buffer
 
 
-def write(snapshot: Snapshot, folder: Path, ranks: Ranks) -> tuple[dict[str, int], dict[str, int]]:
-    """Write it, all ranks together, into a folder that exists; sizes and checksums of its files, now on disk.
-
-    Raises:
-        Failed: what is in the folder is of no use.
-    """
-    slots, own_tree = _name(snapshot, ranks)
-    pieces = {slots[place].name: piece for place, piece in snapshot.pieces.items()}
-    name = f"{TREE}-{ranks.rank:04d}.pickle" if own_tree else f"{TREE}.pickle"
-
-    # What dcp.save() does, but for its object collectives, which need NumPy.
-    planner, writer = _Planner(), dcp.FileSystemWriter(folder, overwrite=True)  # a folder of our own, and empty
-
-    def plan() -> Any:
-        planner.set_up_planner(pieces, writer.storage_meta(), ranks.rank == 0)
-        writer.set_up_storage_writer(ranks.rank == 0)
-        return writer.prepare_local_plan(planner.create_local_plan())
-
-    def put() -> Any:
-        if own_tree or ranks.rank == 0:
-            owned_files.write_file(
-                folder / name, _pickle({"slots": slots, "tree": snapshot.tree, "ranks": ranks.count})
-            )
-        return writer.write_data(
-            planner.finish_plan(writer.prepare_global_plan(global_plans)[ranks.rank]), planner
-        ).wait()
-
-    def look() -> dict[str, tuple[int, int]]:
-        # Each rank looks at its own files: those of another node may not be in sight yet.
-        mine = [path for path in folder.iterdir() if path.name.startswith(f"__{ranks.rank}_")]
-        mine += [folder / name] if own_tree or ranks.rank == 0 else []
-        mine += [folder / ".metadata"] if ranks.rank == 0 else []
-        for path in mine:
-            path.chmod(0o600)
-        return {path.name: (path.stat().st_size, layout.checksum(path)) for path in mine}
-
-    plans = ranks.collect(plan)
-    global_plans, metadata = ranks.do(lambda: planner.create_global_plan(plans))
-    written = ranks.collect(put)
-    ranks.first(lambda: writer.finish(metadata, written))
-    files = {name: facts for found in ranks.collect(look) for name, facts in found.items()}
-    return {name: size for name, (size, _) in files.items()}, {name: crc32 for name, (_, crc32) in files.items()}
-
-
-def read(folder: Path, live: Tree, params: Mapping[str, list[torch.Tensor]], ranks: Ranks) -> dict[str, Any]:
-    """The tree that was written, all ranks together. Tensors that `live` has are read in place: it is changed.
-
-    Args:
-        live: the present state, which shows where tensors lie (device, shards).
-        params: the parameters of each optimizer, by its name; a fresh one has no state yet, which then is placed as its
-            parameters are.
-
-    Raises:
-        Failed: it cannot be read, on one of the ranks at least; `live` may have been changed in part.
-    """
-    ranks.do(lambda: _verify(folder, ranks))
-    content, targets = ranks.do(lambda: _plan(folder, live, params, ranks))
-    slots: dict[str, Slot] = content["slots"]
-    request = {slots[place].name: target for place, target in targets.items()}
-
-    def fetch() -> None:
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        reader = _Reader(folder)
-        dcp.load(request, storage_reader=reader, planner=planner, no_dist=True)  # reading needs nobody else
-
-    ranks.do(fetch)
-    loaded: dict[str, Any] = ranks.do(_Unpickler(io.BytesIO(content["tree"]), targets).load)
-    return loaded
-
-
-def _verify(folder: Path, ranks: Ranks) -> None:
-    if why := layout.altered(folder, ranks.rank, ranks.count):
-        raise Failed(why)
-
-
-def _plan(
-    folder: Path, live: Tree, params: Mapping[str, list[torch.Tensor]], ranks: Ranks
-) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What this rank's tree file holds, and the tensors to read into, by place."""
-    own = folder / f"{TREE}-{ranks.rank:04d}.pickle"
-    path = own if own.exists() else folder / f"{TREE}.pickle"
-    if not path.exists():
-        raise Failed(f"it has nothing for rank {ranks.rank}: it was saved by groups of fewer ranks")
-    with _open(path) as file:
-        content = pickle.load(file)  # noqa: S301 nobody but us can have written it: _open has looked
-    slots: dict[str, Slot] = content["slots"]
-    if content["ranks"] != ranks.count and any("@" in slot.name for slot in slots.values()):
-        raise Failed(f"it holds tensors of each of {content['ranks']} ranks, and the group has {ranks.count} now")
-    known = _Reader(folder).read_metadata().state_dict_metadata
-    have = places(live)
-    return content, {
-        place: _target(place, slot, known[slot.name], have.get(place), params) for place, slot in slots.items()
-    }
-
-
-def places(tree: object) -> dict[str, torch.Tensor]:
-    """The tensors of a tree by the names of their places, such as `optimizer.state.0.exp_avg`."""
+def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
+    """Return the tensors of a tree by their paths, such as `optimizer.state.0.exp_avg`."""
     found: dict[str, torch.Tensor] = {}
 
-    def walk(node: Any, place: str) -> None:
+    def walk(node: Any, path: str) -> None:
         if isinstance(node, DTensor) or (type(node) in _PLAIN and node.layout == torch.strided):
-            while place in found:  # {"a.b": x} beside {"a": {"b": y}}
-                place += "'"
-            found[place] = node
+            while path in found:  # {"a.b": x} beside {"a": {"b": y}}
+                path += "'"
+            found[path] = node
         elif isinstance(node, Mapping):
             for key, value in node.items():
-                walk(value, f"{place}.{key}" if place else str(key))
+                walk(value, f"{path}.{key}" if path else str(key))
         elif isinstance(node, (list, tuple)):
             for index, value in enumerate(node):
-                walk(value, f"{place}.{index}")
+                walk(value, f"{path}.{index}")
 
     walk(tree, "")
     return found
 
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)  # a subclass may be more than its data: it is pickled with the tree
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _name(snapshot: Snapshot, ranks: Ranks) -> tuple[dict[str, Slot], bool]:
-    """What each tensor is called in the files, and whether each rank has a tree of its own."""
-    if ranks.count == 1:
+def write(snapshot: Snapshot, folder: Path, group: RankGroup) -> tuple[dict[str, int], dict[str, int]]:
+    """Write a snapshot into an existing, empty folder, all ranks together, and flush it to disk.
+
+    Returns:
+        The size in bytes and the checksum of each file, by its name.
+
+    Raises:
+        GroupFailed: the files in the folder are of no use.
+    """
+    slots, own_tree = _name_tensors(snapshot, group)
+    pieces = {slots[path].name: piece for path, piece in snapshot.pieces.items()}
+    tree_file = folder / (f"{TREE}-{group.rank:04d}.pickle" if own_tree else f"{TREE}.pickle")
+    writes_tree = own_tree or group.rank == 0
+
+    def write_tree() -> None:
+        if writes_tree:  # slots as plain tuples: a class would be found again only where its module lies today
+            content = {path: (slot.name, slot.placements) for path, slot in slots.items()}
+            owned_files.write_file(tree_file, _pickle({"slots": content, "tree": snapshot.tree, "ranks": group.size}))
+
+    def write_tensors() -> None:
+        dcp.save(
+            pieces,
+            storage_writer=dcp.FileSystemWriter(folder, overwrite=True),
+            planner=_SavePlanner(),
+            process_group=group.process_group,
+            no_dist=group.process_group is None,
+        )
+
+    def inspect_own_files() -> dict[str, tuple[int, int]]:
+        # Only this rank's files: those of another node may not be visible here yet.
+        own = [path for path in folder.iterdir() if path.name.startswith(f"__{group.rank}_")]
+        own += [tree_file] if writes_tree else []
+        own += [folder / ".metadata"] if group.rank == 0 else []
+        for path in own:
+            path.chmod(0o600)
+        return {path.name: (path.stat().st_size, layout.checksum(path)) for path in own}
+
+    group.run(write_tree)
+    group.run(write_tensors)
+    files = {name: facts for found in group.run_and_gather(inspect_own_files) for name, facts in found.items()}
+    return {name: size for name, (size, _) in files.items()}, {name: crc32 for name, (_, crc32) in files.items()}
+
+
+def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, Slot], bool]:
+    """Return the slots with the names of the tensors in the files, and whether each rank writes a tree of its own."""
+    if group.size == 1:
         return snapshot.slots, False
-    plain = [place for place, slot in snapshot.slots.items() if slot.placements is None]
-    digests = {place: _digest(snapshot.pieces[place].tensor) for place in plain}
-    everyone = ranks.gather((digests, hashlib.sha256(snapshot.tree).digest()))
-    same = {place for place, digest in digests.items() if all(other.get(place) == digest for other, _ in everyone)}
+    plain = [path for path, slot in snapshot.slots.items() if slot.placements is None]
+    digests = {path: _digest(snapshot.pieces[path].tensor) for path in plain}
+    everyone = group.all_gather((digests, hashlib.sha256(snapshot.tree).digest()))
+    same = {path for path, digest in digests.items() if all(other.get(path) == digest for other, _ in everyone)}
     slots = dict(snapshot.slots)
-    for place in plain:
-        if place not in same:
-            slots[place] = replace(slots[place], name=f"{place}@{ranks.rank}")
+    for path in plain:
+        if path not in same:
+            slots[path] = replace(slots[path], name=f"{path}@{group.rank}")
     differ = len({tree for _, tree in everyone}) > 1
-    return slots, any(ranks.gather(differ or slots != snapshot.slots))
+    return slots, any(group.all_gather(differ or slots != snapshot.slots))
 
 
 def _digest(tensor: torch.Tensor) -> bytes:
-    size = tensor.nbytes
-    data = (ctypes.c_char * size).from_address(tensor.data_ptr()) if size else b""
-    return hashlib.sha256(data, usedforsecurity=False).digest()
+    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy(), usedforsecurity=False).digest()
 
 
-def _target(
-    place: str,
-    slot: Slot,
-    known: TensorStorageMetadata,
-    live: torch.Tensor | None,
-    params: Mapping[str, list[torch.Tensor]],
-) -> torch.Tensor:
-    """Where a tensor is read into: the live one, or a new one placed as its optimizer's parameter is."""
-    if live is not None and live.size() == known.size:
-        return live.detach()
-    dtype = known.properties.dtype
-    param = _param_of(place, params)
-    if slot.placements is None or (param is not None and not isinstance(param, DTensor)):
-        return torch.empty(known.size, dtype=dtype)
-    if param is None:
-        raise Failed(f"{place} was sharded over the group, and nothing shows how it is to be now")
-    placements = param.placements if param.size() == known.size else slot.placements
-    return zeros(known.size, dtype=dtype, device_mesh=param.device_mesh, placements=placements)
-
-
-def _param_of(place: str, params: Mapping[str, list[torch.Tensor]]) -> Any:
-    """The parameter to which `optimizer.state.7.exp_avg` belongs; None if it is not of an optimizer's state."""
-    for name, parameters in params.items():
-        index = place.removeprefix(f"{name}.state.").partition(".")[0]
-        if place.startswith(f"{name}.state.") and index.isdigit() and int(index) < len(parameters):
-            return parameters[int(index)]
-    return None
-
-
-class _Planner(DefaultSavePlanner):  # type: ignore[misc]
+class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
@@ -291,8 +209,82 @@ class _Planner(DefaultSavePlanner):  # type: ignore[misc]
         return piece.tensor
 
 
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read(folder: Path, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
+    """Read the tree that was written, all ranks together. Tensors that `live` has too are overwritten in place.
+
+    Args:
+        live: the present state, which shows where tensors lie (device, shards).
+        params: a fresh optimizer has no state yet; what is read for it is placed as its parameters are.
+
+    Raises:
+        GroupFailed: at least one rank cannot read it; `live` may have been changed in part.
+    """
+    group.run(lambda: _verify(folder, group))
+    content, targets = group.run(lambda: _plan(folder, live, params, group))
+    slots: dict[str, Slot] = content["slots"]
+    request = {slots[path].name: target for path, target in targets.items()}
+
+    def read_tensors() -> None:
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        dcp.load(request, storage_reader=_Reader(folder), planner=planner, no_dist=True)  # each rank reads for itself
+
+    group.run(read_tensors)
+    loaded: dict[str, Any] = group.run(_TreeUnpickler(io.BytesIO(content["tree"]), targets).load)
+    return loaded
+
+
+def _verify(folder: Path, group: RankGroup) -> None:
+    if why := layout.altered(folder, group.rank, group.size):
+        raise GroupFailed(why)
+
+
+def _plan(folder: Path, live: Tree, params: Params, group: RankGroup) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the content of this rank's tree file, and the tensors to read into, by path."""
+    own = folder / f"{TREE}-{group.rank:04d}.pickle"
+    tree_file = own if own.exists() else folder / f"{TREE}.pickle"
+    if not tree_file.exists():
+        raise GroupFailed(f"it has nothing for rank {group.rank}: it was saved by groups of fewer ranks")
+    with _open(tree_file) as file:
+        content = _SlotUnpickler(file).load()
+    slots = {path: slot if isinstance(slot, Slot) else Slot(*slot) for path, slot in content["slots"].items()}
+    if content["ranks"] != group.size and any("@" in slot.name for slot in slots.values()):
+        raise GroupFailed(f"it holds tensors of each of {content['ranks']} ranks, and the group has {group.size} now")
+    known = _Reader(folder).read_metadata().state_dict_metadata
+    have = tensors_by_path(live)
+    targets = {path: _target(path, slot, known[slot.name], have.get(path), params) for path, slot in slots.items()}
+    return {**content, "slots": slots}, targets
+
+
+def _target(
+    path: str, slot: Slot, known: TensorStorageMetadata, live: torch.Tensor | None, params: Params
+) -> torch.Tensor:
+    """Return the tensor to read into: the live one, or a new one placed as its optimizer's parameter is."""
+    if live is not None and live.size() == known.size:
+        return live.detach()
+    dtype = known.properties.dtype
+    param = _param_of(path, params)
+    if slot.placements is None or (param is not None and not isinstance(param, DTensor)):
+        return torch.empty(known.size, dtype=dtype)
+    if param is None:
+        raise GroupFailed(f"{path} was sharded over the group, and nothing shows how it is to be now")
+    placements = param.placements if param.size() == known.size else slot.placements
+    return zeros(known.size, dtype=dtype, device_mesh=param.device_mesh, placements=placements)
+
+
+def _param_of(path: str, params: Params) -> Any:
+    """Return the parameter to which `optimizer.state.7.exp_avg` belongs; None if it is not of an optimizer's state."""
+    for name, parameters in params.items():
+        index = path.removeprefix(f"{name}.state.").partition(".")[0]
+        if path.startswith(f"{name}.state.") and index.isdigit() and int(index) < len(parameters):
+            return parameters[int(index)]
+    return None
+
+
 class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
-    """Opens only files that nobody else can have written: DCP's metadata is a pickle."""
+    """Opens only files that no other user can have written: DCP's metadata is a pickle."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -311,24 +303,31 @@ def _open(path: Path) -> IO[bytes]:
     file = owned_files.open_file(path)
     if why := owned_files.distrust(os.fstat(file.fileno())):
         file.close()
-        raise Failed(f"{path.name}: {why}")
+        raise GroupFailed(f"{path.name}: {why}")
     return file
 
 
-def _pickle(content: object, name_of: Callable[[object], str | None] = lambda _: None) -> bytes:
+def _pickle(content: object, path_of: Callable[[object], str | None] = lambda _: None) -> bytes:
     class Pickler(pickle.Pickler):
         def persistent_id(self, leaf: object) -> str | None:
-            return name_of(leaf)
+            return path_of(leaf)
 
     out = io.BytesIO()
     Pickler(out).dump(content)
     return out.getvalue()
 
 
-class _Unpickler(pickle.Unpickler):
+class _SlotUnpickler(pickle.Unpickler):
+    """Reads a tree file. Earlier versions pickled `Slot` itself, under the name its module had then."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return Slot if (module, name) == ("ftslurm.snapshot", "Slot") else super().find_class(module, name)
+
+
+class _TreeUnpickler(pickle.Unpickler):
     def __init__(self, file: IO[bytes], tensors: Mapping[str, torch.Tensor]) -> None:
         super().__init__(file)
         self.tensors = tensors
 
-    def persistent_load(self, place: str) -> torch.Tensor:
-        return self.tensors[place]
+    def persistent_load(self, path: str) -> torch.Tensor:
+        return self.tensors[path]

@@ -17,7 +17,7 @@ LATE = (
     "torch.distributed.fsdp",
     "torch.nn.parallel",
     "torchft.local_sgd",
-    "ftslurm.checkpoint",
+    "ftslurm.checkpoint.checkpointer",
     "ftslurm.checkpoint.snapshot",
     "torch.utils.serialization.config",  # for a heal
 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch.distributed import PrefixStore, TCPStore
 
-from ftslurm.checkpoint.consensus import Together
+from ftslurm.checkpoint.consensus import AgreedStep
 
 STEPS, RANKS = 12, 3
 
@@ -33,15 +33,15 @@ def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[
     errors: list[BaseException] = []
 
     def train(rank: int) -> None:
-        ranks: Any = SimpleNamespace(rank=rank, count=RANKS, store=PrefixStore(str(seed), stores[rank]))
-        together = Together(ranks, "save")
+        ranks: Any = SimpleNamespace(rank=rank, size=RANKS, store=PrefixStore(str(seed), stores[rank]))
+        agreed = AgreedStep(ranks, "save")
         try:
             for step in range(1, STEPS + 1):
                 vote.wait()
                 wants = len(due[rank]) < 2 and step > heard[len(due[rank])][rank]
-                if together.due(wants, step):
+                if agreed.due(wants, step):
                     due[rank].append(step)
-                    together.done()
+                    agreed.done()
         except BaseException as error:
             errors.append(error)
             vote.abort()
@@ -59,8 +59,8 @@ def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[
 
 
 def test_a_rank_that_never_hears_of_it_holds_nobody_up_and_one_alone_asks_nobody(stores: Sequence[TCPStore]) -> None:
-    ranks: Any = SimpleNamespace(rank=0, count=2, store=stores[0])
-    together = Together(ranks, "save")
-    assert not any(together.due(True, step) for step in range(1, 50))
-    alone: Any = SimpleNamespace(rank=0, count=1, store=None)
-    assert [Together(alone, "save").due(wants, 3) for wants in (True, False)] == [True, False]
+    ranks: Any = SimpleNamespace(rank=0, size=2, store=stores[0])
+    agreed = AgreedStep(ranks, "save")
+    assert not any(agreed.due(True, step) for step in range(1, 50))
+    alone: Any = SimpleNamespace(rank=0, size=1, store=None)
+    assert [AgreedStep(alone, "save").due(wants, 3) for wants in (True, False)] == [True, False]

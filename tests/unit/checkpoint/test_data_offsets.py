@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.checkpoint.data_offsets import Positions
+from ftslurm.checkpoint.data_offsets import DataPositions
 
 
 class Numbers:
@@ -18,11 +18,11 @@ class Numbers:
         self.at = state["at"]
 
 
-def positions(folder: Path, ranks: int = 1) -> Positions:
-    return Positions(folder, 3, 0, ranks, Numbers())
+def positions(folder: Path, ranks: int = 1) -> DataPositions:
+    return DataPositions(folder, 3, 0, ranks, Numbers())
 
 
-def train(here: Positions, *steps: int) -> None:
+def train(here: DataPositions, *steps: int) -> None:
     """One batch a step."""
     for step in steps:
         here.data.at += 1
@@ -49,7 +49,7 @@ def test_a_group_that_heals_goes_on_behind_its_last_batch(tmp_path: Path) -> Non
 def test_a_group_that_was_down_is_where_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(positions(tmp_path), 1, 2, 3, 9, 10)
     assert back_at(tmp_path, 7) == 3
-    assert "its place in the data is that of step 3, its last one up to step 7" in capsys.readouterr().err
+    assert "its position in the data is of step 3, the last one recorded up to step 7" in capsys.readouterr().err
 
 
 def test_steps_that_a_full_restart_has_undone_do_not_come_back(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_nothing_noted_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "STARTS AT THE BEGINNING OF ITS DATA" in capsys.readouterr().err
     train(positions(tmp_path), 1)
     assert back_at(tmp_path, 1, ranks=2) == 0
-    assert "noted by groups of 1 ranks" in capsys.readouterr().err
+    assert "recorded by groups of 1 ranks" in capsys.readouterr().err
 
 
 def test_a_file_that_others_can_write_is_not_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path: Path, capsys: p
     (tmp_path / "positions").write_text("in the way")
     here = positions(tmp_path)
     train(here, 1, 2, 3)
-    assert capsys.readouterr().err.count("cannot be noted, training goes on") == 1
+    assert capsys.readouterr().err.count("cannot be recorded, training goes on") == 1
     os.unlink(tmp_path / "positions")
     train(here, 4)
     assert back_at(tmp_path, 4) == 4

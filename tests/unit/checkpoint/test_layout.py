@@ -63,7 +63,7 @@ def test_a_torn_one_is_passed_over_and_says_what_is_wrong(tmp_path: Path) -> Non
     (path / "weights").unlink()
     assert reason(tmp_path) == "weights is missing"
     (path / "weights").mkdir()
-    assert reason(tmp_path) == "weights is no file"
+    assert reason(tmp_path) == "weights is not a regular file"
     save(tmp_path, 4)
     assert layout.newest(tmp_path) == Saved(4, tmp_path / "step-00000004")
 
@@ -71,10 +71,10 @@ def test_a_torn_one_is_passed_over_and_says_what_is_wrong(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "no JSON"),
-        ('{"format": ', "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("\x80", "no JSON"),
+        ("", "not valid JSON"),
+        ('{"format": ', "not valid JSON"),
+        ("[" * 100_000, "not valid JSON"),
+        ("\x80", "not valid JSON"),
         ("[1, 2]", "another program"),
         ("null", "another program"),
         ('{"format": "ftslurm-checkpoint-99", "step": 8}', "another version"),
@@ -100,8 +100,8 @@ def test_a_manifest_that_is_not_ours_makes_it_foreign(tmp_path: Path, text: str,
         ({"files": {"../x": 1}}, "names a file '../x'"),
         ({"files": {"": 1}}, "names a file ''"),
         ({"files": {"\0": 1}}, "names a file"),
-        ({"files": {"\ud800": 1}}, "cannot be looked at"),
-        ({"files": {"a" * 5000: 1}}, "cannot be looked at"),
+        ({"files": {"\ud800": 1}}, "cannot be inspected"),
+        ({"files": {"a" * 5000: 1}}, "cannot be inspected"),
     ],
 )
 def test_a_manifest_that_makes_no_sense_makes_it_torn(tmp_path: Path, fields: dict[str, object], says: str) -> None:

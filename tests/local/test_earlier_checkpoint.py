@@ -1,0 +1,61 @@
+"""Checkpoints that earlier versions of ftslurm saved (tests/data) are restored."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import SCRIPTS
+from torch.distributed import TCPStore
+
+DATA = Path(__file__).parent.parent / "data"
+WEIGHT = [[0.07330141961574554, 0.385772705078125, -0.3952118158340454],
+          [-0.26249098777770996, -0.06097589433193207, 0.31433162093162537]]  # fmt: skip
+
+
+def run(folder: Path, ranks: int, *words: str) -> list[dict[str, Any]]:
+    """What restoring.py prints, by rank."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(ranks)}
+    command = [sys.executable, str(SCRIPTS / "restoring.py"), str(folder), *words]
+    processes = [
+        subprocess.Popen(command, env=environ | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(ranks)
+    ]
+    outputs = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * ranks
+    lines = [line for output in outputs for line in output.splitlines()]
+    return [json.loads(line.removeprefix("GOT ")) for line in lines if line.startswith("GOT ")]
+
+
+def with_our_modes(folder: Path, to: Path) -> Path:
+    """A copy as ftslurm left it: git keeps no modes, and a checkpoint that others can write is refused."""
+    shutil.copytree(folder, to)
+    for path in (to, *to.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return to
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("written", ["before", "now"])
+def test_a_checkpoint_of_the_version_before_is_restored_as_one_of_today(
+    ranks: int, written: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    if written == "before":
+        with_our_modes(DATA / f"checkpoint-of-{('one-rank', 'two-ranks')[ranks - 1]}", folder)
+    else:
+        run(folder, ranks, "--save")
+    found = run(folder, ranks)
+    assert len(found) == ranks
+    for rank, got in enumerate(found):
+        assert (got["step"], got["number"], got["rank"], got["data"]) == (5, rank, [rank, rank], {"at": 10})
+        assert got["weight"] == WEIGHT
+        assert got["exp_avg"] == found[0]["exp_avg"]

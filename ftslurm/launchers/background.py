@@ -1,4 +1,4 @@
-"""Commands that run aside, because Slurm's may take their time: asked, never waited for."""
+"""Commands that run beside the controller's loop, because Slurm's may take their time. The loop never waits for one."""
 
 from __future__ import annotations
 
@@ -7,84 +7,94 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from ftslurm.slurm.questions import Question
+
+PATIENCE_S = 120.0  # Slurm's commands give up by themselves long before
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A command that ran aside has ended. text is what it printed."""
+    """A background command has ended. `text` is its stdout and stderr."""
 
-    what: str
+    question: Question
     code: int
     text: str
 
 
 @dataclass
-class _Question:
-    what: str
-    command: subprocess.Popen[bytes]
-    printed: int  # a file in memory
+class _Running:
+    question: Question
+    process: subprocess.Popen[bytes]
+    output: int  # descriptor of a file in memory
     until: float
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.command.pid, signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 @dataclass
-class Asides:
-    """Every command that runs aside. Who reaps the children of this process hands their ends in."""
+class BackgroundCommands:
+    """All background commands. Whoever reaps this process's children calls `reaped` for each."""
 
-    running: dict[int, _Question] = field(default_factory=dict)
+    running: dict[int, _Running] = field(default_factory=dict)
 
     def ask(
-        self, what: str, argv: Sequence[str], *, env: Mapping[str, str] | None = None, timeout_s: float = 600.0
+        self,
+        question: Question,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        timeout_s: float = PATIENCE_S,
     ) -> None:
-        """Run a command; its Answered comes when it has ended. One question is asked once at a time."""
-        if self.asking(what):
+        """Start a command, unless an equal question is still unanswered. Its `Answered` comes when it has ended."""
+        if self.asking(question):
             return
-        with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as sink:
-            command = subprocess.Popen(
+        with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as output:
+            process = subprocess.Popen(
                 argv,
                 env=None if env is None else dict(env),
                 stdin=subprocess.DEVNULL,
-                stdout=sink,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            self.running[command.pid] = _Question(what, command, os.dup(sink.fileno()), time.monotonic() + timeout_s)
+            until = time.monotonic() + timeout_s
+            self.running[process.pid] = _Running(question, process, os.dup(output.fileno()), until)
 
-    def asking(self, what: str | None) -> bool:
-        """Whether this question has not been answered yet."""
-        return any(question.what == what for question in self.running.values())
+    def asking(self, question: Question) -> bool:
+        """Whether this question is still unanswered."""
+        return any(command.question == question for command in self.running.values())
 
     def reaped(self, pid: int, code: int) -> Answered | None:
-        """The answer of a process that has ended; None: it is not one of these."""
-        question = self.running.pop(pid, None)
-        if question is None:
+        """Return the answer of a process that has ended; None if it is no background command."""
+        command = self.running.pop(pid, None)
+        if command is None:
             return None
-        question.command.returncode = code
-        with os.fdopen(question.printed, "rb") as file:
+        command.process.returncode = code
+        with os.fdopen(command.output, "rb") as file:
             file.seek(0)
-            return Answered(question.what, code, file.read().decode(errors="replace"))
+            return Answered(command.question, code, file.read().decode(errors="replace"))
 
     def kill_overdue(self) -> None:
-        """Whatever was to take less time."""
-        for question in self.running.values():
-            if time.monotonic() > question.until:
-                question.kill()
+        """Kill the commands that have reached their time-out."""
+        for command in self.running.values():
+            if time.monotonic() > command.until:
+                command.kill()
 
-    def wait(self, whats: tuple[str, ...], timeout_s: float) -> None:
-        """Until those that begin so have ended, or that time has passed; nobody is told of their answers."""
+    def wait(self, wanted: Callable[[Question], bool], timeout_s: float) -> None:
+        """Wait until the commands of these questions have ended, or the time is over; their answers are lost."""
         until = time.monotonic() + timeout_s
-        for question in self.running.values():
-            if question.what.startswith(whats):
+        for command in self.running.values():
+            if wanted(command.question):
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    question.command.wait(max(0.0, until - time.monotonic()))
+                    command.process.wait(max(0.0, until - time.monotonic()))
 
-    def forget(self, what: str) -> None:
-        """Questions that begin so need no answer any more."""
-        for question in self.running.values():
-            if question.what.startswith(what):
-                question.kill()
+    def kill(self, unwanted: Callable[[Question], bool]) -> None:
+        """Kill the commands of these questions: nobody needs the answers any more."""
+        for command in self.running.values():
+            if unwanted(command.question):
+                command.kill()

@@ -42,7 +42,7 @@ class LocalLauncher:
                 out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, "CUDA_VISIBLE_DEVICES": gpus}))
         return out
 
-    def look(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one
+    def probe(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one
         """A look at our processes under this virtual node's name (ftslurm.guard.probe)."""
         known = secret_variables.without(self.config.job.secrets, os.environ)
         env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}

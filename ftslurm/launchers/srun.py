@@ -86,7 +86,7 @@ class SrunLauncher:
         keeper = os.environ.get(KEEPER) or str(os.getpid())
         return Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)
 
-    def look(self, node: str, allocation: str | None = None) -> Command:
+    def probe(self, node: str, allocation: str | None = None) -> Command:
         """A probe of one node: is it there, and which of our processes? (ftslurm.guard.probe)"""
         job = self._job(allocation)
         argv = commands.srun_command(

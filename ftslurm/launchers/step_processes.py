@@ -19,12 +19,13 @@ from typing import IO
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, descendants, prctl
-from ftslurm.launchers.background import Answered, Asides
+from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run import log_cap
 from ftslurm.security import owned_files
 from ftslurm.slurm import commands
+from ftslurm.slurm.questions import CancelStep
 
 HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
 ORDER_S = 1.0  # and a process that has been told to end in less
@@ -42,23 +43,23 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Said:
-    """A message of a worker or its guard."""
+class Received:
+    """A worker or its guard has sent a message."""
 
     id: StepId
     message: messages.Raw
 
 
 @dataclass(frozen=True)
-class Complained:
-    """A line of the launcher's stderr."""
+class LauncherPrinted:
+    """The launcher has printed a line on stderr."""
 
     id: StepId
     line: str
 
 
 @dataclass(frozen=True)
-class Gone:
+class StepEnded:
     """Every process of a step has ended. codes are the processes' exit codes, negative for signals."""
 
     id: StepId
@@ -66,7 +67,7 @@ class Gone:
     killed: bool  # by us
 
 
-News = Said | Complained | Gone | Answered
+News = Received | LauncherPrinted | StepEnded | Answered
 
 
 @dataclass(eq=False)
@@ -102,25 +103,25 @@ class Children:
         self,
         run_dir: Path,
         local: bool,
-        make_sure: Callable[[], None] = lambda: None,
+        check_lead: Callable[[], None] = lambda: None,
         greeting: bytes = b"",
         log_max_mb: int = 0,
     ) -> None:
         """None runs yet.
 
         Args:
-            make_sure: raises if the steps are another controller's by now.
+            check_lead: raises if the steps are another controller's by now.
             greeting: the first line to every process.
             log_max_mb: the cap of each step.log in MiB; 0: none.
         """
-        self.local, self.make_sure, self.greeting, self.log_max_mb = local, make_sure, greeting, log_max_mb
+        self.local, self.check_lead, self.greeting, self.log_max_mb = local, check_lead, greeting, log_max_mb
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
         self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
         self.selector = selectors.DefaultSelector()
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}
         self.adopted: set[StepId] = set()  # another controller's srun has started these, ours only speak with them
-        self.asides = Asides()
+        self.background = BackgroundCommands()
 
     def identify(self, step: StepId, slurm_id: str) -> None:
         """Remember what Slurm calls a step."""
@@ -146,7 +147,7 @@ class Children:
                     bufsize=0,
                     start_new_session=True,
                 )
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: a NUL character in the environment
                 _log(entry, f"cannot start {command.argv[0]}: {error}\n".encode())
                 self.kill(step, None)
                 if not entry.children:  # nobody whose end could be waited for
@@ -219,7 +220,7 @@ class Children:
         number = first if entry.kills == 1 else signal.SIGKILL
         if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
             entry.cancelling = True  # our srun is not the one with which it ends
-            self.asides.ask(entry.slurm_id, commands.cancel(entry.slurm_id))
+            self.background.ask(CancelStep(entry.slurm_id), commands.cancel(entry.slurm_id))
         for child in entry.children:
             if child.code is None and number is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -241,7 +242,7 @@ class Children:
                 self._write(child)
         yield from self._reap()
         yield from self._settle()
-        self.asides.kill_overdue()
+        self.background.kill_overdue()
 
     def _read(self, child: _Child, stream: str) -> Iterator[News]:
         pipe = child.process.stdout if stream == "out" else child.process.stderr
@@ -260,7 +261,7 @@ class Children:
             if stream == "err":
                 _log(step, data)
                 for line in child.err.feed(data):
-                    yield Complained(child.id, line[:LONGEST_LINE].decode(errors="replace"))
+                    yield LauncherPrinted(child.id, line[:LONGEST_LINE].decode(errors="replace"))
             else:
                 for line in child.out.feed(data):
                     message = messages.parse(line)
@@ -268,7 +269,7 @@ class Children:
                         _log(step, line + b"\n")  # not ours, but somebody will want to read it
                     else:
                         step.heard = True
-                        yield Said(child.id, message)
+                        yield Received(child.id, message)
 
     def _write(self, child: _Child) -> None:
         pipe = child.process.stdin
@@ -298,7 +299,7 @@ class Children:
                 return
             if pid == 0:
                 return
-            if (answer := self.asides.reaped(pid, os.waitstatus_to_exitcode(status))) is not None:
+            if (answer := self.background.reaped(pid, os.waitstatus_to_exitcode(status))) is not None:
                 yield answer
                 continue
             child = self.by_pid.pop(pid, None)
@@ -339,16 +340,17 @@ class Children:
                 there = step.heard or step.kills  # else srun alone has failed, and is tried again
                 bad = [c.code for c in step.children if c.code and (there or c.code != ExitCode.SRUN_FAILED)]
                 if id_ in self.adopted and bad:
-                    self.make_sure()  # it ends so, too, when another controller has attached
+                    self.check_lead()  # it ends so, too, when another controller has attached
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
                 if abnormal and step.slurm_id is not None and not step.cancelling:
                     step.cancelling = True
-                    self.asides.ask(step.slurm_id, commands.cancel(step.slurm_id))
-                if not step.stuck and self.asides.asking(step.slurm_id):
+                    self.background.ask(CancelStep(step.slurm_id), commands.cancel(step.slurm_id))
+                cancel = None if step.slurm_id is None else CancelStep(step.slurm_id)
+                if not step.stuck and cancel is not None and self.background.asking(cancel):
                     continue
             step.log.close()
             del self.steps[id_]
-            yield Gone(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
+            yield StepEnded(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
 
     def _sweep(self) -> None:
         """Kill orphans: processes of this run whose parent we have become without starting them."""

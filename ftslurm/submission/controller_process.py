@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
             signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    from ftslurm.controller.slurm_queue import PILOT
+    from ftslurm.controller.slurm_requests import PILOT
     from ftslurm.monitor import summary, table
     from ftslurm.run.journal import last_event
     from ftslurm.submission import submit

@@ -13,7 +13,7 @@ from programs import Programs
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ftslurm.launchers.step_processes import Children, Command, Gone, News, Said
+from ftslurm.launchers.step_processes import Children, Command, News, Received, StepEnded
 
 STEP = StepId("group-0001", 0)
 HELLO = 'echo \'{"type": "hello", "task": 0}\'; '
@@ -35,7 +35,7 @@ def adopt(children: Children, script: str, folder: Path) -> None:
 def until_gone(children: Children) -> list[News]:
     news: list[News] = []
     deadline = time.monotonic() + 20
-    while not any(isinstance(one, Gone) for one in news):
+    while not any(isinstance(one, StepEnded) for one in news):
         assert time.monotonic() < deadline, news
         news += children.listen(0.05)
     return news
@@ -67,10 +67,10 @@ def test_if_another_controller_has_attached_nothing_is_cancelled(
     class Superseded(Exception):
         pass
 
-    def make_sure() -> None:
+    def check_lead() -> None:
         raise Superseded
 
-    children = Children(tmp_path, False, make_sure)
+    children = Children(tmp_path, False, check_lead)
     adopt(children, f"{HELLO} exit 79", tmp_path)
     with pytest.raises(Superseded):
         until_gone(children)
@@ -85,7 +85,7 @@ def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
     children = Children(tmp_path, local=False)
     adopt(children, f"{HELLO} sleep 60", tmp_path)
     news: list[News] = []
-    while not any(isinstance(one, Said) for one in news):
+    while not any(isinstance(one, Received) for one in news):
         news += children.listen(0.05)
     children.kill(STEP, 15)
     until_gone(children)

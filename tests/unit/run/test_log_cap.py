@@ -13,7 +13,7 @@ import pytest
 
 from ftslurm.core.state.model import StepId
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, prctl
-from ftslurm.launchers.step_processes import Children, Command, Gone
+from ftslurm.launchers.step_processes import Children, Command, StepEnded
 from ftslurm.run import log_cap
 from ftslurm.run.log_cap import HEAD, MB, Gap, cut, gap
 
@@ -145,7 +145,7 @@ def test_what_a_step_says_is_kept_below_the_cap(tmp_path: Path) -> None:
     try:
         command = Command(["/bin/sh", "-c", "yes flood | head -c 4800000 >&2; echo end >&2"], dict(os.environ))
         assert children.launch(StepId("group-0000", 0), [command], str(tmp_path), tmp_path / "step.log") is None
-        while not any(isinstance(one, Gone) for one in list(children.listen(0.1))):
+        while not any(isinstance(one, StepEnded) for one in list(children.listen(0.1))):
             pass
     finally:
         prctl(PR_SET_CHILD_SUBREAPER, 0)

@@ -104,7 +104,7 @@ def test_only_the_workers_are_given_them(local: bool, monkeypatch: pytest.Monkey
         (command,) = launcher.commands(Launch(StepId(unit, 0), group, place), Path("/logs"))
         assert (command.env["MY_API_KEY"], command.env["FTSLURM_SECRETS"]) == (SECRET, "MY_API_KEY")
         assert SECRET not in " ".join(command.argv)
-    others = [*launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs")), launcher.look("n1")]
+    others = [*launcher.commands(Launch(StepId("lighthouse", 0), None, place), Path("/logs")), launcher.probe("n1")]
     if isinstance(launcher, SrunLauncher):
         others.append(launcher.attach(StepId("group-0000", 0), place, known=True))
         config.cluster.mode = "array"

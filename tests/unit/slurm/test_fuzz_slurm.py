@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_queue import QUEUE_ASKED, Jobs
+from ftslurm.controller.slurm_requests import SlurmRequests
 from ftslurm.controller.translate import asked_by_slurm
 from ftslurm.core.state.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
 from ftslurm.core.state.model import Cause
-from ftslurm.launchers.background import Answered
-from ftslurm.launchers.step_processes import Children
+from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm.parse import (
@@ -31,6 +30,7 @@ from ftslurm.slurm.parse import (
     read_queue,
     read_srun,
 )
+from ftslurm.slurm.questions import AskQueue, SubmitPilots
 
 HOSTS = st.one_of(
     st.text("n1-9[],", max_size=14),
@@ -132,35 +132,35 @@ def test_what_sinfo_prints_is_read_or_passed_over(cells: list[str]) -> None:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Jobs:
+def requests(tmp_path: Path) -> SlurmRequests:
     run = RunDir(tmp_path / "run")
     run.create()
-    return Jobs(Config(), run, Children(run.root, local=False))
+    return SlurmRequests(Config(), run, BackgroundCommands())
 
 
-def test_an_answer_of_squeues_that_makes_no_sense_is_none(jobs: Jobs) -> None:
-    row = "|".join([*ROW[:4], "n[1-", *ROW[5:9], f"{jobs.mark}:0"])
-    (event,) = jobs.answered(Answered(QUEUE_ASKED, 0, row))
+def test_an_answer_of_squeues_that_makes_no_sense_is_none(requests: SlurmRequests) -> None:
+    row = "|".join([*ROW[:4], "n[1-", *ROW[5:9], f"{requests.mark}:0"])
+    (event,) = requests.answered(Answered(AskQueue(1.0, 2.0), 0, row))
     assert isinstance(event, JobsUnknown)
-    (event,) = jobs.answered(Answered(QUEUE_ASKED, 0, row.replace("n[1-", "n[1-2]")))
+    (event,) = requests.answered(Answered(AskQueue(1.0, 2.0), 0, row.replace("n[1-", "n[1-2]")))
     assert isinstance(event, JobsSeen)
 
 
 @pytest.mark.parametrize("text", ["7", "[7]", '{"a":1}', "[" * 5000, '["--me"]', "null", ""])
-def test_what_sbatch_did_not_print_is_no_job(jobs: Jobs, text: str) -> None:
-    (event,) = jobs.answered(Answered("request 0", 0, text))
+def test_what_sbatch_did_not_print_is_no_job(requests: SlurmRequests, text: str) -> None:
+    (event,) = requests.answered(Answered(SubmitPilots(0), 0, text))
     assert isinstance(event, Submitted)
     assert event.names == ()
 
 
-def test_what_lies_in_the_inbox_is_a_command_or_none(jobs: Jobs) -> None:
+def test_what_lies_in_the_inbox_is_a_command_or_none(requests: SlurmRequests) -> None:
     known = {"name": "90_0", "groups": 2, "nodes": "n1", "job": "91", "ends": 1.0, "signal": "SIGTERM", "by": 1000}
 
     @tried(300)
     @given(what=st.sampled_from(["scale", "leaving", "pilot"]), command=spoilt(known, st.one_of(VALUES, HOSTS)))
     def commanded(what: str, command: dict[str, Any]) -> None:
-        jobs.pools = {"90_0": 0}
-        for event in jobs.told({**command, "what": what}, 1000.0):
+        requests.pools = {"90_0": 0}
+        for event in requests.commanded({**command, "what": what}, 1000.0):
             if isinstance(event, ScaleAsked):
                 assert type(event.groups) is int
             if isinstance(event, JobsSeen):

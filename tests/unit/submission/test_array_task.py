@@ -13,13 +13,13 @@ import pytest
 from programs import script
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_queue import PILOT, Jobs
+from ftslurm.controller.slurm_requests import PILOT, SlurmRequests
 from ftslurm.core.handover import vacate
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import RequeueJob, Stop
 from ftslurm.core.state.model import Allocation, Cause, Job, Phase, Place, RunState
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers.step_processes import Children
+from ftslurm.launchers.background import BackgroundCommands
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import array_task
 
@@ -82,10 +82,10 @@ def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller
     with subprocess.Popen(["sleep", "60"]) as pilot:
         for name, value in (("SLURM_ARRAY_JOB_ID", "81"), ("SLURM_ARRAY_TASK_ID", "0"), (PILOT, str(pilot.pid))):
             monkeypatch.setenv(name, value)
-        jobs = Jobs(by_hand(), RunDir(tmp_path), Children(tmp_path, local=False))
-        assert jobs.act(RequeueJob("81_0"), 0.0) == []
+        requests = SlurmRequests(by_hand(), RunDir(tmp_path), BackgroundCommands())
+        assert requests.carry_out(RequeueJob("81_0"), 0.0) == []
         assert pilot.wait(20) == -signal.SIGUSR1  # as if Slurm wanted its nodes
-        assert not jobs.children.asides.running
+        assert not requests.background.running
 
 
 def training(config: Config) -> RunState:

@@ -9,13 +9,14 @@ import pytest
 from programs import Programs
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.slurm_queue import Jobs
-from ftslurm.core.state.actions import StartPilot
-from ftslurm.core.state.events import RequeueRefused
-from ftslurm.launchers.background import Answered
-from ftslurm.launchers.step_processes import Children
+from ftslurm.controller.slurm_requests import SlurmRequests
+from ftslurm.core.state.actions import AskJobs, StartPilot
+from ftslurm.core.state.events import JobsSeen, RequeueRefused
+from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm.parse import read_queue
+from ftslurm.slurm.questions import Requeue, RunPilot, SubmitPilots
 
 
 def new(folder: Path) -> RunDir:
@@ -39,8 +40,8 @@ def test_a_later_controller_knows_the_jobs_of_the_earlier_one_without_their_comm
     run = new(tmp_path)
     run.remember(["7_0", "7_1"], 0)
     run.remember(["9"], 2)
-    jobs = Jobs(Config(), run, Children(run.root, local=False))
-    seen = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), jobs.mark, None, jobs.pools)
+    requests = SlurmRequests(Config(), run, BackgroundCommands())
+    seen = read_queue(line("7_1", "x") + line("9", "") + line("10", "x"), requests.mark, None, requests.pools)
     assert [(job.name, job.pool) for job in seen] == [("7_1", 0), ("9", 2)]
 
 
@@ -75,10 +76,10 @@ def test_a_run_directory_of_an_earlier_version_is_known_by_its_name(tmp_path: Pa
 def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: bool, tmp_path: Path) -> None:
     config = Config()
     config.cluster.pilots = "81"
-    jobs = Jobs(config, new(tmp_path), Children(tmp_path, local=False))
-    seen = jobs.told({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
+    requests = SlurmRequests(config, new(tmp_path), BackgroundCommands())
+    seen = requests.commanded({"what": "pilot", "name": name, "job": job, "nodes": "n1", "ends": None}, 1.0)
     assert bool(seen) is known
-    assert jobs.told({"what": "pilot", "name": name, "job": job, "nodes": "n[1-99999999999]"}, 1.0) == []
+    assert requests.commanded({"what": "pilot", "name": name, "job": job, "nodes": "n[1-99999999999]"}, 1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,8 @@ def test_what_is_no_job_is_not_taken_for_a_pilot(name: str, job: str, known: boo
 )
 def test_only_what_slurm_will_never_requeue_is_given_up(words: str, refused: bool, tmp_path: Path) -> None:
     run = new(tmp_path)
-    jobs = Jobs(Config(), run, Children(run.root, local=False))
-    news = jobs.answered(Answered("requeue 6", 1, f"slurm_requeue error: {words}\n"))
+    requests = SlurmRequests(Config(), run, BackgroundCommands())
+    news = requests.answered(Answered(Requeue("6"), 1, f"slurm_requeue error: {words}\n"))
     assert news == ([RequeueRefused("6", f"slurm_requeue error: {words}")] if refused else [])
 
 
@@ -100,11 +101,11 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_p
     programs.add("srun", body="exec sleep 60", record='"$SLURM_ARRAY_JOB_ID $SLURM_ARRAY_TASK_ID $*"')
     run = new(tmp_path)
     children = Children(run.root, local=False)
-    jobs = Jobs(Config(), run, children)
+    requests = SlurmRequests(Config(), run, children.background)
 
     def started(*pilots: StartPilot) -> list[str]:
         for pilot in pilots:
-            jobs.act(pilot, 0.0)
+            requests.carry_out(pilot, 0.0)
         until = time.monotonic() + 30
         while len(lines := programs.calls()) < len(pilots):
             assert time.monotonic() < until
@@ -119,9 +120,9 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_p
         assert "ftslurm.submission.entry pilot-again" in first
         assert started(StartPilot("81_1", "85", "n1"))[0].startswith("81 1 --jobid=85 ")
         list(children.listen(0.5))
-        assert len(children.asides.running) == 2  # that of the other job goes on
+        assert len(children.background.running) == 2  # that of the other job goes on
     finally:
-        children.asides.forget("pilot of ")
+        children.background.kill(lambda asked: isinstance(asked, RunPilot))
 
 
 def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_queue(
@@ -133,8 +134,29 @@ def test_what_sbatch_is_being_asked_for_when_the_run_ends_does_not_stay_in_the_q
     run.job_id.write_text("6")  # the controller's successor
     config = Config()
     config.cluster.kind, config.cluster.mode = "slurm", "array"
-    jobs = Jobs(config, run, Children(run.root, local=False))
+    requests = SlurmRequests(config, run, BackgroundCommands())
     run.submitted.mkdir()
-    jobs.children.asides.ask("request 0", ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
-    jobs.end(("7",))
+    requests.background.ask(SubmitPilots(0), ["sh", "-c", f"sleep 0.3; echo 0 > {run.submitted}/9_0"])
+    requests.end(("7",))
     assert programs.calls() == ["scancel 7 9_0", "scancel --state=PENDING 6"]
+
+
+def test_an_answer_of_squeue_has_the_time_of_its_question_not_of_a_later_one(
+    tmp_path: Path, programs: Programs
+) -> None:
+    programs.add("squeue", delay_s=0.3)
+    run = new(tmp_path)
+    children = Children(run.root, local=False)
+    requests = SlurmRequests(Config(), run, children.background)
+    for now in (1.0, 2.0):
+        requests.carry_out(AskJobs(), now)
+    assert len(children.background.running) == 1
+    news: list[News] = []
+    until = time.monotonic() + 20
+    while not news and time.monotonic() < until:
+        news = list(children.listen(0.1))
+    (answer,) = news
+    assert isinstance(answer, Answered)
+    (event,) = requests.answered(answer)
+    assert isinstance(event, JobsSeen)
+    assert event.asked == 1.0

@@ -11,33 +11,35 @@ import pytest
 from histories import RUNNING, play, stepped
 from steps import A0, B0
 
-from ftslurm.controller.mishaps import EVERY_S, Mishaps, decide, described
+from ftslurm.controller.error_boundary import EVERY_S, ErrorBoundary, decide
+from ftslurm.controller.loop import described
 from ftslurm.core import rules as core
 from ftslurm.core.reduce import observe
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.launchers.background import Answered
-from ftslurm.launchers.step_processes import Complained, Gone, News, Said
+from ftslurm.launchers.step_processes import LauncherPrinted, News, Received, StepEnded
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.run.leadership import Superseded
+from ftslurm.slurm.questions import AskNodeState
 
 
 @dataclass
 class Told:
-    """Mishaps whose records and clock a test has at hand."""
+    """An error boundary whose records and clock a test has at hand."""
 
     now: float = 0.0
     records: list[dict[str, object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.mishaps = Mishaps(
+        self.errors = ErrorBoundary(
             lambda event, **fields: self.records.append({"event": event, **fields}), lambda: self.now
         )
 
     def fails(self, error: Exception) -> None:
-        with self.mishaps.survived("a message of group-0000/0", {"type": "x"}):
+        with self.errors.contain("a message of group-0000/0", {"type": "x"}):
             raise error
 
 
@@ -83,7 +85,7 @@ def test_a_long_error_is_cut() -> None:
 
 @pytest.mark.parametrize("end", [Superseded(), KeyboardInterrupt(), SystemExit(1)])
 def test_what_ends_the_controller_on_purpose_still_does(end: BaseException) -> None:
-    with pytest.raises(type(end)), Told().mishaps.survived("a message", None):
+    with pytest.raises(type(end)), Told().errors.contain("a message", None):
         raise end
 
 
@@ -91,7 +93,7 @@ def test_what_ends_the_controller_on_purpose_still_does(end: BaseException) -> N
 def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
     told, story = Told(), play(*RUNNING)
     events = [stepped(A0, 11), ev.Warned(A0, "poison"), stepped(B0, 12), ev.Warned(B0, "sound")]
-    state, actions = decide(story.state, events, 21.0, story.config, told.mishaps)
+    state, actions = decide(story.state, events, 21.0, story.config, told.errors)
     assert (state.groups[0].current.step, state.groups[1].current.step, state.lineage.step) == (11, 12, 12)
     assert state.warnings == {"sound"}
     assert [action.event for action in actions if isinstance(action, act.Record)] == ["progress", "progress", "warning"]
@@ -102,7 +104,7 @@ def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
 def test_without_an_error_all_events_are_decided_on_together() -> None:
     told, story = Told(), play(*RUNNING)
     events = [stepped(A0, 11), stepped(B0, 12)]
-    decided = decide(story.state, events, 21.0, story.config, told.mishaps)
+    decided = decide(story.state, events, 21.0, story.config, told.errors)
     assert decided == core.decide(story.state, events, 21.0, story.config)
     assert told.records == []
 
@@ -114,7 +116,7 @@ def test_a_rule_that_fails_on_the_state_alone_ends_the_controller(monkeypatch: p
     told, story = Told(), play(*RUNNING)
     monkeypatch.setattr(core, "RULES", (*core.RULES, broken))
     with pytest.raises(ZeroDivisionError):
-        decide(story.state, [stepped(A0, 11)], 21.0, story.config, told.mishaps)
+        decide(story.state, [stepped(A0, 11)], 21.0, story.config, told.errors)
     assert told.records == []
 
 
@@ -125,16 +127,16 @@ def test_a_run_that_cannot_begin_ends_with_the_error(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(core, "observe", broken)
     config = histories.config()
     with pytest.raises(ZeroDivisionError):
-        decide(core.begin(config), [histories.granted(2)], 0.0, config, Told().mishaps)
+        decide(core.begin(config), [histories.granted(2)], 0.0, config, Told().errors)
 
 
 @pytest.mark.parametrize(
     ("news", "words"),
     [
-        (Said(A0, {}), "a message of group-0000/0"),
-        (Complained(A0, "x"), "a line of the launcher of group-0000/0"),
-        (Gone(A0, (1,), killed=False), "the end of group-0000/0"),
-        (Answered("nodes", 0, ""), "an answer of Slurm's (nodes)"),
+        (Received(A0, {}), "a message of group-0000/0"),
+        (LauncherPrinted(A0, "x"), "a line of the launcher of group-0000/0"),
+        (StepEnded(A0, (1,), killed=False), "the end of group-0000/0"),
+        (Answered(AskNodeState("n1"), 0, ""), "an answer of Slurm's (AskNodeState(node='n1'))"),
     ],
 )
 def test_the_error_says_what_was_being_handled(news: News, words: str) -> None:

@@ -1,0 +1,144 @@
+"""Carry out the core's actions: steps are started, told, cancelled and adopted here; Slurm is asked.
+
+Only `Record` and `Finish` are not handled here: the loop writes the first into the journal and ends at the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from typing_extensions import assert_never
+
+from ftslurm.config.schema import Config
+from ftslurm.controller.slurm_requests import SlurmRequests, srun_names
+from ftslurm.controller.translate import order
+from ftslurm.core.state import actions as act
+from ftslurm.core.state.actions import Action
+from ftslurm.core.state.events import Ended, Event, InjectRefused, TaskFailed
+from ftslurm.core.state.model import Announce, Evict, Evidence, RunState, StepId
+from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.launchers.assignment import assignment
+from ftslurm.launchers.local import LocalLauncher
+from ftslurm.launchers.srun import SrunLauncher
+from ftslurm.launchers.step_processes import Children
+from ftslurm.run.directory import RunDir
+from ftslurm.slurm import commands
+from ftslurm.slurm.questions import CancelStep, ProbeNode
+
+PROBE_S = 60.0  # srun itself gives up after 10 to 20 s if a node does not answer
+
+
+class Executor:
+    """Carries out actions, with the run's launcher, its steps and Slurm."""
+
+    def __init__(self, config: Config, run: RunDir, children: Children, slurm: SlurmRequests, job: str) -> None:
+        self.config, self.run, self.children, self.slurm, self.job = config, run, children, slurm, job
+        self.local = config.cluster.kind == "local"
+        self.launcher: LocalLauncher | SrunLauncher = (LocalLauncher if self.local else SrunLauncher)(config, run)
+
+    def update(self, state: RunState) -> None:
+        """Take over what command lines depend on: the jobs' ids and the Lighthouse's address."""
+        self.launcher.url = state.lighthouse_url  # a Lighthouse that follows another takes its port
+        if isinstance(self.launcher, SrunLauncher):
+            self.launcher.jobs = srun_names(state)
+
+    def carry_out(self, action: Action, now: float) -> Sequence[Event]:
+        """Carry out an action; returns what is known at once."""
+        match action:
+            case act.Launch():
+                return self._launch(action)
+            case act.Attach():
+                return self._attach(action)
+            case act.Kill(step, stuck):
+                self.children.kill(step, self.launcher.kill_signal, stuck=stuck)
+            case act.Cancel(step):
+                return self._cancel(step)
+            case act.Probe(node, allocation):
+                self._probe(node, allocation)
+            case act.Assign(step):
+                self.children.send(step, assignment(self.config, self.run, self.launcher, action))
+            case (
+                act.Redirect()
+                | act.Servers()
+                | act.Begin()
+                | act.Broken()
+                | act.SaveNow()
+                | act.Stop()
+                | Announce()
+                | Evict()
+                | act.NewHistory()
+                | act.Inject()
+                | act.Where()
+                | act.Dump()
+            ):
+                if (message := order(action)) is not None:
+                    self.children.send(*message)
+            case (
+                act.AskJobs()
+                | act.RequestJobs()
+                | act.Exclude()
+                | act.CancelJobs()
+                | act.RequeueJob()
+                | act.StartPilot()
+                | act.StartNow()
+                | act.AskState()
+                | act.AskFate()
+            ):
+                return self.slurm.carry_out(action, now)
+            case act.Finish() | act.Record():
+                pass
+            case _:
+                assert_never(action)
+        return []
+
+    def ask_own_nodes(self) -> None:
+        """Ask which nodes the controller's job still has, if the groups run in this job."""
+        if self.job.isdigit() and self.config.cluster.mode == "steps":
+            self.slurm.ask_own_nodes(self.job)
+
+    def _probe(self, node: str, allocation: str | None) -> None:
+        command = self.launcher.probe(node, allocation)
+        self.slurm.background.ask(ProbeNode(node), command.argv, env=command.env, timeout_s=PROBE_S)
+        self.ask_own_nodes()  # while slurmctld is away a probe that does not come back proves nothing
+
+    def _cancel(self, step: StepId) -> list[Event]:
+        """A drill: scancel of the step, as an administrator would do it."""
+        slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
+        if slurm_id is None:
+            error = "scancel needs a Slurm step" if self.local else "Slurm has not named the step"
+            return [InjectRefused(step, 0, "cancel", error)]
+        self.slurm.background.ask(CancelStep(slurm_id), commands.cancel(slurm_id))
+        return []
+
+    def _launch(self, action: act.Launch) -> list[Event]:
+        log_dir = self.run.logs
+        if action.id.unit != LIGHTHOUSE:
+            log_dir = self.run.attempt(action.id.unit, action.id.attempt)
+            with contextlib.suppress(OSError):  # the worker reports it, with the path
+                log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        processes = self.launcher.commands(action, log_dir)
+        problem = self.children.launch(action.id, processes, str(Path.cwd()), self._step_log(action.id))
+        return [] if problem is None else self._not_launched(action.id, problem)
+
+    def failed(self, action: Action) -> list[Event]:
+        """What to tell the core if an action has failed by an error of ours, so that it does not wait for its end."""
+        error = "ftslurm could not start the step; this is a bug, see controller.log"
+        return self._not_launched(action.id, error) if isinstance(action, act.Launch) else []
+
+    def _not_launched(self, step: StepId, error: str) -> list[Event]:
+        failed = TaskFailed(step, Evidence(None, None, error=error, started=False))
+        started = step in self.children.steps and self.children.steps[step].children
+        return [failed] if started else [failed, Ended(step, code=None, error=error)]
+
+    def _attach(self, action: act.Attach) -> list[Event]:
+        """Adopt a step of an earlier controller. Only steps on Slurm outlive their controller."""
+        assert isinstance(self.launcher, SrunLauncher)
+        command = self.launcher.attach(action.id, action.place, known=action.slurm_step is not None)
+        log = self._step_log(action.id)
+        problem = self.children.adopt(action.id, command, str(Path.cwd()), log, action.slurm_step)
+        return [] if problem is None else [Ended(action.id, code=None, error=problem)]
+
+    def _step_log(self, step: StepId) -> Path:
+        return self.run.step_log(step.unit, step.attempt)

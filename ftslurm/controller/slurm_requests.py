@@ -1,0 +1,301 @@
+"""The controller's requests to Slurm: each runs in the background, and its answer becomes events of the core.
+
+Beside Slurm's answers, this module reads what pilots and `ftslurm scale` leave in the run's inbox.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import assert_never
+
+from ftslurm.config.schema import Config
+from ftslurm.controller.translate import by
+from ftslurm.core.jobs.supply import array
+from ftslurm.core.state.actions import (
+    AskFate,
+    AskJobs,
+    AskState,
+    CancelJobs,
+    Exclude,
+    RequestJobs,
+    RequeueJob,
+    StartNow,
+    StartPilot,
+)
+from ftslurm.core.state.events import (
+    Event,
+    JobLeaving,
+    JobsSeen,
+    JobsUnknown,
+    NodesLeft,
+    NodeState,
+    RequeueRefused,
+    ScaleAsked,
+    Submitted,
+)
+from ftslurm.core.state.model import Cause, Job, RunState
+from ftslurm.launchers.background import PATIENCE_S, Answered, BackgroundCommands
+from ftslurm.run.directory import RunDir
+from ftslurm.security.json_text import is_finite, is_whole
+from ftslurm.security.names import is_job, is_node
+from ftslurm.slurm import client, commands, parse
+from ftslurm.slurm.questions import (
+    AskNodeRecord,
+    AskNodeState,
+    AskOwnNodes,
+    AskOwnState,
+    AskQueue,
+    CancelNamed,
+    CancelStep,
+    ExcludeNodes,
+    ProbeNode,
+    Question,
+    Requeue,
+    RunPilot,
+    StartAtOnce,
+    SubmitPilots,
+    SubmitSuccessor,
+)
+
+JobAction = AskJobs | RequestJobs | Exclude | CancelJobs | RequeueJob | StartPilot | StartNow | AskState | AskFate
+# PID of the pilot beside which the controller runs. The controller must not requeue the job that it runs in: Slurm's
+# SIGTERM could end its sruns, and with them the steps in other jobs. Instead this pilot gets SIGUSR1, as if Slurm
+# wanted its nodes back; another controller takes over and requeues the job.
+PILOT = "FTSLURM_PILOT"
+END_WAIT_S = 30.0  # how long a running sbatch is waited for when the run is over
+NODE_STATE_S = 60.0
+NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has just requeued the job, or is about to
+CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}  # else: time limit
+log = logging.getLogger("ftslurm.controller.loop")
+
+
+class SlurmRequests:
+    """Asks and orders of Slurm in the background, and reads the answers."""
+
+    def __init__(self, config: Config, run: RunDir, background: BackgroundCommands) -> None:
+        self.config, self.run, self.background = config, run, background
+        self.mark = run.mark()
+        self.pools = run.pools()  # pool of each known job, by name; a site may remove the jobs' comments
+        self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs are not known yet: we have just begun
+        self.pilots_started = 0
+
+    # --- requests ----------------------------------------------------------------------------------------------------
+
+    def carry_out(self, action: JobAction, now: float) -> list[Event]:
+        """Start what an action orders; returns what is known at once."""
+        match action:
+            case AskJobs():
+                self._ask(AskQueue(now, time.monotonic()), commands.queue(), env=_clean())
+            case AskState(node):
+                self._ask(AskNodeState(node), commands.node_state(node), timeout_s=NODE_STATE_S)
+            case AskFate(node):
+                self._ask(AskNodeRecord(node), commands.node_record(node))
+            case RequestJobs(pool, count, exclude):
+                words = (str(pool), str(count), ",".join(exclude))
+                self._ask(SubmitPilots(pool), self._submit_command(*words), env=_clean(), timeout_s=5 * PATIENCE_S)
+            case Exclude(name, nodes):
+                out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
+                self._ask(ExcludeNodes(name), commands.exclude_nodes(name, out))
+            case CancelJobs(names):
+                self._ask(CancelNamed(names), self._cancel(names))
+            case StartNow(name):
+                self._ask(StartAtOnce(name), commands.start_now(name))
+            case RequeueJob(name):
+                return self._requeue(name)
+            case StartPilot(name, job, node):
+                self._start_pilot(name, job, node)
+            case _:
+                assert_never(action)
+        return []
+
+    def ask_own_state(self, job: str, timeout_s: float = PATIENCE_S) -> None:
+        """Ask why Slurm ends the controller's own job."""
+        self._ask(AskOwnState(), commands.job_state(job), timeout_s=timeout_s)
+
+    def ask_own_nodes(self, job: str) -> None:
+        """Ask which nodes the controller's own job still has."""
+        self._ask(AskOwnNodes(), commands.job_nodes(job))
+
+    def submit_successor(self) -> None:
+        """Submit another job for the controller (array mode); the new controller asks this one to hand over."""
+        if self.config.cluster.controller == "job":
+            self._ask(SubmitSuccessor(), self._submit_command(), env=_clean())
+
+    def end(self, names: tuple[str, ...]) -> None:
+        """Cancel the run's remaining jobs when the run is over, those of an sbatch in progress too."""
+        self.background.wait(lambda asked: isinstance(asked, SubmitPilots | SubmitSuccessor), END_WAIT_S)
+        new = tuple(name for name in self.run.pools() if name not in self.pools)
+        if names or new:
+            client.call(self._cancel((*names, *new)), PATIENCE_S)
+        if (other := self._other_controller()) is not None:
+            client.cancel(other, pending_only=True, timeout_s=PATIENCE_S)
+
+    def _ask(self, question: Question, argv: list[str], **options: Any) -> None:
+        self.background.ask(question, argv, **options)
+
+    def _submit_command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "ftslurm.submission.pilots", str(self.run.root), *words]
+
+    def _requeue(self, name: str) -> list[Event]:
+        if name == _own_task() and PILOT in os.environ:
+            with suppress(ProcessLookupError):
+                os.kill(int(os.environ[PILOT]), signal.SIGUSR1)
+            return []
+        if shutil.which("scontrol") is None:
+            return [RequeueRefused(name, "there is no scontrol here")]
+        self._ask(Requeue(name), commands.requeue(name))
+        return []
+
+    def _start_pilot(self, name: str, job: str, node: str) -> None:
+        """Start a pilot through srun, also if the srun of an earlier one hangs at a node that was gone meanwhile."""
+        self.background.kill(lambda asked: isinstance(asked, RunPilot) and asked.name == name)
+        self.pilots_started += 1
+        srun = commands.srun_command(
+            job=job, name="pilot", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
+        )
+        argv = [*srun, sys.executable, "-m", "ftslurm.submission.entry", "pilot-again", str(self.run.root)]
+        self._ask(RunPilot(name, self.pilots_started), argv, env=_pilot_environment(name), timeout_s=inf)
+
+    def _cancel(self, names: tuple[str, ...]) -> list[str]:
+        """The command that ends jobs. A running task of an array submitted by hand is told to end, and completes."""
+        if self.config.cluster.pilots is None:
+            return commands.cancel(*names)
+        with suppress(OSError):
+            self.run.released.mkdir(mode=0o700, exist_ok=True)
+            for name in names:
+                (self.run.released / name).touch(mode=0o600)
+        return commands.cancel(*names, pending_only=True)
+
+    def _other_controller(self) -> str | None:
+        """The job of our successor or predecessor, which would only find that the run is over; None: there is none."""
+        job = self.run.job()
+        if array(self.config) and job is not None and job.isdigit() and job != os.environ.get("SLURM_JOB_ID"):
+            return job
+        return None
+
+    # --- answers -----------------------------------------------------------------------------------------------------
+
+    def answered(self, answer: Answered) -> list[Event]:
+        """Read an answer of Slurm's."""
+        code, text = answer.code, answer.text
+        match answer.question:
+            case AskQueue(asked, asked_monotonic):
+                return self._queue_answered(code, text, asked, time.monotonic() - asked_monotonic)
+            case AskOwnNodes():
+                with suppress(ValueError):
+                    nodes = tuple(parse.expand_hosts(text)) if code == 0 else ()
+                    return [NodesLeft(nodes)] if nodes else []
+            case AskNodeState(node) if code == 0 and "|" in text:
+                state, _, reason = text.splitlines()[0].strip().partition("|")
+                return [NodeState(node, state.lower(), reason)]
+            case AskNodeRecord(node):
+                fate = parse.read_node_fate(node, text)
+                return [] if fate is None else [fate]
+            case ProbeNode(node):
+                return [parse.read_probe(node, text)]
+            case SubmitPilots(pool):
+                return [self._submitted(pool, text)]
+            case Requeue(name) if code != 0:
+                words = " ".join(text.split()) or f"exit code {code}"
+                if parse.is_busy(words) or any(hint in words for hint in NOT_NOW):
+                    return []  # the next AskQueue shows the job; if it still runs it is requeued again
+                return [RequeueRefused(name, words)]
+            case RunPilot(name):
+                log.warning("the pilot of %s has ended: %s", name, text.strip()[-1000:])
+            case AskNodeState() | Requeue() | CancelStep() | CancelNamed() | AskOwnState():
+                pass
+            case SubmitSuccessor() | StartAtOnce() | ExcludeNodes():
+                if code:
+                    log.warning("%s has failed (exit code %d): %s", answer.question, code, text.strip()[-1000:])
+            case _:
+                assert_never(answer.question)
+        return []
+
+    def _queue_answered(self, code: int, text: str, asked: float, took_s: float) -> list[Event]:
+        if code != 0:
+            return [JobsUnknown(took_s)]
+        try:
+            seen = parse.read_queue(text, self.mark, self.config.cluster.pilots, self.pools)
+        except ValueError as problem:
+            log.warning("squeue's answer is not used: %s", problem)
+            return [JobsUnknown(took_s)]
+        self.pools |= {job.name: job.pool for job in seen}
+        leaving = [self.early.pop(job.name) for job in seen if job.name in self.early]
+        return [JobsSeen(tuple(seen), asked, took_s), *leaving]
+
+    def _submitted(self, pool: int, text: str) -> Event:
+        """Read the output of ftslurm.submission.pilots: the jobs' names as JSON in the last line, or an error."""
+        lines, names = [line for line in text.splitlines() if line.strip()], list[str]()
+        with suppress(ValueError, IndexError, RecursionError):
+            printed = json.loads(lines[-1])
+            names = [name for name in printed if is_job(name)] if isinstance(printed, list) else []
+        self.pools |= dict.fromkeys(names, pool)
+        error = "" if names else (lines[-1] if lines else "sbatch has said nothing")
+        return Submitted(pool, tuple(names), error)
+
+    # --- the inbox ---------------------------------------------------------------------------------------------------
+
+    def commanded(self, command: Mapping[str, Any], now: float) -> list[Event]:
+        """Read a command from the inbox: `scale`, `pilot` or `leaving`."""
+        if command["what"] == "scale":
+            return [ScaleAsked(command["groups"], by(command))] if is_whole(command.get("groups")) else []
+        name = command.get("name")
+        if not isinstance(name, str) or not is_job(name):
+            return []
+        return self._leaving(name, command) if command["what"] == "leaving" else self._pilot(name, command, now)
+
+    def _leaving(self, name: str, command: Mapping[str, Any]) -> list[Event]:
+        """A pilot reports that its job is about to end."""
+        sign = str(command.get("signal"))
+        event = JobLeaving(name, CAUSES.get(sign, Cause.TIME_LIMIT), f"Slurm sent {sign} to it")
+        if name in self.pools:
+            return [event]
+        self.early[name] = event
+        return []
+
+    def _pilot(self, name: str, command: Mapping[str, Any], now: float) -> list[Event]:
+        """A pilot reports its nodes. A report that is not sound is dropped; the next answer to AskQueue has them."""
+        try:
+            nodes, ends = tuple(parse.expand_hosts(str(command["nodes"]))), command.get("ends")
+        except (KeyError, ValueError):
+            return []
+        end = float(ends) if is_finite(ends) else None
+        job = Job(name, self.pools.get(name, 0), "RUNNING", str(command.get("job")), nodes, ends=end)
+        known = name in self.pools or name.startswith(f"{self.config.cluster.pilots}_")
+        sound = is_job(job.id) and all(is_node(node) for node in nodes)
+        return [JobsSeen((job,), now, whole=False)] if sound and known else []
+
+
+def srun_names(state: RunState) -> dict[str, str]:
+    """The id of each job, by name: srun needs it, because a task of an array has an id of its own."""
+    return {job.name: job.id or job.name for job in state.job_pool.jobs}
+
+
+def _own_task() -> str | None:
+    """The name of the array task in which this process runs; None if it runs in none."""
+    array_job, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array_job}_{task}" if array_job and task else None
+
+
+def _pilot_environment(name: str) -> dict[str, str]:
+    """The environment of a pilot that is no batch process: srun does not tell it which array task its job is."""
+    env = {key: value for key, value in _clean().items() if not key.startswith("FTSLURM_")}
+    array_job, _, task = name.partition("_")
+    return env | ({"SLURM_ARRAY_JOB_ID": array_job, "SLURM_ARRAY_TASK_ID": task} if task else {})
+
+
+def _clean() -> dict[str, str]:
+    """This process's environment without options of its own job and without the user's defaults for squeue."""
+    return {name: value for name, value in commands.scrubbed(os.environ).items() if not name.startswith("SQUEUE_")}

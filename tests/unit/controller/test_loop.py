@@ -1,0 +1,61 @@
+"""The controller's loop: an error of ours in one action."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ftslurm.config.schema import Config
+from ftslurm.controller.loop import Controller
+from ftslurm.controller.signals import SIGNALS
+from ftslurm.core.state.actions import AskFate, Attach, Kill, Launch
+from ftslurm.core.state.events import Ended, TaskFailed
+from ftslurm.core.state.model import Allocation, Place, StepId
+from ftslurm.run.directory import RunDir
+
+STEP = StepId("group-0000", 0)
+PLACE = Place(("local0",))
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    """A controller of a local run that has not begun."""
+    handlers = [(number, signal.getsignal(number)) for number in (*SIGNALS, signal.SIGCHLD)]
+    wakeup = signal.set_wakeup_fd(-1)
+    config = Config()
+    config.cluster.kind = "local"
+    run = RunDir(tmp_path / "run")
+    run.create()
+    yield Controller(config, run, Allocation("local", ("local0",)), lambda _: None)
+    for number, handler in handlers:
+        signal.signal(number, handler)
+    signal.set_wakeup_fd(wakeup)
+
+
+def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(controller.executor.launcher, "commands", broken)
+    killed: list[StepId] = []
+    monkeypatch.setattr(controller.children, "kill", lambda step, *_, **__: killed.append(step))
+    controller.events = []
+    controller._act([Launch(STEP, 0, PLACE), Kill(STEP), AskFate("n1")])
+    failed, ended = controller.events
+    assert isinstance(failed, TaskFailed)
+    assert isinstance(ended, Ended)  # the core does not wait for the end of a step that has not begun
+    assert killed == [STEP]
+    controller._write([])
+    (line,) = [json.loads(line) for line in controller.run_dir.events.read_text().splitlines()]
+    assert (line["event"], line["where"], line["error"]) == ("controller_error", "an action (Launch)", "KeyError: 'x'")
+
+
+def test_an_error_while_a_step_is_adopted_ends_the_controller_because_the_step_may_run(controller: Controller) -> None:
+    with pytest.raises(AssertionError):  # a local run adopts nothing
+        controller._act([Attach(STEP, 0, PLACE)])

@@ -327,7 +327,7 @@ socket.gethostname = lambda: "no-such-host.invalid"
 import sys, urllib.request
 sys.path.insert(0, TESTS)
 import torch, torchft
-from test_torchft_compat import compat, lighthouse, one_rank_manager, timedelta
+from test_torchft_compat import lighthouse, one_rank_manager, timedelta, torchft_patches as compat
 with lighthouse() as address:
     model = torch.nn.Linear(1, 1)
     short = timedelta(seconds=1)
@@ -373,7 +373,7 @@ sys.path.insert(0, TESTS)
 import torch, torchft
 from torchft.parameter_server import ParameterServer
 from torchft.process_group import ProcessGroupGloo
-from test_torchft_compat import compat, timedelta
+from test_torchft_compat import timedelta, torchft_patches as compat
 
 class Server(ParameterServer):
     new_process_group = classmethod(lambda cls: ProcessGroupGloo(timeout=timedelta(seconds=5)))

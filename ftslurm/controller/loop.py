@@ -34,9 +34,9 @@ from ftslurm.controller.translate import (
     MARGIN_S,
     asked_by_signal,
     asked_by_slurm,
-    by,
     ended,
     inject_asked,
+    requester,
     translate,
 )
 from ftslurm.core.groups import progress_lines
@@ -45,7 +45,7 @@ from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state.actions import Action, Attach, Record
 from ftslurm.core.state.events import Alive, Event, Explained, Granted, Hello, StopAsked, TaskFailed
-from ftslurm.core.state.model import Allocation, StepId
+from ftslurm.core.state.model import SRUN, Allocation, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
@@ -205,7 +205,7 @@ class Controller:
         """Read a command from the inbox."""
         if command["what"] == "stop":
             who = f"stopped by {str(command.get('user', '?'))[:80]}"
-            self.events.append(StopAsked(who, by(command)))
+            self.events.append(StopAsked(who, requester(command)))
         elif command["what"] == "inject" and (drill := inject_asked(command)) is not None:
             self.events.append(drill)
         elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
@@ -273,7 +273,7 @@ class Controller:
         if any(words in line for words in NODE_LOST):
             self.executor.ask_own_nodes()
         if parse.out_of_time(line, self.job):
-            self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=commands.is_batch(os.environ), by="srun")
+            self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=commands.is_batch(os.environ), by=SRUN)
         evidence = parse.read_srun(line)
         if evidence is not None and step in self.children.adopted:
             self._check_lead()  # the same line comes if another controller has attached to the step

@@ -21,7 +21,7 @@ from typing import Any
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
-from ftslurm.controller.translate import by
+from ftslurm.controller.translate import requester
 from ftslurm.core.jobs.supply import array
 from ftslurm.core.state.actions import (
     AskFate,
@@ -250,7 +250,7 @@ class SlurmRequests:
     def commanded(self, command: Mapping[str, Any], now: float) -> list[Event]:
         """Read a command from the inbox: `scale`, `pilot` or `leaving`."""
         if command["what"] == "scale":
-            return [ScaleAsked(command["groups"], by(command))] if is_whole(command.get("groups")) else []
+            return [ScaleAsked(command["groups"], requester(command))] if is_whole(command.get("groups")) else []
         name = command.get("name")
         if not isinstance(name, str) or not is_job(name):
             return []

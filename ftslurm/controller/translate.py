@@ -12,9 +12,19 @@ from typing_extensions import assert_never
 from ftslurm.config.schema import Config
 from ftslurm.config.validate import FAULTS
 from ftslurm.core.state import actions, events
-from ftslurm.core.state.adoption import Word
-from ftslurm.core.state.model import Announce, Cause, Evict, Evidence, Saved, StepId
-from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.model import (
+    SLURM,
+    Announce,
+    Cause,
+    Evict,
+    Evidence,
+    GuardReport,
+    Requester,
+    RunOutcome,
+    Saved,
+    Source,
+    StepId,
+)
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
@@ -80,7 +90,7 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
         case messages.Hello(host, _, slurm_step, task=task):
             return events.Hello(step, task, host, slurm_step)
         case messages.Adopted():
-            return events.Adopted(step, _word(message))
+            return events.Adopted(step, _guard_report(message))
         case messages.Ready(task=task):
             return events.Ready(step, task)
         case messages.Alive(state, number, stage, since_s, pilot, task=task):
@@ -146,8 +156,8 @@ def _evidence_of_exit(exited: messages.Exited) -> Evidence:
     return Evidence(exited.task, None, code=exited.code, signal=exited.signal, out_of_memory=exited.oom, error=error)
 
 
-def _word(adopted: messages.Adopted) -> Word:
-    return Word(
+def _guard_report(adopted: messages.Adopted) -> GuardReport:
+    return GuardReport(
         adopted.task,
         ready=adopted.ready,
         assigned=adopted.group is not None,
@@ -163,14 +173,14 @@ def inject_asked(command: Mapping[str, Any]) -> events.InjectAsked | None:
     """A drill that somebody wants, by what lies in the inbox; None: it is none."""
     fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
     if fault in FAULTS and (group is None or is_whole(group)) and is_whole(rank):
-        return events.InjectAsked(str(fault), group, rank, by(command))
+        return events.InjectAsked(str(fault), group, rank, requester(command))
     return None
 
 
-def by(command: Mapping[str, Any]) -> str | int:
-    """Who has left a command in the inbox: a user's id, or what was written there instead."""
+def requester(command: Mapping[str, Any]) -> Requester:
+    """Return who has left a command in the inbox: a user's id, or the text that stands there instead."""
     who = command.get("by")
-    return who if is_whole(who) else who[:MOST_TEXT] if isinstance(who, str) else "?"
+    return Requester(Source.USER, who if is_whole(who) else who[:MOST_TEXT] if isinstance(who, str) else "?")
 
 
 def ended(
@@ -201,7 +211,7 @@ MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, s
 
 
 def asked_by_slurm(
-    words: list[str], config: Config, restarts: int = 0, batch: bool = False, by: str = "slurm"
+    words: list[str], config: Config, restarts: int = 0, batch: bool = False, by: Requester = SLURM
 ) -> list[events.StopAsked]:
     """Why Slurm ends the run, by what squeue tells of the job; empty if that says nothing more.
 
@@ -214,13 +224,14 @@ def asked_by_slurm(
     """
     if any(re.fullmatch("[0-9]{1,9}", word) and int(word) > restarts for word in words):
         reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
-        return [events.StopAsked(reason, "slurm", Cause.PREEMPTED, "requeued")]
+        return [events.StopAsked(reason, SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)]
     if "PREEMPTED" in words:
         reason = "Slurm has preempted the job for another one: ask for a partition or QOS that is not (cluster.qos)"
-        return [events.StopAsked(reason, "slurm", Cause.PREEMPTED)]
+        return [events.StopAsked(reason, SLURM, Cause.PREEMPTED)]
     if "TIMEOUT" in words or "TimeLimit" in words:
         reason = f"the time limit of the Slurm job is over (cluster.time={config.cluster.time or 'the default'})"
-        return [events.StopAsked(reason, by, Cause.TIME_LIMIT, GOES_ON if _outlives_job(config, batch) else "stopped")]
+        outcome = RunOutcome.GOES_ON if _outlives_job(config, batch) else RunOutcome.STOPPED
+        return [events.StopAsked(reason, by, Cause.TIME_LIMIT, outcome)]
     return []
 
 
@@ -239,16 +250,15 @@ def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.
         reason = "Slurm warns that the job is about to end (its time limit, or preemption)"
         margin_s = min(MARGIN_S, cluster.signal_s / 4)
         left_s = max(0.0, cluster.signal_s - config.stop.grace_s - margin_s)
-        return events.JobEnds(reason, "slurm", Cause.TIME_LIMIT, left_s)
+        return events.JobEnds(reason, SLURM, Cause.TIME_LIMIT, left_s)
     if number == signal.SIGUSR2:
         how = "" if batch else ", and only a batch job can be requeued"
         reason = (
             f"the time limit of the Slurm job is {cluster.signal_s} s away (cluster.signal_s): stopped cleanly before "
             f"Slurm does it; ask for more with cluster.time (now {cluster.time or 'the default'}){how}"
         )
-        return events.StopAsked(reason, "slurm", Cause.TIME_LIMIT)
+        return events.StopAsked(reason, SLURM, Cause.TIME_LIMIT)
     name = signal.Signals(number).name
     wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind == "slurm" else 0.0
-    return events.StopAsked(
-        f"the controller was sent {name} (scancel, the time limit, or by hand)", name, wait_s=wait_s
-    )
+    reason = f"the controller was sent {name} (scancel, the time limit, or by hand)"
+    return events.StopAsked(reason, Requester(Source.SIGNAL, name), wait_s=wait_s)

@@ -70,7 +70,7 @@ def _served(event: Served, state: RunState, unit: Unit, now: float, config: Conf
             replace(unit, current=replace(unit.current, step=event.step)),
         )
         for group in state.groups:
-            state, drills = fault_drills.planned(state, group, now, config, event.step)
+            state, drills = fault_drills.inject_planned(state, group, now, config, event.step)
             actions += drills
     return state, actions
 

@@ -55,8 +55,20 @@ from ftslurm.core.state.events import (
     Traced,
     Warned,
 )
-from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, Pulse, RunState, Unit
-from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.model import (
+    LIVE,
+    SIGTERM,
+    SLURM,
+    SRUN,
+    Cause,
+    Ending,
+    Evidence,
+    Phase,
+    Pulse,
+    RunOutcome,
+    RunState,
+    Unit,
+)
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap, tasks_of
 
@@ -91,11 +103,11 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, NodeFate):
         return node_fate.told(state, event), []
     if isinstance(event, InjectAsked):
-        return fault_drills.asked(state, event, now)
+        return fault_drills.inject_asked(state, event, now)
     if isinstance(event, StopAsked):
-        if event.by == "srun" and state.ending is not None:
+        if event.by == SRUN and state.ending is not None:
             return state, []  # every srun says the same
-        record = Record("command", {"what": "stop", "by": event.by, "reason": event.reason})
+        record = Record("command", {"what": "stop", "by": event.by.name, "reason": event.reason})
         if state.ending is not None and not _forbids(state.ending, event):
             return _explained(state, event), [record]
         ending = Ending(event.outcome, event.reason, event.cause, event.by, now + event.wait_s)
@@ -112,14 +124,14 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
 
 def _forbids(ending: Ending, event: StopAsked) -> bool:
     """Whether the run was to go on in another job, and now is not: somebody stops it, or cancels the job."""
-    slurms_own = event.by == "slurm" or (event.by == "SIGTERM" and ending.by == "srun")
-    return ending.outcome == GOES_ON and not slurms_own
+    slurms_own = event.by == SLURM or (event.by == SIGTERM and ending.by == SRUN)
+    return ending.outcome is RunOutcome.GOES_ON and not slurms_own
 
 
 def _explained(state: RunState, event: StopAsked) -> RunState:
     """Slurm has said why it ends the run, a moment after it began to."""
     ending = state.ending
-    if ending is None or ending.by != "SIGTERM" or event.by != "slurm" or event.cause is Cause.CANCELLED:
+    if ending is None or ending.by != SIGTERM or event.by != SLURM or event.cause is Cause.CANCELLED:
         return state
     for unit in state.groups:
         if unit.phase is Phase.STOPPING and unit.current.intent is ending.cause:
@@ -251,7 +263,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
             if state.drills.stepping_since is not None
             else replace(state, drills=replace(state.drills, stepping_since=now))
         )
-    state, drills = fault_drills.planned(swap(state, unit), unit, now, config)
+    state, drills = fault_drills.inject_planned(swap(state, unit), unit, now, config)
     text = continuity.unsaved(state, event, config)
     state, warning = (state, []) if text is None else _warn(state, unit, text)
     return state, actions + drills + warning

@@ -25,7 +25,7 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import assignments, observe
 from ftslurm.core.state.actions import Action, Finish, Kill, Record
 from ftslurm.core.state.events import Ended, Event
-from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunOutcome, RunState, Unit
 from ftslurm.core.state.transitions import stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.units import independent, serves, swap
@@ -124,14 +124,14 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
             reason += "; no step was ever committed: does the script use torchft's Manager?"
         # Does nothing show that the others have done its share? With a server, what it did is there for all.
         doubtful = failed and state.lineage.step == 0 and not serving
-        return replace(state, ending=Ending("failed" if doubtful else "succeeded", reason)), []
+        return replace(state, ending=Ending(RunOutcome.FAILED if doubtful else RunOutcome.SUCCEEDED, reason)), []
     for unit in serving:
         if unit.phase is Phase.FAILED:
             reason = (
                 f"group {unit.group} was given up, and the others need it (groups.serve): {_last_words(unit)}; see "
                 f"restart.max_per_group={config.restart.max_per_group} and restart.policy={config.restart.policy}"
             )
-            return replace(state, ending=Ending("failed", reason)), []
+            return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     if len(groups) - len(failed) < config.groups.min:
         why = "; ".join(f"group {u.group}: {_last_words(u)}" for u in failed[:3])
         reason = (
@@ -139,7 +139,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
             f"left ({why}; see restart.max_per_group={config.restart.max_per_group} and restart.policy="
             f"{config.restart.policy})"
         )
-        return replace(state, ending=Ending("failed", reason)), []
+        return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     waiting = _without_place(state, now, config)
     left = len(groups) - len(failed) - sum(not serves(u.group, config) for u in waiting)
     needed = any(serves(u.group, config) for u in waiting)
@@ -151,7 +151,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         why = f"since {gone} lost" if state.nodes.avoid else "and no job will bring one"
         hint = supply.waits_for(state, waiting[0], config) or "ask for spare nodes with cluster.spare_nodes"
         reason = f"{who} no node to run on {why}, {'and others need it (groups.serve)' if needed else few}: {hint}"
-        return replace(state, ending=Ending("failed", reason)), []
+        return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     return state, []
 
 
@@ -274,14 +274,14 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(state, config)
-    fields: dict[str, object] = {"outcome": ending.outcome, "reason": ending.reason}
+    fields: dict[str, object] = {"outcome": ending.outcome.value, "reason": ending.reason}
     done = (
-        state.lineage.resume_step if state.lineage.resuming and ending.outcome == "succeeded" else 0
+        state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     )  # by an earlier run
     steps = max(state.lineage.step, done)
     fields |= {"steps": steps, "restarts": restarts}
     return replace(state, finished=True, ending=ending), [
-        Record("run_requeued" if ending.outcome == "requeued" else "run_finished", fields),
+        Record("run_requeued" if ending.outcome is RunOutcome.REQUEUED else "run_finished", fields),
         Finish(ending.outcome, ending.reason),
     ]
 
@@ -311,7 +311,7 @@ RULES = (
     _assign,
     rollover.save,
     parameter_servers.tell,
-    fault_drills.random,
+    fault_drills.inject_random,
     _bring_down,
     silence.forget,
     hangs.forget,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, TypeVar
 
-from steps import A0, B0, LIGHT0, URL
+from steps import A0, ANN, B0, LIGHT0, URL
 
 from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, deadline, decide
@@ -107,7 +107,7 @@ def merged(*histories: Iterable[Moment]) -> list[Moment]:
 
 
 def stop(reason: str = "stopped by ann") -> ev.Event:
-    return ev.StopAsked(reason, "ann")
+    return ev.StopAsked(reason, ANN)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from ftslurm.core.groups.timings import phases
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, AskState, Record
 from ftslurm.core.state.events import LAST_LINE, Ended
-from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunOutcome, RunState, Unit
 from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
 
 Outcome = tuple[RunState, list[Action]]
@@ -151,7 +151,7 @@ def _lighthouse_ended(
     )  # a training is not thrown away lightly
     if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
-        state = replace(state, ending=Ending("failed", reason))
+        state = replace(state, ending=Ending(RunOutcome.FAILED, reason))
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
     due = now + 1.0 if unit.exits else now
     unit = replace(
@@ -209,7 +209,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
     actions += more
     hopeless = None if _got_anywhere(state, config) else _same_start_error(state) or _no_start_at_all(state)
     if hopeless:
-        return replace(state, ending=Ending("failed", hopeless)), actions
+        return replace(state, ending=Ending(RunOutcome.FAILED, hopeless)), actions
     answer = restart.judge(unit.exits, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
         return state, [*actions, given_up(unit, f"{describe(verdict)}; {answer.reason}")]

@@ -1,11 +1,18 @@
-"""Drills: which fault is due, to whom, and what is done about it (the faults: config/validate.py)."""
+"""Drills: real faults, inflicted on purpose. Which are due, on which task, and what is done.
+
+There are three kinds: faults of `faults.plan`, due when their group has committed a step; random faults of a seeded
+stream (`faults.mean_s`), the same for the same seed on every machine; and those of `ftslurm inject`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from random import Random
 
 from ftslurm.config.schema import Config
-from ftslurm.core.groups import drill_plan, ranks
+from ftslurm.core.groups import ranks
 from ftslurm.core.state.actions import Action, Cancel, Inject, Record
 from ftslurm.core.state.events import InjectAsked
 from ftslurm.core.state.model import Phase, RunState, Unit
@@ -13,15 +20,95 @@ from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
 from ftslurm.core.state.units import swap
 
 FRESH_S = 120.0  # a failure is put down to the drill before it if that is no older
+GROUPLESS = frozenset({"lighthouse"})  # faults that hit no group
 
 
-def planned(
+@dataclass(frozen=True)
+class PlannedDrill:
+    """A fault of faults.plan: due when its group has committed `step`, also if it hits no group (GROUPLESS)."""
+
+    step: int
+    kind: str
+    group: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class RandomDrill:
+    """A fault of the random stream, due `after_s` seconds after the run's first committed step."""
+
+    after_s: float
+    kind: str
+    group: int
+    rank: int
+
+
+def plan(config: Config) -> tuple[PlannedDrill, ...]:
+    """Return the faults of faults.plan in its order, with fractions of job.total_steps as steps."""
+    total = config.job.total_steps or 0
+    return tuple(PlannedDrill(_step(f.at, total), f.kind, f.group, f.rank) for f in config.faults.plan)
+
+
+def _step(at: float, total: int) -> int:
+    return max(1, math.ceil(round(at if at >= 1 else at * total, 6)))  # 0.07 * 100 is a little more than 7
+
+
+def draw(config: Config, index: int) -> RandomDrill | None:
+    """Return the index-th random fault, counted from 0; None if faults.mean_s is 0 or faults.count are done.
+
+    The times between two faults are exponentially distributed with mean faults.mean_s (a Poisson process, as failures
+    of many machines are). Kind, group and rank are drawn uniformly.
+    """
+    faults, size = config.faults, config.groups.nodes * config.groups.workers
+    if faults.mean_s <= 0 or not faults.kinds or (faults.count and index >= faults.count):
+        return None
+    return _stream(faults.seed, faults.mean_s, tuple(faults.kinds), config.groups.count, size).get(index)
+
+
+@lru_cache(maxsize=8)
+def _stream(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> _Stream:
+    return _Stream(seed, mean_s, kinds, groups, size)
+
+
+class _Stream:
+    """The random faults of one seed. Keeps those that were drawn, so that each is drawn once."""
+
+    def __init__(self, seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> None:
+        self._random = Random(seed).random  # noqa: S311  the one method whose numbers Python promises to keep
+        self._mean_s = mean_s
+        self._kinds = kinds
+        self._groups = groups
+        self._size = size
+        self._drawn: list[RandomDrill] = []
+
+    def get(self, index: int) -> RandomDrill:
+        while len(self._drawn) <= index:
+            before = self._drawn[-1].after_s if self._drawn else 0.0
+            after = before - self._mean_s * math.log(1.0 - self._random())
+            kind = self._kinds[self._below(len(self._kinds))]
+            # Drawn in this order for every kind, so that other kinds leave times, groups and ranks as they are.
+            self._drawn.append(RandomDrill(after, kind, self._below(self._groups), self._below(self._size)))
+        return self._drawn[index]
+
+    def _below(self, count: int) -> int:
+        return int(self._random() * count)
+
+
+def inject_planned(
     state: RunState, unit: Unit, now: float, config: Config, step: int | None = None
 ) -> tuple[RunState, list[Action]]:
-    """The faults of faults.plan whose step this group has come to; `step`: the run's, for one without its own."""
+    """Inflict the faults of faults.plan whose step a group has reached.
+
+    Args:
+        state: the state of the run.
+        unit: the group.
+        now: the time.
+        config: the configuration.
+        step: the step of the run, for a group that commits no steps of its own.
+    """
     actions: list[Action] = []
     step = unit.current.step if step is None else step
-    for i, fault in enumerate(drill_plan.planned(config) if unit.phase is Phase.RUNNING else ()):
+    for i, fault in enumerate(plan(config) if unit.phase is Phase.RUNNING else ()):
         if i in state.drills.injected or fault.group != unit.group or step is None or step < fault.step:
             continue
         state = replace(state, drills=replace(state.drills, injected=state.drills.injected | {i}))
@@ -30,49 +117,42 @@ def planned(
     return state, actions
 
 
-def asked(state: RunState, event: InjectAsked, now: float) -> tuple[RunState, list[Action]]:
-    """A fault that somebody wants now."""
-    fields: dict[str, object] = {"what": f"inject {event.fault}", "by": event.by, "group": event.group}
-    state, actions = _on_group(state, event.fault, event.group, event.rank, now, event.by)
+def inject_asked(state: RunState, event: InjectAsked, now: float) -> tuple[RunState, list[Action]]:
+    """Inflict a fault that was asked for with `ftslurm inject`."""
+    fields: dict[str, object] = {"what": f"inject {event.fault}", "by": event.by.name, "group": event.group}
+    state, actions = _inject_in_group(state, event.fault, event.group, event.rank, now, event.by.name)
     return state, [Record("command", {**fields, "rank": event.rank}), *actions]
 
 
-def random(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """The faults of the seeded stream that are due."""
+def inject_random(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Inflict the random faults that are due."""
     actions: list[Action] = []
-    while state.ending is None and (drill := _next(state, config)) is not None and now >= drill[0]:
+    while state.ending is None and (due := next_random(state, config)) is not None and now >= due:
+        drill = draw(config, state.drills.done)
+        assert drill is not None
         state = replace(state, drills=replace(state.drills, done=state.drills.done + 1))
-        state, more = _on_group(state, drill[1].kind, drill[1].group, drill[1].rank, now, "faults.mean_s")
+        state, more = _inject_in_group(state, drill.kind, drill.group, drill.rank, now, "faults.mean_s")
         actions += more
     return state, actions
 
 
 def next_random(state: RunState, config: Config) -> float | None:
-    """When the next fault of the stream is due; None: there is none."""
-    drill = _next(state, config)
-    return None if drill is None else drill[0]
-
-
-def _next(state: RunState, config: Config) -> tuple[float, drill_plan.Drill] | None:
-    if state.drills.stepping_since is None or (drill := drill_plan.stream(config, state.drills.done)) is None:
-        return None
-    return state.drills.stepping_since + drill.after_s, drill
+    """When the next random fault is due; None: there is none."""
+    drill = draw(config, state.drills.done) if state.drills.stepping_since is not None else None
+    return None if drill is None or state.drills.stepping_since is None else state.drills.stepping_since + drill.after_s
 
 
 def since(unit: Unit, now: float) -> float | None:
-    """How long ago the drill was that this failure must come from; None: there was none."""
-    return (
-        round(now - unit.current.drilled, 3)
-        if unit.current.drilled is not None and now - unit.current.drilled < FRESH_S
-        else None
-    )
+    """How many seconds ago the drill was that caused a unit's failure now; None: no drill did."""
+    drilled = unit.current.drilled
+    return round(now - drilled, 3) if drilled is not None and now - drilled < FRESH_S else None
 
 
-def _on_group(
+def _inject_in_group(
     state: RunState, kind: str, group: int | None, rank: int, now: float, by: str | int
 ) -> tuple[RunState, list[Action]]:
     running = [u for u in state.groups if u.phase is Phase.RUNNING and group in (None, u.group)]
-    if kind != "lighthouse" and not running:
+    if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
         fields: dict[str, object] = {"kind": kind, "group": group, "rank": rank, "reason": reason}
         return state, [Record("fault_refused", fields)]
@@ -82,17 +162,17 @@ def _on_group(
 def _inject(
     state: RunState, kind: str, unit: Unit, rank: int, now: float, by: str | int
 ) -> tuple[RunState, list[Action]]:
-    target = state.lighthouse if kind == "lighthouse" else unit
+    target = state.lighthouse if kind in GROUPLESS else unit
     fields: dict[str, object] = {"kind": kind, "group": target.group, "attempt": target.attempt, "rank": rank}
     fields |= {"node": None, "step": target.current.step, "by": by, "reason": None}
     if kind == "cancel" and state.allocation is not None and state.allocation.name == LOCAL_ALLOCATION:
         return state, [Record("fault_refused", {**fields, "reason": "scancel needs Slurm, and this run is local"})]
-    if target.phase is not Phase.RUNNING or (not 0 <= rank < len(target.current.hosts) and kind != "lighthouse"):
+    if target.phase is not Phase.RUNNING or (not 0 <= rank < len(target.current.hosts) and kind not in GROUPLESS):
         reason = f"{target.name} does not run" if target.phase is not Phase.RUNNING else f"it has no rank {rank}"
         return state, [Record("fault_refused", {**fields, "reason": reason})]
     state = swap(state, replace(target, current=replace(target.current, drilled=now)))
     table = ranks.table([str(host) for host in target.current.hosts])
-    task = 0 if kind == "lighthouse" else next(t for t, row in enumerate(table) if row.rank == rank)
+    task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(table) if row.rank == rank)
     fields["node"] = target.current.hosts[task] if task < len(target.current.hosts) else None
-    act = Cancel(target.id) if kind == "cancel" else Inject(target.id, task, "kill" if kind == "lighthouse" else kind)
+    act = Cancel(target.id) if kind == "cancel" else Inject(target.id, task, "kill" if kind in GROUPLESS else kind)
     return state, [Record("fault_injected", fields), act]

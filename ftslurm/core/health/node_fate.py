@@ -13,9 +13,8 @@ from math import inf
 from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, AskFate
-from ftslurm.core.state.adoption import Fate
 from ftslurm.core.state.events import Ended, NodeFate
-from ftslurm.core.state.model import LIVE, Cause, Evidence, RunState, StepId, Unit
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Fate, RunState, StepId, Unit
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 

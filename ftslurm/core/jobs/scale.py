@@ -17,7 +17,7 @@ from ftslurm.core.state.units import independent, swap
 def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> Outcome:
     """Add groups at the end, which heal in as they start, or let the last ones leave politely."""
     why_not = refused(event.groups, config) or _why_not_now(state, event.groups, config)
-    fields: dict[str, object] = {"groups": event.groups, "by": event.by}
+    fields: dict[str, object] = {"groups": event.groups, "by": event.by.name}
     if why_not is not None:
         return state, [Record("scale_refused", fields | {"reason": why_not})]
     actions: list[Action] = [Record("scaled", fields)]

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.actions import Action, Record
 from ftslurm.core.state.events import Granted, Progressed, Restored
-from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunState, Saved, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunOutcome, RunState, Saved, Unit
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap
 from ftslurm.protocol.stages import Stage
@@ -35,7 +35,7 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
         state, lineage=replace(state.lineage, checkpoint=saved, origin=saved.step or 0 if saved is not None else 0)
     )
     if event.refused is not None:
-        return replace(state, ending=Ending("failed", event.refused)), []
+        return replace(state, ending=Ending(RunOutcome.FAILED, event.refused)), []
     if past is not None:
         state, last = takeover.scaled(state, past, config), dict(past.attempts)
         exits = dict(past.exits)
@@ -105,7 +105,7 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
         return state, []
     state = _older_checkpoint(state)
     if _nobody_resumed(state):
-        return replace(state, ending=Ending("failed", _not_resumed(state))), []
+        return replace(state, ending=Ending(RunOutcome.FAILED, _not_resumed(state))), []
     if state.lineage.step == 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups):
         return state, []
     there = any(u.joined or u.current.adoption is not None for u in state.groups)
@@ -123,7 +123,7 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
         return state, []
     why_not = why_no_restart(state.lineage.checkpoint, config)
     if why_not is not None:
-        return replace(state, ending=Ending("failed", f"{state.lineage.lost}: {why_not}")), []
+        return replace(state, ending=Ending(RunOutcome.FAILED, f"{state.lineage.lost}: {why_not}")), []
     saved = state.lineage.checkpoint
     assert saved is not None
     fields: dict[str, object] = {"reason": state.lineage.lost, "step": state.lineage.step}

@@ -18,8 +18,7 @@ from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Action, Record, SaveNow
 from ftslurm.core.state.events import Checkpointed, JobEnds
-from ftslurm.core.state.model import Ending, Phase, RunState
-from ftslurm.core.state.saving import GOES_ON, SaveAsked
+from ftslurm.core.state.model import Ending, Phase, RunOutcome, RunState, SaveAsked
 from ftslurm.core.state.units import independent, swap
 
 
@@ -66,10 +65,12 @@ def begin(state: RunState, event: JobEnds, now: float, config: Config) -> Outcom
     """The job will end soon."""
     if state.lineage.rolling is not None or state.ending is not None:
         return state, []
-    state = replace(state, lineage=replace(state.lineage, rolling=Ending(GOES_ON, event.reason, event.cause, event.by)))
+    state = replace(
+        state, lineage=replace(state.lineage, rolling=Ending(RunOutcome.GOES_ON, event.reason, event.cause, event.by))
+    )
     if not independent(config):  # else nobody speaks for all: each group's script saves in its own way, or not at all
         state = ask(state, now, event.left_s)
-    fields: dict[str, object] = {"reason": event.reason, "by": event.by, "seconds": round(event.left_s, 1)}
+    fields: dict[str, object] = {"reason": event.reason, "by": event.by.name, "seconds": round(event.left_s, 1)}
     return state, [Record("roll_over", fields)]
 
 
@@ -84,19 +85,19 @@ def verdict(state: RunState, config: Config) -> Ending:
     """How a run ends whose last step is gone: one that was to go on is stopped if it cannot."""
     ending = state.ending
     assert ending is not None
-    if ending.outcome != GOES_ON:
+    if ending.outcome is not RunOutcome.GOES_ON:
         return ending
     why_not = _why_not(state, config)
     if why_not is not None:
         return replace(
-            ending, outcome="stopped", reason=f"{ending.reason}; the run does not go on by itself: {why_not}"
+            ending, outcome=RunOutcome.STOPPED, reason=f"{ending.reason}; the run does not go on by itself: {why_not}"
         )
     saving, found = state.lineage.saving, state.lineage.checkpoint
     ours = found is not None and found.step is not None
     whence = f"the checkpoint of step {found.step}" if found is not None and ours else "where its script has saved"
     if ours and saving is not None and state.lineage.newest < saving.step:
         whence += f" (a newer one could not be saved: {saving.error or 'not in time, see cluster.signal_s'})"
-    return replace(ending, outcome="requeued", reason=f"{ending.reason}; the run goes on from {whence}")
+    return replace(ending, outcome=RunOutcome.REQUEUED, reason=f"{ending.reason}; the run goes on from {whence}")
 
 
 def _why_not(state: RunState, config: Config) -> str | None:

@@ -16,9 +16,20 @@ from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, Attach, Record
-from ftslurm.core.state.adoption import Adoption
 from ftslurm.core.state.events import Adopted, Ended
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Exit, Marks, Phase, Pulse, Returning, RunState, Unit
+from ftslurm.core.state.model import (
+    LIVE,
+    Adoption,
+    Cause,
+    Evidence,
+    Exit,
+    Marks,
+    Phase,
+    Pulse,
+    Returning,
+    RunState,
+    Unit,
+)
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.core.state.units import swap, tasks_of
@@ -227,10 +238,10 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
     adoption = unit.current.adoption
     if adoption is None:
         return state, []
-    words = (*(word for word in adoption.words if word.task != event.word.task), event.word)
-    known = unit.current.assigned or event.word.assigned  # also if the others' words do not come: its script has begun
-    unit = replace(unit, current=replace(unit.current, adoption=replace(adoption, words=words), assigned=known))
-    if len(words) < tasks_of(unit, config) or unit.phase not in LIVE:
+    reports = (*(report for report in adoption.reports if report.task != event.report.task), event.report)
+    known = unit.current.assigned or event.report.assigned  # its script has begun, also if the others do not report
+    unit = replace(unit, current=replace(unit.current, adoption=replace(adoption, reports=reports), assigned=known))
+    if len(reports) < tasks_of(unit, config) or unit.phase not in LIVE:
         return swap(state, unit), []
     unit = _as_it_was(unit, now, config)
     fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
@@ -258,13 +269,13 @@ def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
 
 
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
-    """What the words of all tasks together say of a unit."""
+    """A unit in adoption as the reports of all its guards show it."""
     assert unit.current.adoption is not None
-    words, first = unit.current.adoption.words, unit.current.adoption.joined
-    ready = frozenset(word.task for word in words if word.ready)
-    assigned, begun = all(word.assigned for word in words), all(word.begun for word in words)
-    steps = [word.step for word in words if word.step is not None]
-    marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(words) else None)
+    reports, first = unit.current.adoption.reports, unit.current.adoption.joined
+    ready = frozenset(report.task for report in reports if report.ready)
+    assigned, begun = all(report.assigned for report in reports), all(report.begun for report in reports)
+    steps = [report.step for report in reports if report.step is not None]
+    marks = replace(unit.marks, hello=now, ready=now if len(ready) == len(reports) else None)
     unit = replace(
         unit,
         marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
@@ -274,13 +285,13 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
             adoption=None,
             ready=ready,
             assigned=assigned,
-            store=next((word.store for word in words if word.store is not None), None),
-            lighthouse=words[0].lighthouse if assigned else None,
-            floor=max(word.floor for word in words),
+            store=next((report.store for report in reports if report.store is not None), None),
+            lighthouse=reports[0].lighthouse if assigned else None,
+            floor=max(report.floor for report in reports),
             step=max(steps, default=None),
         ),
     )
     if unit.phase is Phase.STOPPING or unit.is_lighthouse:
         return unit  # it says its address next
-    runs = len(ready) == len(words) if unit.is_standby else begun
+    runs = len(ready) == len(reports) if unit.is_standby else begun
     return replace(unit, phase=Phase.RUNNING if runs else Phase.STARTING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ftslurm.core.state.model import Announce, Evict, Place, Rank, StepId
+from ftslurm.core.state.model import Announce, Evict, Place, Rank, RunOutcome, StepId
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class StartNow:
 
 @dataclass(frozen=True)
 class Finish:
-    outcome: str
+    outcome: RunOutcome
     reason: str
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftslurm.core.state.adoption import Word
-from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Saved, StepId
+from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.stages import Stage
 
@@ -76,7 +75,7 @@ class ScaleAsked:
     """Somebody wants the run to have so many groups."""
 
     groups: int
-    by: str | int
+    by: Requester
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Adopted:
     """The guard of a task that an earlier controller has launched answers this one."""
 
     id: StepId
-    word: Word
+    report: GuardReport
 
 
 @dataclass(frozen=True)
@@ -336,7 +335,7 @@ class InjectAsked:
     fault: str
     group: int | None
     rank: int
-    by: str | int
+    by: Requester
 
 
 @dataclass(frozen=True)
@@ -344,9 +343,9 @@ class StopAsked:
     """End the run: a command, a signal from Slurm, or the time limit."""
 
     reason: str
-    by: str | int  # the user's id, or what sent the signal
+    by: Requester
     cause: Cause = Cause.CANCELLED
-    outcome: str = "stopped"  # or requeued: Slurm starts the job again; or GOES_ON: the controller is to see to that
+    outcome: RunOutcome = RunOutcome.STOPPED
     wait_s: float = 0.0  # for so long the end may wait for Slurm's word on why
 
 
@@ -355,7 +354,7 @@ class JobEnds:
     """Slurm's job will end soon, and the run is to go on in another one."""
 
     reason: str
-    by: str | int
+    by: Requester
     cause: Cause
     left_s: float  # how long a checkpoint may be waited for
 

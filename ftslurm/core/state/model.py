@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from math import inf
 
-from ftslurm.core.state.adoption import Adoption, Fate
-from ftslurm.core.state.saving import SaveAsked
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.stages import Stage
 
@@ -47,6 +45,41 @@ class Cause(str, Enum):
     LIGHTHOUSE_LOST = "lighthouse_lost"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
+
+
+class RunOutcome(str, Enum):
+    """How a run ends; as text in the journal."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    REQUEUED = "requeued"  # this controller's work is over, the run is not: its job is started again
+    GOES_ON = "goes_on"  # never journaled: becomes REQUEUED at the end, or STOPPED if the run cannot go on
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Source(Enum):
+    """What kind of thing asks for something."""
+
+    USER = "a user's command"
+    SIGNAL = "a signal"
+    SLURM = "slurmctld"
+    SRUN = "srun"
+
+
+@dataclass(frozen=True)
+class Requester:
+    """Who asks for something: a command, the end of the run."""
+
+    source: Source
+    name: str | int  # as in the journal: a user's id, a signal, slurm or srun
+
+
+SLURM = Requester(Source.SLURM, "slurm")
+SRUN = Requester(Source.SRUN, "srun")
+SIGTERM = Requester(Source.SIGNAL, "SIGTERM")
 
 
 @dataclass(frozen=True)
@@ -208,6 +241,32 @@ class Marks:
 
 
 @dataclass(frozen=True)
+class GuardReport:
+    """What the guard of one task tells a new controller about its worker."""
+
+    task: int
+    ready: bool = False
+    assigned: bool = False
+    begun: bool = False  # its script was told to start
+    store: tuple[str, int] | None = None  # address and port; only from rank 0
+    lighthouse: str | None = None
+    floor: int = 0
+    step: int | None = None  # the last step it has committed
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """The adoption of a step that an earlier controller has launched: it ends when every guard has reported."""
+
+    since: float
+    slurm_step: str | None = None  # Slurm's id of the step, if the earlier controller has written it down
+    asked: bool = False  # the way to its guards was started
+    again: float = 0.0  # when it is started again, after a failure
+    joined: float | None = None  # when it committed its first step, if the journal says so
+    reports: tuple[GuardReport, ...] = ()
+
+
+@dataclass(frozen=True)
 class Attempt:
     """What was seen of the current or last attempt of a unit; a new attempt begins with an empty one."""
 
@@ -296,6 +355,17 @@ class Look:
 
 
 @dataclass(frozen=True)
+class Fate:
+    """What Slurm says of a node on which a step may have died while no controller led (node_fate.py)."""
+
+    node: str
+    asked: float
+    answered: bool = False
+    down: bool = False  # or it does not respond
+    since: float | None = None  # when it, or its slurmd, was last started
+
+
+@dataclass(frozen=True)
 class Overtaken:
     """A task that stands still since `moved`, and since when it is known that another has passed it."""
 
@@ -319,11 +389,20 @@ class Returning:
 class Ending:
     """The run is being brought to an end."""
 
-    outcome: str  # succeeded, failed, stopped, or requeued: this controller's work is over, the run is not; or GOES_ON
+    outcome: RunOutcome
     reason: str
     cause: Cause = Cause.CANCELLED  # what the steps that still run are said to end of
-    by: str | int | None = None  # who asked for it: a user's id, or the signal
+    by: Requester | None = None
     until: float = 0.0  # it is not over before: Slurm has been asked why
+
+
+@dataclass(frozen=True)
+class SaveAsked:
+    """A checkpoint that all groups were asked for; the group that leads saves it (rollover.py)."""
+
+    step: int  # of this step or a later one
+    until: float  # when the controller stops waiting for it
+    error: str | None = None  # why it could not be saved
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import pytest
 from ftslurm.config.schema import Config
 from ftslurm.controller.translate import asked_by_signal, asked_by_slurm
 from ftslurm.core.state.events import JobEnds, StopAsked
-from ftslurm.core.state.model import Cause
-from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.model import Cause, RunOutcome
 
 
 def settings(**cluster: object) -> Config:
@@ -46,11 +45,11 @@ def test_a_run_that_is_not_to_be_requeued_or_cannot_be_is_stopped(requeue: bool,
 @pytest.mark.parametrize(
     ("said", "requeue", "outcome"),
     [
-        ("COMPLETING 1 None", True, "requeued"),  # by Slurm, whatever we would do
-        ("COMPLETING 1 None", False, "requeued"),
-        ("COMPLETING 0 TimeLimit", True, GOES_ON),
+        ("COMPLETING 1 None", True, RunOutcome.REQUEUED),  # by Slurm, whatever we would do
+        ("COMPLETING 1 None", False, RunOutcome.REQUEUED),
+        ("COMPLETING 0 TimeLimit", True, RunOutcome.GOES_ON),
         ("COMPLETING 0 TimeLimit", False, "stopped"),
-        ("TIMEOUT 0 TimeLimit", True, GOES_ON),
+        ("TIMEOUT 0 TimeLimit", True, RunOutcome.GOES_ON),
         ("PREEMPTED 0 None", True, "stopped"),
         ("COMPLETING 0 None", True, None),  # scancel
         ("", True, None),

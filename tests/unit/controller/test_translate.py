@@ -10,8 +10,7 @@ import pytest
 
 from ftslurm.controller.translate import translate
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.adoption import Word
-from ftslurm.core.state.model import Evidence, StepId
+from ftslurm.core.state.model import Evidence, GuardReport, StepId
 from ftslurm.protocol.messages import BadMessage, parse
 
 GROUP = StepId("group-0001", 2)
@@ -51,7 +50,7 @@ def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
     [
         ("hello", ev.Hello(GROUP, 1, "n3")),
         ("ready", ev.Ready(GROUP, 1)),
-        ("adopted", ev.Adopted(GROUP, Word(1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12))),
+        ("adopted", ev.Adopted(GROUP, GuardReport(1, True, True, True, ("n3", 29500), "http://n1:1", 7, 12))),
         ("store", ev.StoreUp(GROUP, "n3", 29500)),
         ("progress", ev.Progressed(GROUP, 12, 3, 2, 11, 1, 0.25)),
         ("serving", ev.Serving(GROUP, "http://n3:4711/new_session")),
@@ -95,7 +94,7 @@ def test_a_failure_before_the_script_was_reached_is_marked() -> None:
 
 def test_a_step_that_has_not_been_assigned_says_so_to_a_new_controller() -> None:
     fields = {"task": 0, "ready": False, "group": None, "begun": False, "store": None, "lighthouse": None, "step": None}
-    assert heard(GROUP, "adopted", **fields) == ev.Adopted(GROUP, Word(0))
+    assert heard(GROUP, "adopted", **fields) == ev.Adopted(GROUP, GuardReport(0))
 
 
 def test_a_task_says_what_slurm_calls_its_step() -> None:

@@ -9,7 +9,7 @@ from steps import A0, B0, B1, C0, LIGHT0
 from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Evidence, Phase
+from ftslurm.core.state.model import SIGTERM, SLURM, Cause, Evidence, Phase
 
 TWO: tuple[Moment, ...] = ((0, granted(2)), *RUNNING[1:], (30, node_lost(B0, "n2")))  # no spare node
 
@@ -82,9 +82,9 @@ def test_without_the_limit_it_may_take_as_long_as_it_likes() -> None:
 
 # --- what a run that ends says of it ---------------------------------------------------------------------------------
 
-TERM = ev.StopAsked("the controller was sent SIGTERM", "SIGTERM")
-PREEMPTED = ev.StopAsked("Slurm has preempted the job", "slurm", Cause.PREEMPTED)
-TIMEOUT = ev.StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT)
+TERM = ev.StopAsked("the controller was sent SIGTERM", SIGTERM)
+PREEMPTED = ev.StopAsked("Slurm has preempted the job", SLURM, Cause.PREEMPTED)
+TIMEOUT = ev.StopAsked("the time limit is over", SLURM, Cause.TIME_LIMIT)
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,26 @@ from collections import Counter, defaultdict
 import histories
 import pytest
 from histories import CHECKPOINT, FOREIGN, Story
+from steps import ANN
 
 from ftslurm.config.schema import Fault, nodes_needed
 from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import LIVE, Allocation, Announce, Cause, Evict, Evidence, Phase, StepId, Unit
-from ftslurm.core.state.saving import GOES_ON
+from ftslurm.core.state.model import (
+    LIVE,
+    SLURM,
+    Allocation,
+    Announce,
+    Cause,
+    Evict,
+    Evidence,
+    Phase,
+    RunOutcome,
+    StepId,
+    Unit,
+)
 from ftslurm.core.state.units import tasks_of
 
 ENDS = ("run_finished", "run_requeued")
@@ -73,11 +85,11 @@ class World:
         self.coming: list[tuple[float, int, ev.Event]] = []
         self.numbers = itertools.count()
         self.later(0.0, ev.Granted(self.allocation))
-        self.later(dice.uniform(0, 60), ev.StopAsked("enough", "ann"))
+        self.later(dice.uniform(0, 60), ev.StopAsked("enough", ANN))
         self.warned = random.Random(seed)
         if self.warned.random() < 0.5:
             left_s = self.warned.choice([0.0, 5.0, 30.0])
-            self.later(self.warned.uniform(0, 60), ev.JobEnds("the job ends", "slurm", Cause.TIME_LIMIT, left_s))
+            self.later(self.warned.uniform(0, 60), ev.JobEnds("the job ends", SLURM, Cause.TIME_LIMIT, left_s))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
@@ -338,7 +350,7 @@ def test_whatever_happens_in_whatever_order(block: int) -> None:
             story = live_through(seed)
             ends = [record["outcome"] for name in ENDS for record in story.records(name)]
             assert ends == [story.outcome()]
-            assert GOES_ON not in ends
+            assert RunOutcome.GOES_ON not in ends
             assert [type(action) for _, action in story.done].count(act.Finish) == 1
             attempts: dict[str, list[int]] = defaultdict(list)
             for launched in story.records("step_launched"):

@@ -14,7 +14,7 @@ from steps import A0, B0, B1, LIGHT0
 from ftslurm.core.rules import KILL_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Evidence, Phase
+from ftslurm.core.state.model import SLURM, Cause, Evidence, Phase
 
 
 def test_a_run_that_is_stopped_before_it_has_nodes_ends_at_once() -> None:
@@ -74,7 +74,7 @@ def test_a_second_stop_changes_nothing_and_hurries_nobody() -> None:
 
 
 def test_a_stop_at_the_time_limit_says_so() -> None:
-    limit = ev.StopAsked("the time limit is near", "slurm", Cause.TIME_LIMIT)
+    limit = ev.StopAsked("the time limit is near", SLURM, Cause.TIME_LIMIT)
     story = play(*RUNNING, (30, limit), (31, ev.Ended(A0, 0), ev.Ended(B0, 0)), (32, ev.Ended(LIGHT0, 0)))
     assert [e["cause"] for e in story.records("step_exited")] == ["time_limit", "time_limit", "cancelled"]
     assert story.outcome() == "stopped"

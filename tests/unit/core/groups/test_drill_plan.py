@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ftslurm.config.schema import Config, Fault
-from ftslurm.core.groups.drill_plan import Drill, Planned, planned, stream
+from ftslurm.core.groups.fault_drills import PlannedDrill, RandomDrill, draw, plan
 
 LITERAL = [
     (23.478891, "kill", 1, 0),
@@ -30,8 +30,8 @@ def config(groups: int = 3, nodes: int = 2, workers: int = 2, total_steps: int |
     return made
 
 
-def drawn(settings: Config, count: int) -> list[Drill]:
-    drills = [stream(settings, index) for index in range(count)]
+def drawn(settings: Config, count: int) -> list[RandomDrill]:
+    drills = [draw(settings, index) for index in range(count)]
     return [drill for drill in drills if drill is not None]
 
 
@@ -50,12 +50,12 @@ def drawn(settings: Config, count: int) -> list[Drill]:
 )
 def test_a_planned_fault_has_its_step(at: float, total_steps: int | None, step: int) -> None:
     fault = Fault(kind="term", group=1, at=at, rank=3)
-    assert planned(config(total_steps=total_steps, plan=[fault])) == (Planned(step, "term", 1, 3),)
+    assert plan(config(total_steps=total_steps, plan=[fault])) == (PlannedDrill(step, "term", 1, 3),)
 
 
 def test_planned_faults_keep_their_order_which_is_how_they_are_told_apart() -> None:
     faults = [Fault(group=g, at=at) for g, at in ((2, 9), (0, 3), (2, 9))]
-    assert [(p.group, p.step) for p in planned(config(plan=faults))] == [(2, 9), (0, 3), (2, 9)]
+    assert [(p.group, p.step) for p in plan(config(plan=faults))] == [(2, 9), (0, 3), (2, 9)]
 
 
 def test_the_same_seed_draws_the_same_stream_on_every_python() -> None:
@@ -78,8 +78,8 @@ def test_the_mean_only_stretches_time_and_the_kinds_only_name() -> None:
 
 def test_asking_again_or_out_of_order_gives_the_same() -> None:
     settings = config(mean_s=5.0, seed=11)
-    last = stream(settings, 30)
-    assert drawn(settings, 31)[-1] == last == stream(config(mean_s=5.0, seed=11), 30)
+    last = draw(settings, 30)
+    assert drawn(settings, 31)[-1] == last == draw(config(mean_s=5.0, seed=11), 30)
 
 
 def test_times_are_exponential_and_everything_else_uniform() -> None:

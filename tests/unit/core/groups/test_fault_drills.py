@@ -20,18 +20,18 @@ from histories import (
     stop,
     store,
 )
-from steps import A0, A1, B0, B1, C0, LIGHT0
+from steps import A0, A1, ANN, B0, B1, C0, LIGHT0
 
 from ftslurm.config.schema import Fault
 from ftslurm.config.validate import FAULTS
-from ftslurm.core.groups import drill_plan
+from ftslurm.core.groups import fault_drills
 from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 
 
 def asked(fault: str, group: int | None = None, rank: int = 0) -> ev.InjectAsked:
-    return ev.InjectAsked(fault, group, rank, "ann")
+    return ev.InjectAsked(fault, group, rank, ANN)
 
 
 def acts(story: Story) -> list[act.Action]:
@@ -118,7 +118,7 @@ RANDOM = config(faults={"mean_s": 20.0, "kinds": ["stop", "hang"], "seed": 3, "c
 
 
 def due() -> list[float]:
-    found = [drill_plan.stream(RANDOM, index) for index in range(4)]
+    found = [fault_drills.draw(RANDOM, index) for index in range(4)]
     return [5 + drill.after_s for drill in found if drill is not None]  # the first step is committed at 5
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pytest
 from histories import FOREIGN, NO_NODES, Story, array_config, flat
-from steps import LIGHT0, URL
+from steps import ANN, LIGHT0, URL
 
 from ftslurm.core.jobs.supply import lasts, wanted
 from ftslurm.core.rules import begin, deadline
@@ -78,7 +78,7 @@ class Slurm:
     def strike(self, now: float) -> None:
         lot, running = self.dice.random(), [job for job in self.jobs.values() if job.state == "RUNNING"]
         if lot < 0.15:
-            self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), "ann"))
+            self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), ANN))
         elif running:
             job = self.dice.choice(running)
             if lot < 0.4:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from histories import STARTED, Story, config, finished, granted, play, ready, stepped, stop, store
-from steps import A0, B0, C0, C1, LIGHT0
+from steps import A0, ANN, B0, C0, C1, LIGHT0
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs.scale import refused
@@ -18,7 +18,7 @@ AT_WORK = ((0, granted(4)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)), (
 
 
 def to(groups: int) -> ev.ScaleAsked:
-    return ev.ScaleAsked(groups, 1000)
+    return ev.ScaleAsked(groups, ANN)
 
 
 def grown() -> Story:
@@ -31,7 +31,7 @@ def grown() -> Story:
 
 def test_new_groups_start_on_free_nodes_and_heal_in_while_the_others_go_on() -> None:
     story = grown()
-    assert story.records("scaled") == [{"groups": 4, "by": 1000}]
+    assert story.records("scaled") == [{"groups": 4, "by": ANN.name}]
     assert story.ids(act.Launch)[-2:] == [C0, D0]
     assert story.phases() == [Phase.RUNNING] * 4
     assert story.all(act.Stop) == story.all(act.Kill) == []
@@ -119,7 +119,7 @@ def test_it_is_too_late_when_a_group_has_finished_or_the_run_is_ending() -> None
     assert "has finished already" in late.records("scale_refused")[0]["reason"]
     ending = play(*AT_WORK, (11, stop()), (11.5, to(3)), config=FOUR)
     (told,) = ending.records("scale_refused")
-    assert (told["groups"], told["by"]) == (3, 1000)
+    assert (told["groups"], told["by"]) == (3, ANN.name)
     assert told["reason"] == "the run is ending: stopped by ann"
     assert len(ending.state.groups) == 2
 

@@ -24,7 +24,7 @@ from steps import A0, A1, B0, B1, B2, LIGHT0
 from ftslurm.core.lineage.continuity import reached
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Cause, Exit, Phase, Saved, StepId
+from ftslurm.core.state.model import SIGTERM, SLURM, Allocation, Cause, Exit, Phase, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import LeftOut, Past
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
@@ -255,9 +255,9 @@ def test_a_run_with_nothing_left_to_do_says_so() -> None:
 
 
 def test_the_end_waits_a_moment_for_slurms_word_on_why() -> None:
-    asked = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
+    asked = ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)
     ends = (31, ev.Ended(A0, 143), ev.Ended(B0, 143), ev.Ended(LIGHT0, 0))
-    told = ev.StopAsked("requeued", "slurm", Cause.PREEMPTED, "requeued")
+    told = ev.StopAsked("requeued", SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)
     waited = play(*RUNNING, (30, asked), ends, (33,))
     assert waited.records("run_finished") == []
     waited.turn(34, [told, ev.Explained()])

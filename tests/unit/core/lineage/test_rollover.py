@@ -11,11 +11,10 @@ from steps import A0, A1, B0, B1, LIGHT0
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Cause, Evidence, Saved, StepId
+from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Cause, Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
-from ftslurm.core.state.saving import GOES_ON
 
-ENDS = ev.JobEnds("the time limit is near", "slurm", Cause.TIME_LIMIT, 95.0)
+ENDS = ev.JobEnds("the time limit is near", SLURM, Cause.TIME_LIMIT, 95.0)
 NODES = Allocation("1", ("n1", "n2", "n3"))
 
 
@@ -138,24 +137,24 @@ def test_a_stop_command_is_stronger_than_the_roll_over() -> None:
 
 
 def test_a_signal_while_a_run_ends_stops_it_unless_slurm_starts_the_job_again() -> None:
-    told = (*RUNNING, (30, ENDS), (31, saved(12)), (31.1, ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)))
+    told = (*RUNNING, (30, ENDS), (31, saved(12)), (31.1, ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)))
     cancelled = play(*told, (31.3, down(12)), (32, ev.Explained()))
     assert end(cancelled)[0] == "stopped"
-    again = ev.StopAsked("Slurm has requeued the job", "slurm", Cause.PREEMPTED, "requeued")
+    again = ev.StopAsked("Slurm has requeued the job", SLURM, Cause.PREEMPTED, RunOutcome.REQUEUED)
     assert end(play(*told, (31.3, down(12)), (32, again, ev.Explained())))[0] == "requeued"
 
 
 def test_without_a_warning_the_end_of_the_time_limit_itself_is_enough() -> None:
-    told = ev.StopAsked("the time limit is over", "slurm", Cause.TIME_LIMIT, GOES_ON)
-    term = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
+    told = ev.StopAsked("the time limit is over", SLURM, Cause.TIME_LIMIT, RunOutcome.GOES_ON)
+    term = ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)
     story = play(*RUNNING, (25, saved(10)), (30, term), (30.2, told, ev.Explained()), (31, down(10)))
     assert end(story) == ("requeued", "the time limit is over; the run goes on from the checkpoint of step 10")
 
 
 def test_sruns_reason_comes_first_and_no_group_is_started_in_a_job_that_is_over() -> None:
-    told = ev.StopAsked("the time limit is over", "srun", Cause.TIME_LIMIT, GOES_ON)
+    told = ev.StopAsked("the time limit is over", SRUN, Cause.TIME_LIMIT, RunOutcome.GOES_ON)
     over = ev.TaskFailed(A0, Evidence(None, "n1", cause=Cause.TIME_LIMIT, error="Slurm cancelled the step"))
-    term = ev.StopAsked("SIGTERM", "SIGTERM", wait_s=5.0)
+    term = ev.StopAsked("SIGTERM", SIGTERM, wait_s=5.0)
     story = play(*RUNNING, (25, saved(10)), (30, told, over, told), (30.1, *down(10), term), (31, told, ev.Explained()))
     assert end(story)[0] == "requeued"
     assert len(story.ids(act.Launch)) == 3

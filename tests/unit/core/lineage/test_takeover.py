@@ -13,8 +13,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.adoption import Word
-from ftslurm.core.state.model import Allocation, Cause, Evidence, Job, Phase, Place, StepId
+from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Phase, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.slurm.parse import read_attach
@@ -56,7 +55,7 @@ def word(of: StepId, task: int = 0, **fields: Any) -> list[ev.Event]:
     """All of it, but for what is said otherwise."""
     known: dict[str, Any] = {"ready": True, "assigned": True, "begun": True, "lighthouse": OLD, "floor": 3, "step": 41}
     known |= {"store": (of.unit, 29500) if task == 0 else None}
-    return [ev.Hello(of, task, PLACES[of].nodes[0], "9.0"), ev.Adopted(of, Word(task, **(known | fields)))]
+    return [ev.Hello(of, task, PLACES[of].nodes[0], "9.0"), ev.Adopted(of, GuardReport(task, **(known | fields)))]
 
 
 ALL = jobs("81_0", "81_1", "81_2")
@@ -287,7 +286,7 @@ def test_all_that_runs_in_a_crashed_controllers_job_is_adopted_with_the_lighthou
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
     before = past(lighthouse, *own, home="7.0", over=(("group-0002", "FAILED"),))
     begun = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=before, homes=frozenset({"7.0", "n1"}))
-    up = [ev.Hello(LIGHT0, 0, "n1", "7.0"), ev.Adopted(LIGHT0, Word(0)), ev.LighthouseUp(LIGHT0, OLD)]
+    up = [ev.Hello(LIGHT0, 0, "n1", "7.0"), ev.Adopted(LIGHT0, GuardReport(0)), ev.LighthouseUp(LIGHT0, OLD)]
     story = play((10, begun), (11, up, word(A0), word(B0)), (12, stepped(A0, 45, committed=30)), config=steps)
     assert {a.id for a in story.all(act.Attach)} == {LIGHT0, A0, B0}
     assert story.all(act.Launch) == []

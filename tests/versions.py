@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TESTS = (
-    *("tests/unit/worker", "tests/unit/lighthouse", "tests/local/test_shape_of_torchft.py"),
+    *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/local/test_shape_of_torchft.py"),
     *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
 )
 SHOWN = (

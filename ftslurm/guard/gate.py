@@ -17,13 +17,10 @@ import os
 import selectors
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from ftslurm.guard import accept
-from ftslurm.guard.refusals import Refusals
-from ftslurm.guard.relay import Splice, listen
+from ftslurm.guard.sockets import Refusals, Splice, accept_some, crowded_out, listen
 from ftslurm.security import handshake
 
 MOST_STRANGERS = 64  # connections that have not proved themselves
@@ -163,7 +160,7 @@ class Gate:
 
     def _accept(self, _events: int) -> None:
         assert self.listener is not None
-        come, rest_s = accept.take(self.listener, accept.AT_ONCE)
+        come, rest_s = accept_some(self.listener)
         self.next_accept = self.clock() + rest_s
         for near, peer in come:
             self._make_room()
@@ -176,9 +173,11 @@ class Gate:
         strangers = [guest for guest in self.guests if guest.is_stranger]
         if len(strangers) < MOST_STRANGERS:
             return
-        ((most, count),) = Counter(guest.peer for guest in strangers).most_common(1)
-        self.refusals.tell("flood", f"{count} connections from {most} at a time that do not prove themselves")
-        next(guest for guest in strangers if guest.peer == most).close()
+        hosts = [guest.peer for guest in strangers]
+        oldest = strangers[crowded_out(hosts)]
+        count = hosts.count(oldest.peer)
+        self.refusals.tell("flood", f"{count} connections from {oldest.peer} at a time that do not prove themselves")
+        oldest.close()
 
 
 class _Guest:

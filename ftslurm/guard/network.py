@@ -16,7 +16,7 @@ from ftslurm.guard.gate import Gate, UnixTarget
 from ftslurm.guard.gateway import LONGEST
 from ftslurm.guard.loopback_filter import Inner
 from ftslurm.guard.proxy import Forwarder
-from ftslurm.guard.refusals import Refusals
+from ftslurm.guard.sockets import Refusals
 from ftslurm.protocol import addresses, messages
 
 SESSIONS = "/new_session"  # what torchft's ParameterServer answers to

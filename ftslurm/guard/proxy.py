@@ -22,10 +22,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from ftslurm.guard import accept
-from ftslurm.guard.refusals import Refusals
-from ftslurm.guard.relay import CHUNK, Splice, listen
-from ftslurm.guard.resolve import Address, Resolver
+from ftslurm.guard.sockets import CHUNK, Refusals, Resolved, Resolver, Splice, accept_some, listen
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
@@ -72,7 +69,7 @@ class Forwarder:
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         self.target = ""
         self.where: addresses.Address | None = None  # the target
-        self.addresses: list[Address] = []
+        self.addresses: list[Resolved] = []
         self.turn = 0  # which of the addresses is dialled
         self.away_since: float | None = None  # since when nobody has taken a connection there
         self.next_dial = self.next_resolve = self.next_accept = 0.0
@@ -135,7 +132,7 @@ class Forwarder:
             link.dial(self.addresses[self.turn % len(self.addresses)], now)
         return 3600.0
 
-    def failed(self, link: _Link, address: Address) -> None:
+    def failed(self, link: _Link, address: Resolved) -> None:
         """Nobody takes this connection; another address, if there is one, is tried soon."""
         now = self.clock()
         link.hang_up()
@@ -148,7 +145,7 @@ class Forwarder:
             self.away_since = now
         self.next_dial = now + min(max(0.025, (now - self.away_since) / 40), 0.25)  # 2.5 % of the pause at the most
 
-    def _resolved(self, found: list[Address]) -> None:
+    def _resolved(self, found: list[Resolved]) -> None:
         self.addresses = found
         self.tend()
 
@@ -181,7 +178,7 @@ class Forwarder:
 
     def _accept(self, _events: int) -> None:
         """Take some of those who have come, if they are ours."""
-        come, rest_s = accept.take(self.listener, MOST - len(self.links))
+        come, rest_s = accept_some(self.listener, MOST - len(self.links))
         self.next_accept = self.clock() + rest_s
         found = socket_owners.uids_of_clients([peer for _, peer in come], self.listener.getsockname())
         for (near, _), owner in zip(come, found, strict=True):
@@ -209,7 +206,7 @@ class _Link:
         self.far: socket.socket | None = None
         self.splice: Splice | None = None
         self.tries = 0
-        self.address: Address = (0, ("", 0))  # that far was last connected to
+        self.address: Resolved = (0, ("", 0))  # that far was last connected to
         self.dialled: float | None = None  # when, if it has not taken us yet
         self.heard, self.expected = b"", b""  # of the handshake: what far has said, and the proof it is to give
         self.closed = False
@@ -232,7 +229,7 @@ class _Link:
         """Whether near has said all it has to say."""
         return self.splice is not None and self.splice.there.ended
 
-    def dial(self, address: Address, now: float) -> None:
+    def dial(self, address: Resolved, now: float) -> None:
         """Begin to connect to the Lighthouse."""
         self.address, self.dialled, self.heard, self.expected = address, now, b"", b""
         self.tries += 1

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from ftslurm.guard import publishing
+from ftslurm.guard import gateway
 from ftslurm.guard.guard import Task
 from ftslurm.lighthouse import endpoint, output
 from ftslurm.protocol import addresses, messages
@@ -30,8 +30,8 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
         url = endpoint.reserve(task.gateway, options["port"], options["may_move"])
         server = serve(options)
         port = int(server.address().rpartition(":")[2])
-        with publishing.listener_at(port) as listener:
-            publishing.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
+        with gateway.listener_at(port) as listener:
+            gateway.publish(task.gateway, addresses.LIGHTHOUSE, listener.fileno(), port)
         os.write(reports, messages.encode_report(messages.LighthouseUp(url), task.index))
     except Exception as error:
         output.log(f"the Lighthouse cannot start: {error}")

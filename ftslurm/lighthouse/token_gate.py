@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-from collections import Counter
-from collections.abc import Sequence
 
+from ftslurm.guard.sockets import crowded_out
 from ftslurm.lighthouse.http2_authority import NotHTTP2, denial, first_request
 from ftslurm.lighthouse.output import log
 
@@ -22,16 +21,6 @@ PROVE_WITHIN_S = 1.0  # so long a connection may take to show the token
 MOST_UNPROVEN = 64  # connections that have not shown it yet
 MOST_TOLD = 50  # lines in the log about who was refused
 DENIED = "this Lighthouse wants its token: take the whole address from its .url file, http://TOKEN@host:port"
-
-
-def victim(hosts: Sequence[str]) -> int:
-    """Which of the unproven connections gives way to another: the oldest one of the host that has most of them.
-
-    So who floods the port pushes out its own. On the owner's host the owner has to be faster than 64 others, which it
-    is: a client shows the token as soon as it is connected, or when it dials again because it was pushed out.
-    """
-    most, _ = Counter(hosts).most_common(1)[0]
-    return hosts.index(most)
 
 
 class Door:
@@ -55,7 +44,7 @@ class Door:
     def came(self, caller: Caller) -> None:
         """Take a new connection in, for as long as it may take to show the token."""
         if len(self.unproven) >= MOST_UNPROVEN:
-            self.unproven[victim([one.host for one in self.unproven])].refuse("there were too many at once")
+            self.unproven[crowded_out([one.host for one in self.unproven])].refuse("there were too many at once")
         self.unproven.append(caller)
 
     def left(self, caller: Caller) -> None:

@@ -21,8 +21,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
-from ftslurm.guard.gateway import Gateway
-from ftslurm.guard.publishing import listener_at, publish
+from ftslurm.guard.gateway import Gateway, listener_at, publish
 from ftslurm.protocol import addresses
 from ftslurm.worker import patch_fit
 

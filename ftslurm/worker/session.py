@@ -17,9 +17,8 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from ftslurm.guard import faults, stacks
-from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
-from ftslurm.guard.publishing import publish
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.security import secret_variables

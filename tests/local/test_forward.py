@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ftslurm.guard import proxy, resolve
+from ftslurm.guard import proxy, sockets
 from ftslurm.guard.proxy import Forwarder
 
 PATIENCE_S = 20.0
@@ -329,16 +329,16 @@ def test_a_name_is_looked_up_aside_and_looked_up_again_if_that_fails(
 ) -> None:
     listener = listen()
     port = listener.getsockname()[1]
-    real = resolve.look_up
+    real = sockets.look_up
 
-    def slow(host: str, port: int, flags: int = 0) -> list[resolve.Address]:
+    def slow(host: str, port: int, flags: int = 0) -> list[sockets.Resolved]:
         if flags:
             return real(host, port, flags)
         if host == "slow":
             time.sleep(60)
         return real("127.0.0.1" if host == "known" else host, port)
 
-    monkeypatch.setattr(resolve, "look_up", slow)
+    monkeypatch.setattr(sockets, "look_up", slow)
     way = door(f"http://slow:{port}")
     near = way.connect()
     near.sendall(b"hello")
@@ -357,7 +357,7 @@ def test_of_several_addresses_the_one_that_answers_is_found(
     listener = listen()
     port = listener.getsockname()[1]
     found = [(int(socket.AF_INET6), ("::1", port)), (int(socket.AF_INET), ("127.0.0.1", port))]
-    monkeypatch.setattr(resolve, "look_up", lambda *_: found)
+    monkeypatch.setattr(sockets, "look_up", lambda *_: found)
     way = door(f"http://somewhere:{port}")
     ends = [way.connect() for _ in range(3)]
     for end in ends:

@@ -7,8 +7,8 @@ import random
 import pytest
 from hpack import Decoder, Encoder
 
+from ftslurm.guard.sockets import crowded_out
 from ftslurm.lighthouse.http2_authority import LONGEST, PREFACE, NotHTTP2, Request, denial, first_request
-from ftslurm.lighthouse.token_gate import victim
 
 FIELDS = [(":method", "POST"), (":scheme", "http"), (":authority", "T0ken@node1:29510"), (":path", "/x"), ("te", "t")]
 BLOCK = Encoder().encode(FIELDS)
@@ -119,4 +119,4 @@ def test_a_denial_is_an_answer_to_that_request_with_the_reason() -> None:
     ],
 )
 def test_in_a_flood_the_oldest_of_the_busiest_host_gives_way(hosts: list[str], expected: int) -> None:
-    assert victim(hosts) == expected
+    assert crowded_out(hosts) == expected

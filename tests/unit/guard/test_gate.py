@@ -22,7 +22,7 @@ from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.loopback_filter import Inner
 from ftslurm.guard.network import Network
 from ftslurm.guard.proxy import Forwarder
-from ftslurm.guard.refusals import Refusals
+from ftslurm.guard.sockets import Refusals
 from ftslurm.security import handshake, socket_owners
 
 KEY = b"k" * 32

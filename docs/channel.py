@@ -1,0 +1,61 @@
+"""Write docs/channel.md from the types in ftslurm/protocol/messages.py: `python docs/channel.py`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from ftslurm.protocol import messages
+from ftslurm.protocol.field_types import Lenient
+
+PAGE = Path(__file__).with_suffix(".md")
+BEGIN = """\
+# The control channel
+
+The controller and the tasks of its steps exchange messages, one JSON object on each line, over the standard input and
+output of the step. `type` names the message; unknown types and fields are ignored, so versions can differ. Messages to
+the controller have at most {longest} bytes and a field `task`, the index of the task in its step. "Guard" says that the
+guard of the worker sends or obeys a message itself, whatever the worker is doing.
+
+A message with a field that is missing or has another value than the table says is logged and ignored. A field marked
+"lenient" never spoils its message: another value counts as not known.
+
+This page is made by `docs/channel.py` from `ftslurm/protocol/messages.py`.
+"""
+TO_LIGHTHOUSE = {messages.Member, messages.Evict, messages.NewHistory}
+
+
+def page() -> str:
+    """The text of docs/channel.md."""
+    shared = set(get_args(messages.FromWorker))
+    own = [kind for kind in get_args(messages.FromLighthouse) if kind not in shared]
+    orders = [kind for kind in get_args(messages.ToWorker) if kind not in TO_LIGHTHOUSE]
+    sections = {
+        "From a worker or its guard": get_args(messages.FromWorker),
+        "From the Lighthouse": own,
+        "To a worker or its guard": orders,
+        "To the Lighthouse": [kind for kind in get_args(messages.ToWorker) if kind in TO_LIGHTHOUSE],
+    }
+    text = BEGIN.format(longest=messages.LONGEST)
+    for title, kinds in sections.items():
+        text += f"\n## {title}\n"
+        for kind in kinds:
+            text += f"\n### `{kind.kind}`\n\n{inspect.getdoc(kind)}\n" + "".join(rows(kind))
+    return text
+
+
+def rows(kind: Any) -> Iterator[str]:
+    """The table of a message's fields."""
+    checks, defaults = messages.plan(kind)
+    fields = {name: check for name, check in checks.items() if name != "task"}
+    if fields:
+        yield "\n| field | value |\n|---|---|\n"
+    for name, check in fields.items():
+        lenient = "; lenient" if isinstance(check, Lenient) else "; may be missing" if name in defaults else ""
+        yield f"| `{name}` | {check.meaning}{lenient} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

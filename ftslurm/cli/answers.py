@@ -56,6 +56,20 @@ def is_mine(event: Event) -> bool:
     return event.get("by") in (None, os.getuid())
 
 
+def wait_for_answer(
+    reader: JournalReader, status: RunStatus, is_answer: Callable[[Event], bool]
+) -> tuple[Event | None, RunStatus]:
+    """Wait until the journal has the answer, or the run has ended, or ANSWER_S have passed."""
+    deadline = time.monotonic() + ANSWER_S
+    while status.outcome == "running" and time.monotonic() < deadline:
+        for event in map(readable, reader.iter_new()):
+            status = fold(status, event)
+            if is_answer(event):
+                return event, status
+        time.sleep(POLL_S)
+    return None, status
+
+
 def print_answer(
     run: RunDir, reader: JournalReader, status: RunStatus, is_answer: Callable[[Event], bool], good: str
 ) -> int:
@@ -64,20 +78,16 @@ def print_answer(
     Returns:
         The exit code: 0 if the line is the event `good`, else 1.
     """
-    deadline = time.monotonic() + ANSWER_S
-    while time.monotonic() < deadline:
-        for event in map(readable, reader.iter_new()):
-            status = fold(status, event)
-            if is_answer(event):
-                print(sentences.describe(event, status))
-                return 0 if event["event"] == good else 1
-        if status.outcome != "running":
-            print(f"{run.root.name} {sentences.ended(status.outcome)} before it could do that", file=sys.stderr)
-            return 1
-        time.sleep(POLL_S)
-    print(
-        f"the controller of {run.root.name} has not answered within {ANSWER_S:g} s; what it does is in "
-        f"{run.controller_log}",
-        file=sys.stderr,
-    )
+    event, status = wait_for_answer(reader, status, is_answer)
+    if event is not None:
+        print(sentences.describe(event, status))
+        return 0 if event["event"] == good else 1
+    if status.outcome != "running":
+        print(f"{run.root.name} {sentences.ended(status.outcome)} before it could do that", file=sys.stderr)
+    else:
+        print(
+            f"the controller of {run.root.name} has not answered within {ANSWER_S:g} s; what it does is in "
+            f"{run.controller_log}",
+            file=sys.stderr,
+        )
     return 1

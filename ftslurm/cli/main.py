@@ -10,6 +10,7 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from ftslurm import __version__
 from ftslurm.errors import EnvironmentProblem, FtslurmError
@@ -72,21 +73,5 @@ def _dispatch(words: list[str]) -> int:
 
 def _verb(name: str) -> Callable[[list[str]], int]:
     """Import the module of a verb; returns its main function."""
-    match name:
-        case "run":
-            from ftslurm.cli.run_verb import main
-        case "plan":
-            from ftslurm.cli.plan_verb import main
-        case "status":
-            from ftslurm.cli.status_verb import main
-        case "logs":
-            from ftslurm.cli.logs_verb import main
-        case "stop":
-            from ftslurm.cli.stop_verb import main
-        case "scale":
-            from ftslurm.cli.scale_verb import main
-        case "inject":
-            from ftslurm.cli.inject_verb import main
-        case _:
-            raise AssertionError(name)
-    return main
+    verb: Callable[[list[str]], int] = import_module(f"ftslurm.cli.{name}_verb").main
+    return verb

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-import time
 
 from ftslurm.cli import answers
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config.schema import Config
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
 from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader, last_event
+from ftslurm.run.journal import Event, JournalReader, last_event
 from ftslurm.slurm import client
 from ftslurm.submission import jobs_of_run, requeue
 
@@ -35,8 +33,10 @@ def main(words: list[str]) -> int:
     if status.started is None and job is not None:
         print(_cancel_before_start(run, job))
         return 0
-    if status.started is not None and not _wait_for_stop(reader, status):
-        return _report_silence(config, run)
+    if status.started is not None:
+        answer, status = answers.wait_for_answer(reader, status, _is_stop)
+        if answer is None and status.outcome == "running":
+            return _report_silence(config, run)
     print(f"{run.root.name} is stopping")
     return 0
 
@@ -82,16 +82,8 @@ def _cancel_before_start(run: RunDir, job: str) -> str:
     return f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts"
 
 
-def _wait_for_stop(reader: JournalReader, status: RunStatus) -> bool:
-    """Wait until the journal has the command to stop, or the end of the run; False if neither comes."""
-    deadline = time.monotonic() + answers.ANSWER_S
-    while time.monotonic() < deadline:
-        for event in reader.iter_new():
-            status = fold(status, event)
-            if status.outcome != "running" or (event.get("event") == "command" and event.get("what") == "stop"):
-                return True
-        time.sleep(answers.POLL_S)
-    return False
+def _is_stop(event: Event) -> bool:
+    return event.get("event") == "command" and event.get("what") == "stop"
 
 
 def _report_silence(config: Config, run: RunDir) -> int:

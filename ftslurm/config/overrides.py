@@ -181,61 +181,57 @@ def _present(kind: Any) -> Any:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def check_value(kind: Any, value: Any, key: str = "", text: str | None = None, element: bool = False) -> None:
+def check_value(kind: Any, value: Any, key: str = "", text: str | None = None) -> None:
     """Check that a value has a type of the schema, or can be converted to it.
 
     Args:
         text: how the value was written, for the message.
-        element: the value is one of a list; the key is the list's.
 
     Raises:
-        ConfigError: it has not; or it is a mapping with a key that does not exist.
+        ConfigError: it has another type, or it is a mapping with a key that does not exist.
     """
-    open_end = isinstance(value, str) and ("${" in value or value == MUST_BE_GIVEN)  # OmegaConf resolves it later
-    if kind is Any or open_end or (value is None and _present(kind) is not kind):
+    reference = isinstance(value, str) and ("${" in value or value == MUST_BE_GIVEN)  # OmegaConf resolves it later
+    if kind is Any or reference or (value is None and _present(kind) is not kind):
         return
     kind = _present(kind)
-    written = "null" if value is None else str(value)
-    what = f"{key}: {value!r}" if element else f"{key}={written if text is None else text}:"
+    text = text if text is not None else "null" if value is None else str(value)
     if is_dataclass(kind):
-        _check_section(kind, value, key, what, element)  # type: ignore[arg-type]
+        _check_mapping(kind, value, key, text)  # type: ignore[arg-type]
     elif get_origin(kind) is list:
         if not isinstance(value, list):
-            like = _EXAMPLES.get(key, f"'{key}=[{written if text is None else text}]'")
-            raise ConfigError(f"{what} must be a list, in square brackets: {like}")
-        for inner in value:
-            check_value(get_args(kind)[0], inner, key, element=True)
+            like = _EXAMPLES.get(key, f"'{key}=[{text}]'")
+            raise ConfigError(f"{key}={text}: must be a list, in square brackets: {like}")
+        for number, inner in enumerate(value):
+            check_value(get_args(kind)[0], inner, f"{key}[{number}]")
     elif get_origin(kind) is dict:
         if not isinstance(value, dict):
-            raise ConfigError(f"{what} must be a mapping, as in '{key}={{NAME: VALUE}}' or {key}.NAME=VALUE")
+            raise ConfigError(f"{key}={text}: must be a mapping, as in '{key}={{NAME: VALUE}}' or {key}.NAME=VALUE")
         for name, inner in value.items():
             check_value(get_args(kind)[1], inner, f"{key}.{name}")
     elif isinstance(value, (dict, list)):  # not shown: it may hold a secret
-        inside = "a list of words, and has a list or a mapping in it"
-        raise ConfigError(f"{key}: must be {inside if element else _WANTED[kind] + ', and not a list or a mapping'}")
+        raise ConfigError(f"{key}: must be {_WANTED[kind]}, and not a list or a mapping")
     elif not _converts(kind, value):
-        raise ConfigError(f"{what} must be {_WANTED[kind]}")
+        raise ConfigError(f"{key}={text}: must be {_WANTED[kind]}")
 
 
-def _check_section(section: type, value: Any, key: str, what: str, element: bool) -> None:
-    """Check a mapping against a dataclass: a section of settings, or an element of a list."""
+def _check_mapping(section: type, value: Any, key: str, text: str) -> None:
+    """Check a value against a dataclass: a section of settings, or an element of a list such as faults.plan[0]."""
+    known, (setting, element, _) = _types(section), key.partition("[")
+    example = f", as in {_EXAMPLES[setting]}" if setting in _EXAMPLES else ""
     if not isinstance(value, dict):
-        example = f", as in {_EXAMPLES[key]}" if key in _EXAMPLES else ""
-        if element:
-            raise ConfigError(f"{what} must be a mapping{example}")
-        raise ConfigError(f"{what} that is a section of settings: {_some_keys(key)}, ...")
-    known = _types(section)
+        what = f"must be a mapping{example}" if element else f"that is a section of settings: {_some_keys(key)}, ..."
+        raise ConfigError(f"{key}={text}: {what}")
     for name, inner in value.items():
-        if name not in known and element:
-            raise ConfigError(f"{key}: there is no {name!r} in it; there are {', '.join(known)}")
         dotted = f"{key}.{name}".lstrip(".")
+        if name not in known and element:
+            raise ConfigError(f"there is no setting {dotted}; {setting} may have {', '.join(known)}")
         if name not in known:
             raise _no_setting(dotted)
-        check_value(known[name], inner, key if element else dotted, element=element)
-    for field in fields(section) if element else ():
-        if field.default is MUST_BE_GIVEN and value.get(field.name, MUST_BE_GIVEN) == MUST_BE_GIVEN:
-            example = f", as in {_EXAMPLES[key]}" if key in _EXAMPLES else ""
-            raise ConfigError(f"{key}: `{field.name}` is missing{example}")
+        check_value(known[name], inner, dotted)
+    missing = [field.name for field in fields(section) if field.default is MUST_BE_GIVEN]
+    for name in missing:
+        if value.get(name, MUST_BE_GIVEN) == MUST_BE_GIVEN:
+            raise ConfigError(f"{key}: `{name}` is missing{example}")
 
 
 def _converts(kind: type, value: object) -> bool:

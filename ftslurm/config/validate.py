@@ -109,13 +109,17 @@ def _check_array(config: Config) -> None:
             f"cluster.spare_nodes={cluster.spare_nodes} with cluster.mode=array: a lost node is replaced by another "
             f"job; for a job kept ready ask for standby.count"
         )
+    _check_ranges(config)
+
+
+def _check_ranges(config: Config) -> None:
     seen: dict[int, str] = {}
-    for one in cluster.ranges:
+    for one in config.cluster.ranges:
         try:
             ids = [group for group in members(one.groups) if group < most_groups(config)]
         except ValueError:
             raise ConfigError(
-                f"cluster.ranges: groups={one.groups} is no range; write 2, 2-5 or 2-, of groups below {MOST_GROUPS}"
+                f"cluster.ranges: groups={one.groups} is not a range; write 2, 2-5 or 2-, of groups below {MOST_GROUPS}"
             ) from None
         if not ids:
             raise ConfigError(

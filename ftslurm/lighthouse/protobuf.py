@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory, timestamp_pb2, unknown_fields
 
 from ftslurm.lighthouse.quorum import Member, Quorum
 
@@ -136,6 +136,8 @@ def _member(wire: Any) -> Member:
 
 def _unknown(wire: Any) -> bytes:
     """The fields of a member that are not in its schema, as they were on the wire."""
+    if not len(unknown_fields.UnknownFieldSet(wire)):
+        return b""
     rest = type(wire)()
     rest.CopyFrom(wire)
     for name in _MEMBER_FIELDS:

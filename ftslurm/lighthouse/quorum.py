@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Quorum:
     id: int
     members: tuple[Member, ...]
 
-    @property
+    @cached_property
     def ids(self) -> tuple[str, ...]:
         """The replica ids of its members."""
         return tuple(m.replica_id for m in self.members)
@@ -102,12 +103,8 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     """
     alive = {name for name, beat in view.beats.items() if now - beat < rules.heartbeat_timeout_s} - view.gone
     joined = {name: ask for name, ask in view.asking.items() if name in alive}  # T: healthy_participants
-    members = tuple(joined[name].member for name in sorted(joined))
     count = _how_many(alive, view)
     before = set(view.last.ids) if view.last is not None else set()
-    if view.last is not None and any(m.shrink_only for m in members):
-        members = tuple(m for m in members if m.replica_id in before)  # T: nobody may join, only leave
-
     fast = _fast(view, before, joined, rules)
     if not fast:
         if len(joined) < rules.min_replicas:  # T
@@ -119,6 +116,9 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
         first = min((ask.since for ask in joined.values()), default=now)
         if len(joined) != count and now - first < rules.join_timeout_s:  # T: stragglers
             return NotYet(f"{len(joined)} groups ask, waiting for {count - len(joined)} more that are alive")
+    members = tuple(joined[name].member for name in sorted(joined))
+    if view.last is not None and any(m.shrink_only for m in members):
+        members = tuple(m for m in members if m.replica_id in before)  # T: nobody may join, only leave
     if not members:
         # Ours: T issues an empty quorum here, when somebody new asks with shrink_only, and goes on issuing it.
         return NotYet("nobody who asks may be in it (shrink_only)")

@@ -86,6 +86,12 @@ class Book:
         self.asking: dict[str, Ask] = {}
         self.known: dict[str, str] = {}  # replica id -> store address
         self.holder: dict[str, str] = {}  # store address -> the replica id in `known` that has it
+        self._known_at: dict[str, set[str]] = {}  # store address -> all replica ids in `known` with it
+        self._stores_of: dict[int, set[str]] = {}  # group -> its addresses in memory.stores
+        for store, (group, _) in memory.stores.items():
+            self._stores_of.setdefault(group, set()).add(store)
+        self._last_stores = frozenset(m.store_address for m in memory.last.members) if memory.last else frozenset()
+        self._inherited = frozenset(memory.last.ids) if memory.last else frozenset()  # ids of the predecessor's quorum
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
         self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
         self.heard = now  # when one of them was last heard
@@ -95,11 +101,13 @@ class Book:
         if memory.last is not None:
             for member in memory.last.members:
                 if member.store_address in memory.fenced:
-                    self.gone[member.replica_id] = None
+                    self._bury(member.replica_id)
                     continue
                 self._know(member.replica_id, member.store_address)
                 self.beats[member.replica_id] = now + max(0.0, BACK_WITHIN_S - rules.heartbeat_timeout_s)
                 self.missed[member.replica_id] = member
+            if self.gone:
+                self.missed.clear()
             self.holders.update(dict.fromkeys(memory.last.ids))
 
     # --- managers --------------------------------------------------------------------------------------------------
@@ -108,8 +116,7 @@ class Book:
         """A manager asks for a quorum; it is to wait, unless there is an answer already."""
         name, store = member.replica_id, member.store_address
         if name in self.gone or store in self.memory.fenced:
-            _remember(self.gone, name)
-            self._forget(name)
+            self._bury(name)
             return Refused(OVER)
         if self._given_up(name):
             return Refused(GIVEN_UP, tell=True)
@@ -181,9 +188,7 @@ class Book:
         it in the step's first collective. After the step it would ask with another step or, had that failed, with
         more commit_failures.
         """
-        assert self.memory.last is not None
-        same = (before.step, before.commit_failures) == (now.step, now.commit_failures)
-        return same and not any(name in self.gone for name in self.memory.last.ids)
+        return (before.step, before.commit_failures) == (now.step, now.commit_failures)
 
     def withdraw(self, ask: Ask) -> None:
         """Nobody waits for the answer any more: the manager has hung up or died.
@@ -198,9 +203,7 @@ class Book:
         if name in self.gone or self._given_up(name):
             return
         if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
-            self.prune(now)
-            if len(self.beats) >= MOST_IDS:
-                return
+            return  # until `prune`, which is called every second, has made room
         self._hear(name, now)
 
     def _hear(self, name: str, now: float) -> None:
@@ -220,6 +223,7 @@ class Book:
         if not memory.begun:
             self._begin(quorum)
         memory.last = quorum
+        self._last_stores = frozenset(m.store_address for m in quorum.members)
         memory.next_id = max(memory.next_id, quorum.id + 1)
         memory.highest = max(memory.highest if self.rules.lineage else 0, *(m.step for m in quorum.members))
         for name in quorum.ids:
@@ -260,22 +264,26 @@ class Book:
         self.memory.checked = True
         self.evict(group, attempt - 1)
         self.memory.fenced.pop(store, None)  # an old attempt's port, used again
+        if (owner := self.memory.stores.get(store)) is not None:
+            self._stores_of[owner[0]].discard(store)
         self.memory.stores[store] = (group, attempt)
+        self._stores_of.setdefault(group, set()).add(store)
 
     def evict(self, group: int, attempt: int, store: str | None = None) -> None:
         """This attempt and all earlier ones of the group are over: forgotten at once, and never let in again."""
         memory = self.memory
         memory.over[group] = max(attempt, memory.over.get(group, -1))
-        dead = {s for s, (g, a) in memory.stores.items() if g == group and a <= attempt}
+        own = self._stores_of.get(group, set())
+        dead = {address for address in own if memory.stores[address][1] <= attempt}
+        own -= dead
         owner = memory.stores.get(store) if store is not None else None
         if store is not None and (owner is None or store in dead):  # else the port is another attempt's by now
             dead.add(store)
         for address in dead:
             memory.stores.pop(address, None)
             _remember(memory.fenced, address)
-        for name in [name for name, address in self.known.items() if address in dead]:
-            _remember(self.gone, name)
-            self._forget(name)
+            for name in list(self._known_at.get(address, ())):
+                self._bury(name)
 
     def broken(self) -> int | None:
         """The id of the quorum issued last, if one of its members is gone by the controller's word.
@@ -283,7 +291,7 @@ class Book:
         No other member can go on with it, and it is never issued again.
         """
         last = self.memory.last
-        gone = last is not None and any(m.store_address in self.memory.fenced for m in last.members)
+        gone = not self.memory.fenced.keys().isdisjoint(self._last_stores)
         return last.id if last is not None and gone else None
 
     def new_history(self, step: int) -> None:
@@ -328,15 +336,33 @@ class Book:
         return name in self.memory.former and self.memory.begun
 
     def _know(self, name: str, store: str) -> None:
+        if (before := self.known.get(name)) is not None and before != store:
+            self._drop_store(name, before)
         self.known[name] = store
         self.holder[store] = name
+        self._known_at.setdefault(store, set()).add(name)
+
+    def _drop_store(self, name: str, store: str) -> None:
+        if self.holder.get(store) == name:
+            del self.holder[store]
+        names = self._known_at[store]
+        names.discard(name)
+        if not names:
+            del self._known_at[store]
+
+    def _bury(self, name: str) -> None:
+        """The attempt of this manager is over. A quorum with it is over, too: nobody is given that a second time."""
+        _remember(self.gone, name)
+        self._forget(name)
+        if name in self._inherited:
+            self.missed.clear()
 
     def _forget(self, name: str) -> None:
         self.beats.pop(name, None)
         self.asking.pop(name, None)
         store = self.known.pop(name, None)
-        if store is not None and self.holder.get(store) == name:
-            del self.holder[store]
+        if store is not None:
+            self._drop_store(name, store)
 
 
 def _remember(names: dict[str, None], name: str) -> None:

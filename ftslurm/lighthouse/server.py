@@ -34,6 +34,7 @@ UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the 
 WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
 REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
 SAVE_EVERY_S = 10.0  # the highest step is saved so often
+PAUSE, SHORT_S = 4, 0.001  # see look_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
 OPTIONS = (
@@ -61,11 +62,13 @@ class Server:
         self.keep = keep
         self.tick_s = tick_s
         self.report = report
-        self.waiting: dict[Ask, asyncio.Future[bytes]] = {}
+        self.waiting: dict[asyncio.Future[bytes], Ask] = {}
         self.strangers = 0  # requests in the waiting room
         self.refusals = Refusals(book, report)
-        self.news = asyncio.Event()  # set, and replaced, when the controller has told of an attempt
+        self.announced: dict[str, asyncio.Event] = {}  # by store: set when the controller has announced it
         self.look_due = False
+        self.next_look = 0.0  # no decision for the sake of a request before this time
+        self.evicted = False  # an attempt has been evicted since the last decision
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
         self.complained = ""
         self.saving: asyncio.Future[None] | None = None
@@ -109,17 +112,16 @@ class Server:
 
     async def _answer(self, ask: Ask, context: Any) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self.waiting[ask] = future
+        self.waiting[future] = ask
         self.look_soon()
         try:
             return await future
         except RefusedError as error:
             await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         finally:
-            if not future.done() or future.cancelled():  # the manager has hung up, or its deadline has passed
-                for held in [held for held, waiter in self.waiting.items() if waiter is future]:
-                    del self.waiting[held]
-                    self.book.withdraw(held)
+            held = self.waiting.pop(future, None)
+            if held is not None:  # the manager has hung up, or its deadline has passed
+                self.book.withdraw(held)
 
     async def _in_the_waiting_room(self, member: Member, answer: Waits) -> Ask | Quorum | Refused | Waits:
         """Hold a request that may be let in soon.
@@ -136,15 +138,22 @@ class Server:
         try:
             while now() < until:
                 wake = until if isinstance(answer, Unknown) else max(answer.free_at, now() + 0.05)
+                announced = self.announced.setdefault(member.store_address, asyncio.Event())
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.news.wait(), min(wake, until) - now())
+                    await asyncio.wait_for(announced.wait(), min(wake, until) - now())
                 result = self.book.ask(member, now())
                 if not isinstance(result, Waits):
                     return result
                 answer = result
         finally:
             self.strangers -= 1
+            self._wake(member.store_address)  # another request with this store makes a new entry
         return answer
+
+    def _wake(self, store: str) -> None:
+        """Let the requests that wait for the announcement of a store ask again."""
+        if (event := self.announced.pop(store, None)) is not None:
+            event.set()
 
     async def heartbeat(self, request: bytes, context: Any) -> bytes:
         """A manager is alive. The answer is an empty message."""
@@ -158,27 +167,37 @@ class Server:
     # --- quorums ---------------------------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """Look once all requests have been read that are there already."""
+        """Decide once all requests that have arrived already are read.
+
+        A decision costs time in the number of groups. After one that gave no quorum the next is put off for four times
+        as long as it took, so that N requests one after the other do not cost N decisions of N groups.
+        """
         if not self.look_due:
             self.look_due = True
-            asyncio.get_running_loop().call_soon(self.look)
+            asyncio.get_running_loop().call_at(self.next_look, self.look)
 
     def look(self) -> None:
         """Is there a quorum now? Then answer its members; the others ask again, as with torchft's own."""
         self.look_due = False
         moment = now()
+        if self.evicted:
+            self.evicted = False
+            self._turn_away()
         if self.book.asking and self.book.memory.next_id >= self.keep.reserved and not self.save_error:
             self.save()  # the thread is too slow; when it has reserved more ids we look again
             return
         quorum = self.book.form(moment)
         if quorum is None:
+            took_s = now() - moment
+            self.next_look = now() + PAUSE * took_s if PAUSE * took_s > SHORT_S else 0.0
             self._complain()
             return
+        self.next_look = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
         self.keep.write_quorum(answer)
         waiting, self.waiting = self.waiting, {}
         ids = set(quorum.ids)
-        for ask, future in waiting.items():
+        for future, ask in waiting.items():
             if future.done():
                 continue
             if ask.member.replica_id in ids:
@@ -192,7 +211,7 @@ class Server:
         if isinstance(again, Refused):
             future.set_exception(RefusedError(again.reason))
         else:
-            self.waiting[again] = future
+            self.waiting[future] = again
 
     def _complain(self) -> None:
         """Say it once when a quorum is refused for the sake of the run's history."""
@@ -237,11 +256,10 @@ class Server:
         match message:
             case messages.Member(group, attempt, store):
                 self.book.announce(group, attempt, store)
-                self.news.set()
-                self.news = asyncio.Event()
+                self._wake(store)
             case messages.Evict(group, attempt, evicted):
                 self.book.evict(group, attempt, evicted)
-                self._turn_away()
+                self.evicted = True
                 if (broken := self.book.broken()) is not None:
                     self.report(messages.QuorumBroken(broken))
             case messages.NewHistory(step):
@@ -250,14 +268,14 @@ class Server:
             case _:
                 return
         log(f"order: {message}")
-        self.look()
+        self.look_soon()
         self.save()
 
     def _turn_away(self) -> None:
         """The requests of the evicted are answered: their managers need not wait for the deadline."""
-        for ask, future in list(self.waiting.items()):
+        for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in self.book.gone and not future.done():
-                del self.waiting[ask]
+                del self.waiting[future]
                 future.set_exception(RefusedError("this attempt is over: the controller has seen it fail"))
 
     def save(self) -> None:

@@ -1,0 +1,99 @@
+"""The cost of the Lighthouse does not grow with the square of the number of groups."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ftslurm.lighthouse import protobuf
+from ftslurm.lighthouse.persistence import Keep
+from ftslurm.lighthouse.quorum import Member, Quorum, Rules
+from ftslurm.lighthouse.registry import OVER, Book, Memory, Refused
+from ftslurm.lighthouse.server import PAUSE, Server
+
+RULES = Rules(min_replicas=1, join_timeout_s=3600.0, heartbeat_timeout_s=3600.0)
+
+
+def member(number: int, step: int = 0) -> Member:
+    return Member(f"group_{number}:uuid", store_address=f"host:{number}", step=step)
+
+
+def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp_path: Path) -> None:
+    """Each decision is made to take 2 ms, as with thousands of groups; 200 requests arrive one after the other."""
+    cost_s, count = 0.002, 200
+    decisions: list[float] = []
+
+    class SlowBook(Book):
+        def form(self, now: float) -> Quorum | None:
+            decisions.append(now)
+            time.sleep(cost_s)
+            return super().form(now)
+
+    async def join() -> list[bytes]:
+        book = SlowBook(RULES, Memory(), time.monotonic())
+        server = Server(book, Keep(str(tmp_path)), 0.1, lambda _: None)
+        server.keep.reserved = 1000
+        for number in range(count):
+            book.beat(member(number).replica_id, time.monotonic())
+        tasks = []
+        for number in range(count):
+            request = protobuf.write_request(member(number))
+            tasks.append(asyncio.create_task(server.quorum(request, None)))
+            await asyncio.sleep(0.0005)
+        return await asyncio.wait_for(asyncio.gather(*tasks), 30)
+
+    answers = asyncio.run(join())
+    assert len(set(answers)) == 1
+    assert len(protobuf.read_quorum(answers[0]).members) == count
+    pauses = [after - before for before, after in itertools.pairwise(decisions)]
+    assert min(pauses) >= (1 + PAUSE) * cost_s
+
+
+@pytest.mark.parametrize("last", ["known", "forgotten"])
+def test_an_eviction_ends_all_ids_with_the_store_and_the_inherited_quorum(last: str) -> None:
+    """Nobody gets a predecessor's quorum again once one of its members is gone, however that becomes known."""
+    quorum = Quorum(7, tuple(member(number, 3) for number in range(3)))
+    memory = Memory(8, 3, True, {f"host:{number}": (number, 0) for number in range(3)}, last=quorum)
+    book = Book(RULES, memory, 0.0)
+    assert book.ask(member(0, 3), 0.0) == quorum
+    if last == "forgotten":
+        book._forget(member(2).replica_id)
+    book.evict(2, 0)
+    assert book.broken() == 7
+    assert book.ask(member(2, 3), 0.0) == Refused(OVER)
+    assert not isinstance(book.ask(member(1, 3), 0.0), Quorum)
+
+
+def test_an_eviction_spares_an_address_that_another_group_has_taken_over() -> None:
+    book = Book(RULES, Memory(), 0.0)
+    book.announce(0, 0, "host:1")
+    book.announce(1, 0, "host:1")
+    book.evict(0, 0)
+    assert book.memory.stores == {"host:1": (1, 0)}
+    book.evict(1, 0)
+    assert book.memory.stores == {}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def test_ten_thousand_announcements_and_evictions_take_a_second() -> None:
+    book = Book(RULES, Memory(), 0.0)
+
+    def all_come_and_go() -> None:
+        for number in range(9000):
+            book.announce(number, 0, f"host:{number}")
+            book.ask(member(number), 0.0)
+        for number in range(9000):
+            book.evict(number, 0)
+
+    assert seconds(all_come_and_go) < 2
+    assert len(book.gone) == 9000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import inf
 
@@ -49,19 +49,36 @@ def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Out
         case JobLeaving(name, cause, why):
             return _leaving(state, name, cause, why, now, config)
         case RequeueRefused(name, error):
-            why = f"it cannot be requeued ({error})"
-            return update(state, name, dismissed=why, asked=None), [lost(state, name, why), CancelJobs((name,))]
+            why, known = f"it cannot be requeued ({error})", job(state, name)
+            records: list[Action] = [] if known is None else [lost(known, why)]
+            return update(state, name, dismissed=why, asked=None), [*records, CancelJobs((name,))]
 
 
 def job(state: RunState, name: str | None) -> Job | None:
     """The job of this name."""
-    return next((one for one in state.job_pool.jobs if one.name == name), None)
+    return None if name is None else state.job_pool.by_name.get(name)
+
+
+def put(state: RunState, jobs: Iterable[Job]) -> RunState:
+    """Return the state with these jobs, new ones or changed ones. Copies all jobs: call it once for many."""
+    changed = {job.name: job for job in jobs}
+    return put_all(state, {**state.job_pool.by_name, **changed}) if changed else state
+
+
+def put_all(state: RunState, jobs: Mapping[str, Job]) -> RunState:
+    """Return the state with these jobs and no others."""
+    return replace(state, job_pool=replace(state.job_pool, by_name=jobs))
 
 
 def update(state: RunState, name: str, **changes: object) -> RunState:
-    """The state with a job changed."""
-    jobs = tuple(replace(one, **changes) if one.name == name else one for one in state.job_pool.jobs)  # type: ignore[arg-type]
-    return replace(state, job_pool=replace(state.job_pool, jobs=jobs))
+    """Return the state with one job changed."""
+    known = job(state, name)
+    return state if known is None else put(state, [replace(known, **changes)])  # type: ignore[arg-type]
+
+
+def poll_by(state: RunState, time: float) -> RunState:
+    """Ask Slurm about the jobs at this time at the latest."""
+    return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, time)))
 
 
 def living(state: RunState, name: str) -> Iterator[Unit]:
@@ -80,14 +97,15 @@ def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) 
 def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
     """Start another pilot in jobs whose own is gone although they run: it holds the job, and may lead the run."""
     actions: list[Action] = []
+    started: list[Job] = []
     for one in state.job_pool.jobs if state.ending is None else ():
         missing = one.unheld is not None and now >= one.unheld + MISSING_S
         if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
             why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
             record = Record("pilot_restarted", {"allocation": one.name, "node": one.nodes[0], "reason": why})
             actions += [record, StartPilot(one.name, one.id or one.name, one.nodes[0])]
-            state = update(state, one.name, piloted=now)
-    return state, actions
+            started.append(replace(one, piloted=now))
+    return put(state, started), actions
 
 
 def pilot_deadlines(state: RunState) -> Iterator[float]:
@@ -97,11 +115,16 @@ def pilot_deadlines(state: RunState) -> Iterator[float]:
             yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
 
 
-def lost(state: RunState, name: str, reason: str, now_is: str | None = None) -> Record:
-    """The journal line of a job that gives no nodes any more. `now_is`: Slurm's word for it; None: we dismiss it."""
-    known = job(state, name)
-    nodes = list(known.nodes) if known is not None else []
-    return Record("allocation_lost", {"allocation": name, "nodes": nodes, "reason": reason, "state": now_is})
+def lost(job: Job, reason: str, state: str | None = None) -> Record:
+    """Return the journal line of a job that gives no nodes any more.
+
+    Args:
+        job: as it was before.
+        reason: why.
+        state: the job's state now, in Slurm's words; None: the controller cancels it.
+    """
+    fields: dict[str, object] = {"allocation": job.name, "nodes": list(job.nodes), "reason": reason, "state": state}
+    return Record("allocation_lost", fields)
 
 
 def leaves(one: Job, cause: Cause, why: str) -> Record:
@@ -114,8 +137,7 @@ def doubt(state: RunState, name: str | None, now: float) -> RunState:
     known = job(state, name)
     if known is None or known.state != "RUNNING":
         return state
-    state = update(state, known.name, doubted=now)
-    return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, now)))
+    return poll_by(update(state, known.name, doubted=now), now)
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
@@ -165,17 +187,9 @@ def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
         return replace(state, job_pool=replace(state.job_pool, asking=(*rest, refused))), [
             record
         ] if event.error != old.error else []
-    known = {one.name for one in state.job_pool.jobs}
-    new = tuple(Job(name, event.pool, born=now, since=now) for name in event.names if name not in known)
-    return replace(
-        state,
-        job_pool=replace(
-            state.job_pool,
-            asking=rest,
-            jobs=(*state.job_pool.jobs, *new),
-            next_poll=min(state.job_pool.next_poll, now + BUSY_S),
-        ),
-    ), []
+    known = state.job_pool.by_name
+    state = put(state, [Job(name, event.pool, born=now, since=now) for name in event.names if name not in known])
+    return poll_by(replace(state, job_pool=replace(state.job_pool, asking=rest)), now + BUSY_S), []
 
 
 def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, config: Config) -> Outcome:
@@ -187,40 +201,36 @@ def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, con
         cause = Cause.PREEMPTED
     if cause is Cause.TIME_LIMIT and known.ends is not None:
         return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
-    state = update(state, name, leaving=cause)
-    return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, now + BUSY_S))), [
-        leaves(known, cause, why)
-    ]
+    return poll_by(update(state, name, leaving=cause), now + BUSY_S), [leaves(known, cause, why)]
 
 
 def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     shown = {one.name: one for one in event.jobs}
-    known = {one.name for one in state.job_pool.jobs}
-    strangers = tuple(
-        Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(state, new))
-        for name, new in shown.items()
-        if name not in known
-    )
-    state = replace(state, job_pool=replace(state.job_pool, jobs=(*state.job_pool.jobs, *strangers)))
-    for old in state.job_pool.jobs:
-        new = shown.get(old.name)
-        if new is None and event.whole and old.born < event.asked and old.state != "GONE":
-            new = replace(old, state="GONE", nodes=(), reason="")
-        if new is not None:
-            state, more = _changed(state, old, new, now)
-            actions += more
+    jobs = dict(state.job_pool.by_name)
+    for name, new in shown.items():
+        if name not in jobs:
+            jobs[name] = Job(name, new.pool, "", born=now, since=now, leaving=_was_leaving(state, new))
+    for old in list(jobs.values()):
+        seen = shown.get(old.name)
+        if seen is None and event.whole and old.born < event.asked and old.state != "GONE":
+            seen = replace(old, state="GONE", nodes=(), reason="")
+        if seen is None:
+            continue
+        jobs[old.name], records = _changed(old, seen, now)
+        actions += records
+        if _has_lost_its_nodes(old, seen):
+            state = _bring_down(state, old, seen, now)
     if not event.whole:
-        return state, actions
-    jobs = tuple(one for one in state.job_pool.jobs if one.alive or one.state != "GONE")
-    looks = tuple(replace(look, slurm=True) for look in state.nodes.looks)  # slurmctld was there (health.py)
-    state = replace(
-        state, job_pool=replace(state.job_pool, polled=True, jobs=jobs), nodes=replace(state.nodes, looks=looks)
-    )
-    wait = max(config.cluster.poll_s, SLOW * event.took_s)
-    if any(unsettled(one, now) for one in jobs):
-        wait = max(BUSY_S, SLOW * event.took_s)
-    return replace(state, job_pool=replace(state.job_pool, next_poll=now + min(wait, RARE_S))), actions
+        return put_all(state, jobs), actions
+    jobs = {name: one for name, one in jobs.items() if one.alive or one.state != "GONE"}
+    busy = any(unsettled(one, now) for one in jobs.values())
+    wait = max(BUSY_S if busy else config.cluster.poll_s, SLOW * event.took_s)
+    pool = replace(state.job_pool, polled=True, by_name=jobs, next_poll=now + min(wait, RARE_S))
+    if state.nodes.looks:  # slurmctld has answered since the probes were sent (silence.py)
+        looks = tuple(replace(look, slurm=True) for look in state.nodes.looks)
+        state = replace(state, nodes=replace(state.nodes, looks=looks))
+    return replace(state, job_pool=pool), actions
 
 
 def _was_leaving(state: RunState, new: Job) -> Cause | None:
@@ -237,68 +247,92 @@ def unsettled(one: Job, now: float) -> bool:
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
 
-def _changed(state: RunState, old: Job, new: Job, now: float) -> Outcome:
-    """One job, and what that means for what runs in it."""
-    actions: list[Action] = []
-    fields: dict[str, object]
-    had = bool(old.nodes)  # until it is journaled that they are gone
-    ran, runs = old.state == "RUNNING" and had, new.state == "RUNNING" and bool(new.nodes)
-    again = old.began is not None and new.began is not None and new.began > old.began + 5.0  # requeued, and back
-    same = had and old.nodes == new.nodes and not again
-    now_is = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends)
-    now_is = replace(now_is, doubted=None)
+def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
+    """A job as Slurm shows it now, and the journal lines of what has changed.
+
+    Args:
+        old: the job as it was known.
+        new: the job as squeue shows it.
+        now: the time.
+    """
+    if _unchanged(old, new):
+        return old, []
+    records: list[Action] = []
+    runs = new.state == "RUNNING" and bool(new.nodes)
+    job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
-        now_is = replace(now_is, since=now, tried=-inf)
-    if runs and not same:
-        now_is = replace(now_is, nodes=new.nodes, began=new.began or now, ends=new.ends)
-        now_is = replace(now_is, leaving=None if old.state else old.leaving, left=None, asked=None)
-        now_is = replace(now_is, unheld=None, piloted=-inf, preempted=False)
-        fields = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool, "ends": new.ends}
-        if old.dismissed is None:
-            actions.append(Record("allocation_granted", fields))
-        if now_is.leaving is not None:
-            actions.append(leaves(old, now_is.leaving, "as the controller before knew"))
-    elif runs and now_is.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
-        actions.append(Record("allocation_ends", {"allocation": old.name, "ends": now_is.ends}))
-    now_is = replace(now_is, preempted=now_is.preempted or (runs and new.preempted))
-    if runs and now_is.leaving is None and new.preempted:
-        now_is = replace(now_is, leaving=Cause.PREEMPTED)
-        actions.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
-    if ran and new.state in BETWEEN:
-        now_is = replace(now_is, doubted=now)
-    elif had and not runs and new.state not in BETWEEN:
+        job = replace(job, since=now, tried=-inf)
+    if runs and not _is_same_run(old, new):
+        job, granted = _granted(job, old, new, now)
+        records += granted
+    elif runs and job.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
+        records.append(Record("allocation_ends", {"allocation": old.name, "ends": job.ends}))
+    job = replace(job, preempted=job.preempted or (runs and new.preempted))
+    if runs and job.leaving is None and new.preempted:
+        job = replace(job, leaving=Cause.PREEMPTED)
+        records.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
+    if old.state == "RUNNING" and old.nodes and new.state in BETWEEN:
+        job = replace(job, doubted=now)
+    elif _has_lost_its_nodes(old, new):
+        job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
-            actions.append(lost(state, old.name, how, new.state))
-        cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or ENDS.get(new.state)
-        cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
-        now_is = replace(now_is, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
-        for unit in living(state, old.name):
-            state = swap(state, _brought_down(unit, old, cause, _how(new), now))
+            records.append(lost(old, how, new.state))
     if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
         waits: dict[str, object] = {"allocation": new.name, "reason": new.reason, "pool": old.pool}
-        actions.append(Record("allocation_pending", waits))
-    return replace(
-        state,
-        job_pool=replace(
-            state.job_pool, jobs=tuple(now_is if one.name == old.name else one for one in state.job_pool.jobs)
-        ),
-    ), actions
+        records.append(Record("allocation_pending", waits))
+    return job, records
+
+
+def _unchanged(old: Job, new: Job) -> bool:
+    """Whether squeue shows a job as it is known: most jobs, most of the time."""
+    same = (old.state, old.nodes, old.reason) == (new.state, new.nodes, new.reason) and new.id in ("", old.id)
+    return (
+        same and new.ends in (None, old.ends) and old.doubted is None and not new.preempted and _is_same_run(old, new)
+    )
+
+
+def _is_same_run(old: Job, new: Job) -> bool:
+    """Whether a job has the nodes it had, and was not requeued and started again in between."""
+    again = old.began is not None and new.began is not None and new.began > old.began + 5.0
+    return old.nodes == new.nodes and not again
+
+
+def _has_lost_its_nodes(old: Job, new: Job) -> bool:
+    """Whether a job had nodes and gives none any more."""
+    return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and new.state not in BETWEEN
+
+
+def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
+    """A job that has got its nodes, for the first time or again."""
+    job = replace(job, nodes=new.nodes, began=new.began or now, ends=new.ends, unheld=None, piloted=-inf)
+    job = replace(job, leaving=None if old.state else old.leaving, left=None, asked=None, preempted=False)
+    records: list[Action] = []
+    if old.dismissed is None:
+        fields: dict[str, object] = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool}
+        records.append(Record("allocation_granted", fields | {"ends": new.ends}))
+    if job.leaving is not None:
+        records.append(leaves(old, job.leaving, "as the controller before knew"))
+    return job, records
+
+
+def _bring_down(state: RunState, old: Job, new: Job, now: float) -> RunState:
+    """Bring down what runs in a job that has ended. Its srun may hang, and is not waited for."""
+    cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or ENDS.get(new.state)
+    cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
+    node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
+    for unit in living(state, old.name):
+        doubtful = unit.current.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
+        sign = Evidence(None, node, error=f"job {old.name}: {_how(new)}", cause=cause, stuck=True, doubtful=doubtful)
+        if unit.phase is Phase.STOPPING:
+            seen = replace(unit.current, evidence=(*unit.current.evidence, sign))
+            state = swap(state, replace(unit, due=min(unit.due, now), current=seen))
+        else:
+            state = swap(state, stop(unit, cause, now, now, sign))
+    return state
 
 
 def _how(new: Job) -> str:
     if new.state == "PENDING":
         return "Slurm has requeued it"
     return "Slurm knows it no more" if new.state == "GONE" else f"Slurm job {new.state}"
-
-
-def _brought_down(unit: Unit, old: Job, cause: Cause, how: str, now: float) -> Unit:
-    """What ran in a job that has ended: its srun may hang, and is not waited for."""
-    node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None
-    doubtful = unit.current.adoption is not None and cause in (Cause.PREEMPTED, Cause.UNKNOWN)
-    sign = Evidence(None, node, error=f"job {old.name}: {how}", cause=cause, stuck=True, doubtful=doubtful)
-    if unit.phase is Phase.STOPPING:
-        return replace(
-            unit, due=min(unit.due, now), current=replace(unit.current, evidence=(*unit.current.evidence, sign))
-        )
-    return stop(unit, cause, now, now, sign)

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
-from ftslurm.core.jobs.queue import Outcome, living, update
+from ftslurm.core.jobs.queue import Outcome, living
 from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, Record, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
 from ftslurm.core.state.model import Asking, Cause, Job, Phase, RunState, Unit
@@ -48,14 +48,9 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
         return False
     pool = pool_of(unit.group, config)
     if config.cluster.pilots is not None:  # none is ever asked for: only one that has no group yet will do
-        there = [
-            one for one in state.job_pool.jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S
-        ]
-        return (
-            not state.job_pool.polled
-            or not state.job_pool.jobs
-            or any(not any(living(state, one.name)) for one in there)
-        )
+        jobs = state.job_pool.jobs
+        there = (one for one in jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S)
+        return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in there)
     if any(one.alive and one.pool == pool for one in state.job_pool.jobs):
         return True
     refused = next((one.refusals for one in state.job_pool.asking if one.pool == pool), 0)
@@ -158,7 +153,12 @@ def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
 
 def recover(state: RunState, now: float, config: Config) -> Outcome:
     """Use a node again that Slurm had taken out of the controller's job and has given to another one of this run."""
-    back = [(node, one.name) for one in state.job_pool.jobs if one.usable for node in one.nodes if node in _gone(state)]
+    gone = _gone(state) if state.nodes.avoid else frozenset()
+    if not gone:
+        return state, []
+    back = [(node, one.name) for one in state.job_pool.jobs if one.usable for node in one.nodes if node in gone]
+    if not back:
+        return state, []
     words = "Slurm has given it to the run again, in job"
     records: list[Action] = [Record("node_restored", {"node": node, "reason": f"{words} {job}"}) for node, job in back]
     return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {node for node, _ in back})), records
@@ -185,21 +185,26 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
 
 def settle(state: RunState, now: float, config: Config) -> Outcome:
     """Note which jobs their group has left, and try those again about which Slurm does not answer."""
+    changed: dict[str, Job] = {}
     for one in state.job_pool.jobs:
-        if one.doubted is not None and now >= one.doubted + queue.DOUBT_S:
-            state = update(state, one.name, doubted=None)
-        busy = any(living(state, one.name))
-        if one.leaving is not None and one.left is None and not busy:
-            state = update(state, one.name, left=now)
-    return state, []
+        job = one
+        if job.doubted is not None and now >= job.doubted + queue.DOUBT_S:
+            job = replace(job, doubted=None)
+        if job.leaving is not None and job.left is None and not any(living(state, job.name)):
+            job = replace(job, left=now)
+        if job is not one:
+            changed[job.name] = job
+    return queue.put(state, changed.values()), []
 
 
 def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
+    """Ask for the jobs a pool lacks, and cancel those it does not need or that are no good any more."""
     actions: list[Action] = []
     mine = [one for one in state.job_pool.jobs if one.pool == pool]
     have = [one for one in mine if lasts(one, state, now, config)]
+    needed = wanted(state, pool, now, config)
     asking = next((one for one in state.job_pool.asking if one.pool == pool), Asking(pool, 0))
-    missing = wanted(state, pool, now, config) - len(have) - asking.count
+    missing = needed - len(have) - asking.count
     if missing > 0 and now >= asking.again and (may_ask(config) or (not mine and _asks_first(config))):
         bad = _bad(state)
         rest = tuple(one for one in state.job_pool.asking if one.pool != pool)
@@ -207,19 +212,23 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
         state = replace(state, job_pool=replace(state.job_pool, asking=(*rest, asking)))
         fields: dict[str, object] = {"pool": pool, "count": missing, "exclude": list(bad)}
         actions += [Record("allocation_requested", fields), RequestJobs(pool, missing, bad)]
-    spare = len(have) - wanted(state, pool, now, config) if asking.count == 0 else 0
-    idle = [one for one in have if not any(_needs(state, one, pool, config))]
-    pending = [one for one in reversed(idle) if one.state != "RUNNING"]
-    over = [*pending, *(one for one in reversed(idle) if one.state == "RUNNING")][: max(0, spare)]
-    out: dict[str, str] = {one.name: "it is not needed any more" for one in over}
+    out: dict[str, str] = {}
+    spare = len(have) - needed if asking.count == 0 else 0
+    if spare > 0:
+        homes = _homes(state, pool, config)
+        idle = [one for one in reversed(have) if one.name not in homes and not any(living(state, one.name))]
+        idle.sort(key=lambda one: one.state == "RUNNING")  # stable: those that wait in the queue go first
+        out = {one.name: "it is not needed any more" for one in idle[:spare]}
+    lasting = {one.name for one in have}
     for one in mine:
-        if one.alive and one not in have and one.state == "RUNNING" and not any(living(state, one.name)):
+        ends = one.alive and one.name not in lasting and one.state == "RUNNING"
+        if ends and not any(living(state, one.name)):
             gone = sorted(state.nodes.avoid.intersection(one.nodes))
             if gone and may_ask(config):
                 out[one.name] = f"{', '.join(gone)} is lost or bad"
             elif one.leaving is not None and not _requeues(one, config):
                 out[one.name] = f"its group has left it ({one.leaving.value})"
-            elif not gone and len(have) >= wanted(state, pool, now, config):
+            elif not gone and len(have) >= needed:
                 out[one.name] = "its time limit is near, and its successor is there"
     state, more = _dismiss(state, out)
     return state, actions + more
@@ -230,42 +239,37 @@ def _asks_first(config: Config) -> bool:
     return array(config) and config.cluster.pilots is None
 
 
-def _needs(state: RunState, one: Job, pool: int, config: Config) -> Iterator[Unit]:
-    """Who runs in a job, or was running there and will be launched there again."""
-    yield from living(state, one.name)
-    for unit in state.groups:
-        there = unit.place is not None and unit.place.allocation == one.name
-        if there and unit.phase is Phase.PENDING and not unit.retired and pool_of(unit.group, config) == pool:
-            yield unit
+def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
+    """The jobs in which a group of this pool ran that is to be launched again: it goes back there."""
+    waiting = (u for u in state.groups if u.phase is Phase.PENDING and u.place is not None and not u.retired)
+    return {u.place.allocation for u in waiting if u.place is not None and pool_of(u.group, config) == pool}
 
 
 def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
     if not out:
         return state, []
-    actions: list[Action] = []
-    for name, why in out.items():
-        actions.append(queue.lost(state, name, why))
-        state = update(state, name, dismissed=why)
-    return state, [*actions, CancelJobs(tuple(out))]
+    known = state.job_pool.by_name
+    records = [queue.lost(known[name], why) for name, why in out.items()]
+    state = queue.put(state, [replace(known[name], dismissed=why) for name, why in out.items()])
+    return state, [*records, CancelJobs(tuple(out))]
 
 
 def _requeue(state: RunState, now: float, config: Config) -> Outcome:
     """Make a pilot that its group had to leave come back, and cut the wait of those that Slurm has requeued."""
     actions: list[Action] = []
+    tried: list[Job] = []
     for one in state.job_pool.jobs:
         due = now >= one.tried + AGAIN_S
         if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, config):
             if now >= one.left + LEAVES_S and due:
                 fields: dict[str, object] = {"allocation": one.name, "reason": one.leaving and one.leaving.value}
                 actions += [Record("allocation_requeued", fields), RequeueJob(one.name)]
-                state = update(state, one.name, asked="requeue", tried=now)
-                state = replace(
-                    state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, now + queue.BUSY_S))
-                )
+                tried.append(replace(one, asked="requeue", tried=now))
+                state = queue.poll_by(state, now + queue.BUSY_S)
         elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime") and due and now >= one.since + SETTLED_S:
             actions.append(StartNow(one.name))
-            state = update(state, one.name, asked="start", tried=now)
-    return state, actions
+            tried.append(replace(one, asked="start", tried=now))
+    return queue.put(state, tried), actions
 
 
 def over(state: RunState) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from ftslurm.core.state.model import (
     Cause,
     Evidence,
     Exit,
+    Job,
     Marks,
     Phase,
     Pulse,
@@ -193,7 +194,7 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
                     unit, current=replace(unit.current, adoption=None, evidence=(*unit.current.evidence, sign))
                 )
                 state, more = ended(over, swap(state, unit), unit, now, config)
-            gone = [] if moved else [queue.lost(state, str(place.allocation), words, now_is or "GONE")]
+            gone = [] if moved else [queue.lost(job or Job(str(place.allocation)), words, now_is or "GONE")]
             actions += [*more, *gone]
     return state, actions
 

@@ -7,7 +7,7 @@ a *task* is one process of a step. Times are seconds of one clock that never goe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
@@ -456,12 +456,17 @@ class Lineage:
 class JobPool:
     """The Slurm jobs that give groups their nodes, beside the controller's own."""
 
-    jobs: tuple[Job, ...] = ()  # those that were asked for, oldest first
+    by_name: Mapping[str, Job] = field(default_factory=dict)  # those that were asked for, oldest first; never changed
     leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
     asking: tuple[Asking, ...] = ()
     had: int = 0  # nodes of the controller's own allocation when it was granted
     polled: bool = False  # Slurm has told which jobs the run has
     next_poll: float = 0.0
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs that were asked for, oldest first."""
+        return tuple(self.by_name.values())
 
 
 @dataclass(frozen=True)

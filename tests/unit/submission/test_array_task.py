@@ -97,7 +97,7 @@ def training(config: Config) -> RunState:
         jobs.append(Job(task, state="RUNNING", id=str(unit.group), nodes=(node,), began=0.0, ends=ENDS))
         place = Place((node,), allocation=task)
         groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, current=replace(unit.current, step=5)))
-    pool = replace(state.job_pool, jobs=tuple(jobs), polled=True)
+    pool = replace(state.job_pool, by_name={job.name: job for job in jobs}, polled=True)
     return replace(state, groups=tuple(groups), job_pool=pool, allocation=Allocation("81", ()))
 
 
@@ -114,17 +114,14 @@ def test_before_their_time_limit_groups_leave_one_by_one() -> None:
     assert not actions  # the others wait until it is back
 
     back = replace(left, phase=Phase.RUNNING, attempt=1, current=replace(left.current, step=None))
-    jobs = tuple(
+    jobs = (
         replace(job, leaving=None, began=now, ends=now + ENDS) if job.leaving else job for job in again.job_pool.jobs
     )
+    pool = replace(again.job_pool, by_name={job.name: job for job in jobs})
     groups = tuple(back if unit.name == left.name else unit for unit in again.groups)
-    assert not vacate(replace(again, groups=groups, job_pool=replace(again.job_pool, jobs=jobs)), now + 200, config)[
-        1
-    ]  # it has yet to heal
+    assert not vacate(replace(again, groups=groups, job_pool=pool), now + 200, config)[1]  # it has yet to heal
     groups = tuple(replace(unit, current=replace(unit.current, step=9)) for unit in groups)
-    state, actions = vacate(
-        replace(again, groups=groups, job_pool=replace(again.job_pool, jobs=jobs)), now + 200, config
-    )
+    state, actions = vacate(replace(again, groups=groups, job_pool=pool), now + 200, config)
     assert [action.id.unit for action in actions if isinstance(action, Stop)] not in ([], [left.name])
 
     config.cluster.requeue = False  # then nothing brings a task back, and none leaves earlier than it must

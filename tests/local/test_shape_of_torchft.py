@@ -1,44 +1,63 @@
-"""What a worker does on a torchft of another shape: the installed one, with something taken out of it."""
+"""What a worker does on a torchft of another shape: the installed one, with something taken out of it.
+
+Each case is a process of its own, because what is taken out stays out; a fork server spares them the imports.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import multiprocessing
+import os
 import re
-import subprocess
-import sys
-from pathlib import Path
+import tempfile
+import warnings
+from types import SimpleNamespace
 
 import pytest
 
-SCRIPT = """
-import sys
-from types import SimpleNamespace
-import torch, torchft.checkpointing.http_transport, torchft.manager, torchft.parameter_server, torchft.process_group
-modules = {m.__name__: m for m in (torchft.checkpointing.http_transport, torchft.ddp, torchft.manager,
-                                   torchft.parameter_server, torchft.process_group)}
-for name in sys.argv[1:]:
-    module, _, path = name.partition(":")
-    owner, *rest = [modules["torchft." + module], *path.split(".")[:-1]]
-    for part in rest:
-        owner = getattr(owner, part)
-    if hasattr(owner, path.split(".")[-1]):
-        delattr(owner, path.split(".")[-1])
-from ftslurm.worker import session
-from ftslurm.protocol.position import Position
-task = SimpleNamespace(gateway=SimpleNamespace(), position=Position())
-*_, left_out = session.import_everything(lambda *_, **__: None, lambda _: None, task)
-for words in left_out:
-    print("left out:", words)
-print("goes on")
-"""
+LOADED = multiprocessing.get_context("forkserver")
+LOADED.set_forkserver_preload(
+    [
+        "torchft." + name
+        for name in ("checkpointing.http_transport", "ddp", "manager", "parameter_server", "process_group")
+    ]
+)
 
 
-def start(*missing: str) -> str:
-    """Import everything, as a worker does, where these names are missing; what it says."""
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, *missing]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    return done.stdout + done.stderr
+def worker(missing: tuple[str, ...], then: str, output: str) -> None:
+    """Import everything, as a worker does, where these names are missing; then run more code."""
+    file = os.open(output, os.O_WRONLY)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    warnings.simplefilter("ignore")
+    for name in missing:
+        module, _, path = name.partition(":")
+        *parts, last = path.split(".")
+        owner = importlib.import_module("torchft." + module)
+        for part in parts:
+            owner = getattr(owner, part)
+        if hasattr(owner, last):
+            delattr(owner, last)
+    from ftslurm.protocol.position import Position
+    from ftslurm.worker import session
+
+    task = SimpleNamespace(gateway=SimpleNamespace(), position=Position())
+    channel = SimpleNamespace(say=lambda _: None, warn=lambda _: None)
+    for words in session.import_everything(task, channel).left_out:
+        print("left out:", words)
+    print("goes on", flush=True)
+    exec(then, {"torchft": importlib.import_module("torchft")})
+
+
+def start(*missing: str, then: str = "") -> str:
+    """Run a worker where these names of torchft are missing; returns what it printed."""
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = LOADED.Process(target=worker, args=(missing, then, output.name))
+        process.start()
+        process.join(120)
+        process.kill()
+        return output.read()
 
 
 def test_every_patch_fits_the_installed_torchft() -> None:
@@ -84,18 +103,16 @@ def test_a_torchft_that_cannot_be_closed_to_strangers_is_refused(missing: str) -
     assert "Install torchft 0.2.0" in said
 
 
-def test_a_process_group_may_not_host_a_store(tmp_path: Path) -> None:
-    said = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT + HOST], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert said.stdout.splitlines()[-1] == "refused", said.stdout + said.stderr
+def test_a_process_group_may_not_host_a_store() -> None:
+    said = start(then=HOST)
+    assert said.splitlines()[-1] == "refused", said
 
 
 HOST = """
 try:
     torchft.process_group.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 except RuntimeError as error:
-    print("refused" if "strangers" in str(error) else error)
+    print("refused" if "strangers" in str(error) else error, flush=True)
 """
 
 
@@ -104,7 +121,7 @@ from ftslurm.worker import closed_servers
 group = torchft.process_group.ProcessGroupGloo()
 if hasattr(group, "get_reconfigure_handle"):
     closed_servers.begin("127.0.0.1:5", "n1:7/store")
-    print("handle:", group.get_reconfigure_handle())
+    print("handle:", group.get_reconfigure_handle(), flush=True)
 """
 
 
@@ -112,12 +129,5 @@ if hasattr(group, "get_reconfigure_handle"):
     not hasattr(importlib.import_module("torchft.process_group"), "_rendezvous"), reason="only in torchft's nightly"
 )
 def test_a_process_group_of_the_nightly_meets_the_others_in_the_groups_store() -> None:
-    said = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", SCRIPT + HANDLE],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    handle = json.loads(said.stdout.partition("handle: ")[2])
+    handle = json.loads(start(then=HANDLE).partition("handle: ")[2])
     assert handle["store"] == f"n1:7/store/{handle['id']}"

@@ -22,11 +22,9 @@ import grpc.aio
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.lighthouse import endpoint, protobuf
-from ftslurm.lighthouse.order_pipe import listen_to
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.refused_managers import Refusals
 from ftslurm.lighthouse.registry import Book, Refused, Taken, Unknown
 from ftslurm.protocol import addresses, messages
 
@@ -52,6 +50,55 @@ OPTIONS = (
 
 Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
+
+
+STRANGERS_TOLD = 3  # stores that the controller has not told of; they must not fill the journal
+
+
+class Refusals:
+    """Gives managers that are not let in the reason, each time; logs and reports it once for each store.
+
+    Args:
+        book: knows the stores of the run's attempts.
+        report: takes a message to the controller.
+    """
+
+    def __init__(self, book: Book, report: Callable[[messages.Report], None]) -> None:
+        self._book = book
+        self._report = report
+        self._told: set[str] = set()
+        self._strangers = 0
+
+    def reason(self, answer: Refused | Unknown | Taken, store: str) -> str:
+        """Return why the manager with this store is refused. What a person should know is also reported."""
+        reason = _words(answer)
+        tell = not isinstance(answer, Refused) or answer.tell
+        if tell and store not in self._told and self._may_tell(store):
+            self._told.add(store)
+            log(reason)
+            self._report(messages.QuorumRefused(reason, self._book.memory.highest))
+        return reason
+
+    def _may_tell(self, store: str) -> bool:
+        if store in self._book.memory.stores:
+            return True
+        self._strangers += 1
+        return self._strangers <= STRANGERS_TOLD
+
+
+def _words(answer: Refused | Unknown | Taken) -> str:
+    if isinstance(answer, Refused):
+        return answer.reason
+    if isinstance(answer, Unknown):
+        return (
+            f"a manager with the store {answer.store[:40]!a} is refused, no attempt of this run has that store: a "
+            "script that gives its Manager a store of its own (store_addr) needs torchft's Lighthouse, "
+            "lighthouse=torchft"
+        )
+    return (
+        f"a second manager with the store {answer.store[:40]!a} is refused while the first one "
+        f"({answer.holder[:60]!a}) lives: a group has one Manager at a time"
+    )
 
 
 class Server:
@@ -177,7 +224,7 @@ class Server:
             asyncio.get_running_loop().call_at(self.next_look, self.look)
 
     def look(self) -> None:
-        """Is there a quorum now? Then answer its members; the others ask again, as with torchft's own."""
+        """Decide; if there is a quorum, answer its members. The others go on waiting, as with torchft's own."""
         self.look_due = False
         moment = now()
         if self.evicted:
@@ -402,6 +449,26 @@ async def start_hidden(server: Server) -> int:
         return os.open(path, os.O_PATH | os.O_CLOEXEC)
     finally:
         shutil.rmtree(folder)
+
+
+def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
+    """Read the controller's orders from a pipe. An order that fails is logged, and the next one is carried out."""
+    lines = messages.Lines()
+    loop = asyncio.get_running_loop()
+
+    def receive() -> None:
+        data = os.read(orders, 65536)
+        if not data:
+            loop.remove_reader(orders)  # the guard is gone, and will take this process with it
+        for line in lines.feed(data):
+            try:
+                message = messages.ORDERS.decode(messages.parse(line))
+                if message is not None:
+                    obey(message)
+            except Exception as error:
+                log(f"bad order {line!r}: {error!r}")
+
+    loop.add_reader(orders, receive)
 
 
 async def beat(pulse: Pulse) -> NoReturn:

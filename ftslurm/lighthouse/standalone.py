@@ -27,8 +27,7 @@ from ftslurm.guard.gate import bind
 from ftslurm.lighthouse.endpoint import BIND_FOR_S
 from ftslurm.lighthouse.output import flush, log
 from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
-from ftslurm.lighthouse.token_gate import Door
-from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
+from ftslurm.lighthouse.token_gate import VARIABLE, Door, token, write_private
 from ftslurm.protocol import messages
 from ftslurm.security.owned_files import check_own
 

@@ -1,4 +1,4 @@
-"""Both ends of a connection prove that they belong to the run before either says anything else.
+"""A handshake in which both ends of a connection prove that they belong to the run, before any other byte.
 
 Every run has a key: 32 random bytes that only its controller, its guards and its workers know (run_key.py). The
 server says first:
@@ -32,7 +32,7 @@ PATIENCE_S = 5.0  # a client waits so long for a server that does not answer
 
 
 class Refused(ConnectionError):
-    """The other end is not of this run, or does not take us for one of it."""
+    """The other end does not belong to this run, or does not accept that this one does."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Values of JSON that anybody may have written: read without an exception, judged, and named in a log line.
+"""Reads JSON that anybody may have written: parses it without raising, checks values, and shortens them for a log.
 
 Deep nesting is refused here, because what is done with a value later (comparing, printing, writing) recurses into it.
 """

@@ -1,4 +1,4 @@
-"""What may be the name of a job, a step or a node; nothing else that is told to us as one reaches a command.
+"""Checks the names of jobs, Slurm steps and nodes before they become part of a command.
 
 A name that begins with a dash would be an option to scancel, one with a slash another path.
 """

@@ -1,8 +1,8 @@
-"""Whose work is a file, and may it be acted on? Judgements of what `stat` says are pure; the openers below ask them.
+"""Opens, writes and checks files so that other users of a shared machine cannot make ftslurm act on theirs.
 
-On a shared machine others may leave things where ours are looked for: a link, a named pipe that blocks whoever opens
-it, another folder in the place of a run directory. Acted on is a regular file of our own that nobody else can write,
-reached through folders that nobody but us and root can change. What is only shown to people may be anybody's.
+Another user may have put something in the place of a file: a link, a named pipe that blocks whoever opens it, another
+folder instead of a run directory. ftslurm acts only on regular files that it owns and nobody else can write, reached
+through folders that only it and root can change. Files that are only shown to people may belong to anybody.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def distrust(found: os.stat_result, advice: str = _COPY) -> str | None:
-    """Why a file or folder may be somebody else's work, None if all is well: reading it can run code in it.
+    """Return why another user may have written a file or folder, None if nobody else can have.
 
     Args:
         advice: what to do about one that belongs to another user.
@@ -132,7 +132,7 @@ def make_folders(path: Path) -> None:
 
 
 def is_own(path: Path) -> bool:
-    """Whether a file or folder is there and nobody but us can have written it."""
+    """Return whether a file or folder exists and no other user can have written it."""
     try:
         found = path.lstat()
     except OSError:
@@ -177,7 +177,7 @@ class Doubt:
 
 
 def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: frozenset[int]) -> Doubt | None:
-    """Who else could put something else in the place of what lies in a folder, or to which a link leads.
+    """Return who else could replace the content of a folder or the target of a link, None if nobody can.
 
     In a sticky folder, as /tmp, only the owners of what lies there can: those are judged themselves.
 
@@ -193,7 +193,7 @@ def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: froz
 
 
 def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every folder and every link through which a path is reached, from the root on, as far as they are there."""
+    """Yield every folder and link through which a path is reached, from the root on, as far as they exist."""
     at, links = Path("/"), 0
     todo = str(path.absolute()).split("/")[::-1]
     yield at, at.lstat()
@@ -217,7 +217,7 @@ def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
-    """Refuse a run directory in whose place others could put one of their own.
+    """Refuse a run directory that other users could replace by one of their own.
 
     Args:
         trusted: names or numbers of the users and groups that may (run.trust).
@@ -234,7 +234,7 @@ def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
 
 
 def unknown(trusted: Sequence[str]) -> str | None:
-    """The first word of run.trust that names neither a user nor a group of this machine, None if all do."""
+    """Return the first word of run.trust that is neither a user nor a group of this machine, None if all are."""
     return next((word for word in trusted if _uid(word) is None and _gid(word) is None), None)
 
 

@@ -1,4 +1,4 @@
-"""Variables whose values nobody else may read: passed from environment to environment, and never written down.
+"""Environment variables with secrets: passed from environment to environment, never written to a file.
 
 `job.secrets` names them. Their way is the environment alone: the submitter's, the job's (Slurm keeps it where only root
 and its own user can read it), the controller's, the workers'. Only their names are in config.yaml, and nothing but the

@@ -1,4 +1,4 @@
-"""Whose is the other end of a connection on this machine's loopback?
+"""Finds the user who owns the other end of a connection on this machine's loopback.
 
 The kernel is asked for that one socket (sock_diag(7)): 0.02 ms, whatever else is connected. Where it does not answer,
 the tables /proc/net/tcp and tcp6 are read (proc(5)), which takes milliseconds where they are large.
@@ -26,7 +26,7 @@ _TOLD = struct.Struct("=BBBB48xIIIII")  # inet_diag_msg: family, state ..., uid 
 
 
 def uids_of_clients(clients: Sequence[Address], server: Address) -> list[int | None]:
-    """For each connection the user whose socket is the client's end; None: it is closed, or that is not known.
+    """Return the user of the client's end of each connection; None: it is closed, or the user is not known.
 
     Args:
         clients, server: the IPv4 address and port of each end, as getpeername() and getsockname() of the server's say.
@@ -43,7 +43,7 @@ def uids_of_clients(clients: Sequence[Address], server: Address) -> list[int | N
 
 @functools.cache
 def tells() -> bool:
-    """Whether this kernel answers at all: without its module tcp_diag it says ENOENT of every socket there is.
+    """Return whether this kernel answers at all: without the module tcp_diag it says ENOENT for every socket.
 
     Raises:
         OSError: that cannot be found out now.

@@ -1,4 +1,4 @@
-"""What people read on a terminal must not steer it: control characters are shown, not sent.
+"""Makes text safe to print on a terminal: control characters are written out instead of sent.
 
 A script, a node, another user's run directory may have put anything into a log, a journal or a file's name: sequences
 that retitle the window, move the cursor over what was printed, or paste; characters that turn the direction of the

@@ -19,9 +19,8 @@ import pytest
 
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Task
-from ftslurm.lighthouse.order_pipe import listen_to
 from ftslurm.lighthouse.output import Pulse, redirect
-from ftslurm.lighthouse.server import beat
+from ftslurm.lighthouse.server import beat, listen_to
 from ftslurm.protocol import messages
 
 TALK = """

@@ -9,8 +9,8 @@ import pytest
 from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.refused_managers import STRANGERS_TOLD, Refusals
 from ftslurm.lighthouse.registry import BACK_WITHIN_S, MOST_IDS, MOST_STEPS, Book, Memory, Refused, Taken, Unknown
+from ftslurm.lighthouse.server import STRANGERS_TOLD, Refusals
 from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=10.0, heartbeat_timeout_s=5.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.errors import ConfigError
-from ftslurm.lighthouse.tokens import VARIABLE, token, write_private
+from ftslurm.lighthouse.token_gate import VARIABLE, token, write_private
 
 GOOD = "abcDEF0123456789._~-xyz"
 

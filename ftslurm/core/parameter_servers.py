@@ -1,6 +1,6 @@
 """Parameter servers: where they are, who has to be told, and how far they are. Pure.
 
-A server that is brought back has another address. So every group's guards forward to it (worker/forward.py) and are
+A server that is brought back has another address. So every group's guards forward to it (guard/proxy.py) and are
 told when it goes and when it is there again; level, not edge, as with the Lighthouse (orders.py).
 """
 

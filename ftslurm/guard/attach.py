@@ -1,9 +1,9 @@
-"""A new controller's way to the guard of one task: `python -m ftslurm.guard.attach --step group-0003/2`.
+"""Connects a new controller to the guard of one task: `python -m ftslurm.guard.attach --step group-0003/2`.
 
-Started by an srun with the step's own layout, so that each task finds its guard by SLURM_PROCID. It passes stdin on to
-the guard and the guard's lines on to stdout, and ends when the guard does. If the task has ended while nobody led, it
-says what its guard has left behind (wire.py). srun's death is not told to its tasks, so it ends by itself when it hears
-nothing for health.orphan_after_s; so does the guard, if nobody else attaches meanwhile.
+An srun with the step's own layout starts it, so each task finds its guard by SLURM_PROCID. It copies stdin to the guard
+and the guard's lines to stdout, and ends when the guard ends. If the task has ended without a controller, it prints
+the end file of the guard (connection.py). Tasks do not notice the death of their srun, so it ends when it reads
+nothing for health.orphan_after_s; so does the guard, unless another controller attaches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ftslurm.guard.connection import address, last_words, peer_uid
+from ftslurm.guard.connection import address, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security import owned_files
@@ -31,16 +31,16 @@ from ftslurm.security import owned_files
 
 def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.attach", description=__doc__)
-    parser.add_argument("--step", required=True, help="as what the step was launched, UNIT/ATTEMPT")
-    parser.add_argument("--log-dir", required=True, help="that of the step")
+    parser.add_argument("--step", required=True, help="the name under which the step was launched, UNIT/ATTEMPT")
+    parser.add_argument("--log-dir", required=True, help="the log folder of the step")
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument(
-        "--patience-s", type=float, default=10.0, help="a step that has just been launched is waited for"
+        "--patience-s", type=float, default=10.0, help="how long to wait for a guard that has just been launched"
     )
     options = parser.parse_args()
     task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
     node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
-    who, left_behind = f"task {task} of step {options.step} on {node}", last_words(options.log_dir, task)
+    who, left_behind = f"task {task} of step {options.step} on {node}", end_file(options.log_dir, task)
     name = address(os.environ["FTSLURM_RUN_DIR"], options.step, task)
     guard = _connect(name, options.patience_s, left_behind)
     if isinstance(guard, str):
@@ -60,7 +60,7 @@ def main() -> NoReturn:
 
 
 def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:
-    """The guard, or why there is none; its last words are enough of a reason."""
+    """Connect to the guard. If it is not there, return why; do not wait if it has left an end file."""
     deadline = time.monotonic() + patience_s
     while True:
         near = socket.socket(socket.AF_UNIX)
@@ -75,7 +75,7 @@ def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket 
 
 
 def _say_for(left_behind: str) -> int | None:
-    """Say what a guard that has ended would have said; how to end then. None: it has left nothing behind."""
+    """Print the end file; return the exit code. None: there is no such file."""
     try:
         with owned_files.open_own(Path(left_behind)) as file:
             lines = file.read().splitlines()
@@ -85,11 +85,11 @@ def _say_for(left_behind: str) -> int | None:
 
 
 def _pass_on(lines: list[bytes]) -> int | None:
-    """Lines to the controller; the code to end with after them, if one of them tells of the end."""
+    """Write lines to the controller; return the exit code if one of them reports the end of the task."""
     end = None
     for line in lines:
         try:
-            os.write(1, line + b"\n")  # one at a time: longer pieces of several tasks would get mixed
+            os.write(1, line + b"\n")  # one at a time: srun mixes longer pieces of several tasks
         except OSError:
             return ExitCode.ORPHANED  # slurmstepd is gone
         raw = messages.parse(line)
@@ -99,7 +99,7 @@ def _pass_on(lines: list[bytes]) -> int | None:
 
 
 def _pump(guard: socket.socket, orphan_after_s: float) -> int:
-    """Pass both ways on until the end; returns the code to end with."""
+    """Copy in both directions until one side ends; return the exit code."""
     lines, end = messages.Lines(), int(ExitCode.DETACHED)
     poll, heard = select.poll(), time.monotonic()
     poll.register(0, select.POLLIN)
@@ -115,7 +115,7 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> int:
                     if not data:
                         return ExitCode.ORPHANED
                     heard = time.monotonic()
-                    with suppress(OSError):  # it has ended: what it has said before is read below
+                    with suppress(OSError):  # it has ended: its last lines are read below
                         guard.sendall(data)
                     continue
                 data = guard.recv(65536)

@@ -1,9 +1,9 @@
-"""The guard's wire to the controller: its own stdin and stdout, or whoever has attached last.
+"""The guard's connection to the controller: its stdin and stdout, or the process that has attached last.
 
-Where groups run in other Slurm jobs than the controller, they outlive it. Its successor reaches them through a process
-on their node (attach.py) that connects to the guard's abstract Unix socket. Nothing tells a task that its srun has died
-(measured on Slurm 22.05: no end-of-file, and what it writes is taken and thrown away), so the guard keeps what a new
-controller must know, and says it again.
+Groups in other Slurm jobs than the controller's outlive it. The next controller reaches them through a process on their
+node (attach.py), which connects to the guard's abstract Unix socket. A task does not notice that its srun has died
+(measured on Slurm 22.05: no end-of-file, and its output is read and dropped). So the guard keeps what a new controller
+needs to know, and sends it when one attaches.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from ftslurm.protocol import messages
 
-MOST_UNSENT = 1 << 18  # bytes; who reads so slowly learns the rest from what comes later
+MOST_UNSENT = 1 << 18  # bytes that wait for a slow reader; what comes meanwhile is dropped
 # The last message of each of these types is said again to a new controller.
 KEPT = tuple(
     kind.kind
@@ -35,31 +35,31 @@ KEPT = tuple(
     )
 )
 NOTED = tuple(kind.kind for kind in (messages.Ready, messages.StoreUp, messages.Progress))  # for `adopted`
-FINISH_S = 1.0  # who does not read for so long learns the end of the step from srun
+FINISH_S = 1.0  # how long a slow reader is waited for at the end; srun reports the end of the step, too
 # Written to disk before they are sent: the controller that hears them may kill the step, and end itself.
 LEFT = (messages.Failed.kind, messages.Exited.kind)
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
 def address(run: str, step: str, task: int) -> bytes:
-    """The name of the socket on which the guard of this task listens, in the abstract namespace of its node.
+    """The name of the Unix socket of a task's guard, in the abstract namespace of its node.
 
     Args:
         run: the run directory.
-        step: as what the step was launched, "standby-000/4".
+        step: the name under which the step was launched, such as "standby-000/4".
     """
     words = "\0".join((os.path.abspath(run), step, str(task), str(os.getuid())))
     return b"\0ftslurm-" + hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:40].encode()
 
 
 def peer_uid(peer: socket.socket) -> int:
-    """Who is at the other end. Anybody on the node may take a name in the abstract namespace, so both ends ask."""
+    """The user at the other end. Both ends check it: any user of the node can take an abstract name."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(credentials)[1])
 
 
-class Told:
-    """What has passed by of which a new controller must hear."""
+class TakeoverNotes:
+    """What a new controller needs to know of a task, noted as messages pass."""
 
     def __init__(self) -> None:
         self.ready = self.committed = False
@@ -105,7 +105,7 @@ class Told:
 
 
 class Wire:
-    """Lines out, bytes in; `receive` gets them, and b"" once stdin has come to its end."""
+    """Sends lines to the controller. `receive` gets the bytes that come from it, and b"" at the end of stdin."""
 
     def __init__(
         self,
@@ -113,40 +113,40 @@ class Wire:
         receive: Callable[[bytes], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin; the silence of the controller is measured by `clock`."""
+        """Listen on stdin. `clock` measures how long the controller is silent."""
         self.selector = selector
         self.receive = receive
         self.clock = clock
-        self.told = Told()
-        self.heard = clock()  # when the controller was
+        self.notes = TakeoverNotes()
+        self.heard = clock()  # when the controller was heard last
         self.stdin_ended = False
         self.reports: int | None = None
         self.reported = messages.Lines()
         self.listener: socket.socket | None = None
         self.peer: socket.socket | None = None
-        self.far: int | None = 1  # where lines go; None: nowhere, the process that had attached is gone
+        self.far: int | None = 1  # where lines go; None: the process that had attached is gone
         self.unsent = bytearray()
         self.attached: Callable[[], None] = lambda: None
         self.story: Callable[[], list[bytes]] = list
         self.end: str | None = None
-        self.left = True  # what had to be left behind is
+        self.left = True  # the end file is written, if one is needed
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
 
     def be_adoptable(
         self, reports: int, name: bytes, attached: Callable[[], None], story: Callable[[], list[bytes]], end: str
     ) -> None:
-        """Pass the worker's reports on, and let new controllers attach.
+        """Pass the worker's messages on, and let new controllers attach.
 
         Args:
-            reports: the end of the pipe into which the worker writes whole lines.
-            name: of the socket.
-            attached: called whenever one has.
-            story: all that one has to hear.
-            end: the file in which that is left behind (last_words).
+            reports: the pipe into which the worker writes whole lines.
+            name: the name of the socket.
+            attached: called when a controller has attached.
+            story: makes the messages that a new controller needs.
+            end: the path of the end file (`end_file`).
         """
         self.story, self.end = story, end
         with contextlib.suppress(OSError):
-            os.unlink(end)  # of an earlier attempt with the same log folder: the Lighthouse's
+            os.unlink(end)  # an earlier attempt of the Lighthouse has the same log folder
         os.set_blocking(reports, False)
         os.set_blocking(1, False)
         self.reports = reports
@@ -156,7 +156,7 @@ class Wire:
             listener.bind(name)
         except OSError as error:
             listener.close()
-            _complain(f"no other controller can adopt this task, for the name of its socket is taken: {error.strerror}")
+            _complain(f"no other controller can adopt this task: the name of its socket is taken: {error.strerror}")
             return
         listener.listen(4)
         listener.setblocking(False)
@@ -164,19 +164,19 @@ class Wire:
         self.selector.register(listener, selectors.EVENT_READ, lambda _: self._accept())
 
     def say(self, line: bytes) -> None:
-        """One line to the controller. If nobody listens any more, the silence rule will end us."""
+        """Send one line to the controller. If nobody reads it, the guard will end for the controller's silence."""
         if self.reports is None and self.listener is None:
             with contextlib.suppress(OSError):
                 os.write(1, line)
             return
-        if self.told.reported(line) in LEFT and self.end is not None:
-            self.left = leave_words(self.end, self.story())
+        if self.notes.reported(line) in LEFT and self.end is not None:
+            self.left = write_end_file(self.end, self.story())
         if self.far is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
 
     def pass_reports(self) -> None:
-        """What the worker has said, in whole lines."""
+        """Send the lines that the worker has written."""
         while self.reports is not None:
             try:
                 data = os.read(self.reports, 65536)
@@ -189,9 +189,9 @@ class Wire:
                 self.say(line + b"\n")
 
     def finish(self, orphan_after_s: float) -> None:
-        """Let the last words out; whoever is to hear them may be slow, or gone.
+        """Wait until the last messages are sent, for a reader that is slow.
 
-        If they could not be left behind (a full disk), a controller must be heard after them, ours or another one.
+        If the end file could not be written (a full disk), wait until a controller is heard after them.
         """
         said = self.clock()
         limit = said + (FINISH_S if self.left else orphan_after_s)
@@ -203,9 +203,9 @@ class Wire:
                 key.data(events)
 
     def is_silent(self, limit_s: float) -> bool:
-        """Whether the controller has not been heard for so long; what it has said is heard before that is judged.
+        """Whether the controller has been silent for longer than this.
 
-        We, or the whole machine, may have been stopped meanwhile.
+        Input that waits is read first: the guard, or the whole machine, may have been stopped.
         """
         if self.clock() - self.heard > limit_s:
             for key, events in self.selector.select(0):
@@ -236,7 +236,7 @@ class Wire:
         except OSError:
             return
         if peer_uid(peer) != os.getuid():
-            _complain(f"user {peer_uid(peer)} wanted to command this task, and was refused")
+            _complain(f"refused user {peer_uid(peer)}, who tried to control this task")
             peer.close()
             return
         self._leave()
@@ -267,7 +267,7 @@ class Wire:
         self.receive(data)
 
     def _leave(self) -> None:
-        """Whoever commanded does no longer."""
+        """Stop listening to the controller so far."""
         for fd in (0, 1):  # stdin and stdout, before anybody had attached
             with contextlib.suppress(KeyError):
                 self.selector.unregister(fd)
@@ -295,19 +295,19 @@ class Wire:
                 self.selector.unregister(1)
 
 
-def last_words(folder: str, task: int) -> str:
-    """The file in which the guard of a task that has ended leaves all that a new controller would hear from it.
+def end_file(folder: str, task: int) -> str:
+    """The path of the file with the messages of a task that has ended.
 
-    Whoever it said that to may have been about to go: then nobody else would know how the task has ended.
+    The guard writes it for the case that the controller which heard them ends as well.
 
     Args:
-        folder: that of the step's logs, as it was launched.
+        folder: the log folder with which the step was launched.
     """
     return os.path.join(folder, f"task-{task}.end")
 
 
-def leave_words(path: str, lines: list[bytes]) -> bool:
-    """Write that file, whole or not at all; returns whether it could be written."""
+def write_end_file(path: str, lines: list[bytes]) -> bool:
+    """Write the end file, completely or not at all; return whether it is written."""
     part = f"{path}.part"
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -316,7 +316,7 @@ def leave_words(path: str, lines: list[bytes]) -> bool:
             file.writelines(lines)
         os.replace(part, path)
     except OSError as error:
-        _complain(f"how this task has ended cannot be left for a new controller: {path}: {error.strerror}")
+        _complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
         return False
     return True
 

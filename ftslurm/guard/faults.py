@@ -1,12 +1,11 @@
-"""Faults on purpose: how is one worker made to die, to hang or to vanish? For `ftslurm inject` and faults.plan.
+"""Injects faults into one worker, for `ftslurm inject` and faults.plan.
 
-The guard does what can be done from outside: kill, term, stop, node. For the others it writes the fault's number into
-the shared page and sends a real-time signal, whose handler (of Python's, so it runs between two lines of the script's
-main thread) does it from inside:
+The guard injects kill, term, stop and node itself. For the others it writes the number of the fault into the shared
+page of memory and sends a real-time signal. Python's handler for it runs in the script's main thread, between lines:
 
 exit    SystemExit(3) is raised where the script is, as if it had called sys.exit(3) there.
-hang    the main thread waits for ever in C code and keeps the GIL: the hardest kind, no other thread of Python's runs
-        again, while torchft's threads go on telling the Lighthouse that all is well.
+hang    the main thread waits for ever in C code and keeps the GIL. No other thread of Python runs again, while
+        torchft's own threads still send heartbeats to the Lighthouse.
 oom     in a memory cgroup that Slurm made for this job, with a limit below what the node has free, memory is filled
         until the kernel kills this process (it asks to be the one). Anywhere else the node would suffer too: there
         the limit is this process's own address space, and the script gets a MemoryError: outside of torchft's own
@@ -40,7 +39,7 @@ MIB = 1 << 20
 
 
 def inflict(fault: str, pid: int, position: Position) -> str | None:
-    """In the guard: make the worker suffer a fault other than `node`; returns why it could not be done, or None."""
+    """In the guard: inject a fault other than `node`. Return why that is not possible, or None."""
     if processes.state(pid) in (None, "Z"):
         return "the worker has ended"
     number: int | None = OUTSIDE.get(fault)
@@ -58,7 +57,7 @@ def inflict(fault: str, pid: int, position: Position) -> str | None:
 
 
 def lose_node(environ: dict[str, str]) -> NoReturn:
-    """In the guard: this node of this run disappears, as far as we may make it.
+    """In the guard: make this node of the run disappear, as far as permissions allow.
 
     First the slurmstepd above us, and a slurmd above that, if the kernel lets us: on a cluster where Slurm runs as
     the same user (as in a container) srun then never hears of the end, as when a node's power fails. Where they
@@ -98,7 +97,7 @@ def _kill(pid: int) -> None:
 
 
 def install(position: Position) -> None:
-    """Take the signal; called in the main thread before the script runs."""
+    """Register the handler. To be called in the main thread before the script runs."""
 
     def suffer(_: int, frame: FrameType | None) -> None:
         fault = INSIDE[position.fault]

@@ -1,12 +1,11 @@
-"""The one port of a guard that others can reach, and whom it lets in.
+"""The one port of a guard that others can reach. It connects processes of the run to the servers behind it.
 
-Behind it are the servers that the guard's worker has: the Lighthouse, a group's store, a manager, a parameter server.
-They listen on loopback, where nobody but the guard can connect (inner.py), or on a Unix socket without a name. Whoever
-connects here is given a challenge, and one second; if it can answer it (handshake.py), it is connected to what it has
-asked for. At most MOST_STRANGERS may be at it at a time; for one more, the eldest of the address with the most of them
-has to go: who floods us stands in his own way, not in ours.
+Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, a parameter server. They listen
+on loopback, where only the guard can connect (loopback_filter.py), or on a Unix socket without a name. A client gets a
+challenge and has one second to answer it (security/handshake.py); then it is connected to the service it has asked for.
+At most MOST_STRANGERS may be in that state; then one of them gives way to the next (sockets.crowded_out).
 
-It lives in the guard's own loop: no thread, nothing that blocks.
+It runs in the event loop of the guard: nothing may block.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Target(Protocol):
-    """Where those who ask for a service are connected to."""
+    """The server behind a service."""
 
     def dial(self) -> socket.socket:
         """A non-blocking socket that is being connected.
@@ -68,7 +67,7 @@ class UnixTarget:
 
 
 class Gate:
-    """Whoever owns the selector calls `key.data(events)` for what is ready, and `tend`."""
+    """The port. The owner of the selector calls `key.data(events)` for what is ready, and `tend`."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Gate:
         self.accepting = False
 
     def open(self, port: int = 0) -> str:
-        """Listen, if that is not so yet; returns HOST:PORT, as all of the run are to be told it.
+        """Listen, if not yet. Return HOST:PORT, as it is announced to the run.
 
         Raises:
             OSError: that port cannot be had.
@@ -110,7 +109,7 @@ class Gate:
         return self.host_port
 
     def offer(self, service: str, target: Target) -> None:
-        """From now on this is what a service is; whoever is waiting for it is connected."""
+        """Set the server of a service, and connect the guests that wait for it."""
         if (old := self.targets.get(service)) is not None:
             old.close()
         self.targets[service] = target
@@ -118,12 +117,12 @@ class Gate:
             guest.go(target)
 
     def withdraw(self, service: str) -> None:
-        """It is no more; who is connected to it stays so."""
+        """Remove a service. Existing connections stay."""
         if (old := self.targets.pop(service, None)) is not None:
             old.close()
 
     def tend(self) -> float:
-        """Do what is due; returns after how many seconds something else is."""
+        """Do what is due. Return in how many seconds something else is."""
         now, waits = self.clock(), [3600.0]
         for guest in [guest for guest in self.guests if guest.until is not None]:
             assert guest.until is not None
@@ -137,7 +136,7 @@ class Gate:
         return max(0.0, min(waits))
 
     def close(self) -> None:
-        """End it all."""
+        """Close all connections and the port."""
         for guest in list(self.guests):
             guest.close()
         for target in self.targets.values():
@@ -181,7 +180,7 @@ class Gate:
 
 
 class _Guest:
-    """A connection: a stranger's until it has proved itself; then it waits for its server, and is spliced to it."""
+    """One connection. It proves itself, waits for its server, and is then spliced to it."""
 
     def __init__(self, gate: Gate, near: socket.socket, peer: str) -> None:
         self.gate = gate
@@ -198,7 +197,7 @@ class _Guest:
         self.masks: dict[socket.socket, int] = {}
 
     def begin(self) -> None:
-        """Say the challenge."""
+        """Send the challenge."""
         try:
             self.near.setblocking(False)
             self.near.send(self.said)  # the first hundred bytes of a connection always fit
@@ -273,7 +272,7 @@ class _Guest:
             target.settled(self.far)
 
     def late(self) -> None:
-        """Its time is over."""
+        """Close it, because its time is over."""
         if self.is_stranger:
             self._refuse(f"did not prove within {PROVE_WITHIN_S:g} s that it is of this run")
         self.close()

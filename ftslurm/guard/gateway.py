@@ -1,9 +1,8 @@
-"""What a worker asks its guard for: a way to a server of the run, and a way in for the servers that it has itself.
+"""What a worker asks of its guard: a proxy to a server of the run, and to publish a server of its own.
 
-One message a question and one an answer, JSON, over a socket pair that was made before the worker was forked; the
-guard's end is network.py. An answer bears the number of its question: one that nobody waits for any more, because the
-guard was stopped for a while or a signal's handler has raised something, is nobody else's. No torch here, and nothing
-that its guard may not import.
+Each question and each answer is one JSON message over a socket pair that is made before the worker is forked; the
+guard's end is network.py. An answer has the number of its question, so a late answer to a question that was given up
+is not taken for another's. The guard imports this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from typing import Any
 from ftslurm.security import socket_owners
 
 LONGEST = 4096  # of a message, in bytes
-SWEEP_FOR_S = 2.0  # so long a stranger's connection may take to get from the kernel to the server that is to be closed
-PATIENCE_S = 30.0  # a guard answers at once, unless somebody has stopped it
+SWEEP_FOR_S = 2.0  # how long another user's connection may take from the kernel to the server
+PATIENCE_S = 30.0  # a guard answers at once, unless it is stopped
 
 
 class Gateway:
-    """The worker's end. Threads take turns; forked children of the worker have none."""
+    """The worker's end. Threads take turns. Forked children of the worker cannot use it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection: socket.socket | None = connection
@@ -32,7 +31,7 @@ class Gateway:
         self._asked = 0
 
     def keep(self) -> None:
-        """This process is the worker: those that it forks are not."""
+        """Mark this process as the worker, so that its forked children close their copy."""
         os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
@@ -42,7 +41,7 @@ class Gateway:
             connection.close()
 
     def reserve(self, port: int = 0) -> str:
-        """HOST:PORT, where the guard takes connections for this worker's servers; always the same one.
+        """HOST:PORT of the guard's gate, for this worker's servers; always the same one.
 
         Args:
             port: which it is to be, if there is none yet; 0: any.
@@ -53,7 +52,7 @@ class Gateway:
         return str(self._ask("reserve", port=port))
 
     def publish(self, service: str, listener: int, unix: bool = False) -> None:
-        """From now on the run can reach a server, and nobody else can.
+        """Let the run reach a server, and nobody else.
 
         Args:
             listener: the descriptor of its TCP socket on loopback, which stays the caller's; who is connected to it by
@@ -66,11 +65,11 @@ class Gateway:
         self._ask("publish", listener, service=service, unix=unix)
 
     def withdraw(self, service: str) -> None:
-        """A server has ended: who asks for it is turned away."""
+        """Say that a server has ended."""
         self._ask("withdraw", service=service)
 
     def door(self, address: str) -> str:
-        """127.0.0.1:PORT, where the server of an address is to be found (addresses.py); of others the address.
+        """127.0.0.1:PORT of a proxy to a server of the run (protocol/addresses.py); any other address unchanged.
 
         Raises:
             OSError: the guard has no port left.
@@ -82,7 +81,7 @@ class Gateway:
         return bytes.fromhex(str(self._ask("key")))
 
     def tell(self, kind: str, words: str) -> None:
-        """Something was refused; the guard says so once of each kind."""
+        """Report that something was refused; the guard logs it once of each kind."""
         self._ask("refused", kind=kind, words=words)
 
     def _ask(self, question: str, descriptor: int | None = None, **fields: object) -> Any:
@@ -118,7 +117,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def publish(gateway: Gateway, service: str, listener: int, port: int) -> None:
-    """Let the run reach a server that listens on loopback, and nobody else. Strangers who were quicker are cut off.
+    """Let the run reach a server that listens on loopback. Connections that other users have made before are closed.
 
     Args:
         listener: the descriptor of its socket.

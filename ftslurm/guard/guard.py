@@ -1,10 +1,12 @@
 """The guard of one worker: a small parent process that never imports torch.
 
-It holds the control channel, so a worker that is stuck in C code or holds the GIL still answers; it sees how the
-worker ends, exactly, where srun would say 137; it is the reaper of everything the worker spawns, so the tree dies
-whole whatever sessions and daemons the script made; and it ends everything when the controller falls silent, which
-on Slurm no end-of-file tells (measured: tasks of an srun that was killed get none). And all connections between the
-worker and the run's servers lead through it: it knows where they are, and lets nobody in but the run (network.py).
+- It holds the control channel, so the controller gets answers while the worker is stuck in C code or holds the GIL.
+- It sees the exact exit status of the worker, where srun reports 137.
+- It is the subreaper of everything the worker starts, so the whole process tree ends with the worker.
+- It ends everything when the controller is silent for too long. No end-of-file tells so: tasks of an srun that was
+  killed get none (measured).
+- All connections between the worker and the run's servers lead through it; only processes of the run get in
+  (network.py).
 
                       srun / the local launcher
                         | stdin          ^ stdout
@@ -15,8 +17,8 @@ worker and the run's servers lead through it: it knows where they are, and lets 
       | a page of memory: position
       +---------------------------> guard
 
-A step that may outlive its controller (--adoptable) reports through its guard, and the guard to whoever has attached
-last (wire.py).
+In a step that may outlive its controller (--adoptable) the worker reports through its guard, and the guard sends the
+reports to the controller that has attached last (connection.py).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from ftslurm.guard import faults, pilot_presence, processes, stacks
-from ftslurm.guard.connection import Wire, address, boottime, last_words, slurm_step
+from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.network import Network
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -45,12 +47,12 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
 
-DYING_S = 0.5  # to give its memory back a process that ends needs some milliseconds, a large one on a busy machine more
+DYING_S = 0.5  # the time a process may need to end: it gives its memory back, a large one on a busy machine slowly
 
 
 @dataclass(frozen=True)
 class Task:
-    """Who this process is before it knows its group: its index in the step, and the step's settings."""
+    """One task of a step, before its group is known: its index and the settings of the step."""
 
     index: int
     local_index: int
@@ -61,7 +63,7 @@ class Task:
 
 
 def options(argv: list[str]) -> argparse.Namespace:
-    """The command line that the launchers write; users never do."""
+    """Parse the command line, which only launchers write."""
     parser = argparse.ArgumentParser(prog="python -m ftslurm.worker", description="One task of a step of ftslurm.")
     parser.add_argument("--log-dir", required=True, help="where rank-N.log goes")
     parser.add_argument("--log-max-mb", type=int, default=0, help="no log grows beyond this (0: no cap)")
@@ -69,9 +71,11 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--orphan-after-s", type=float, required=True)
     parser.add_argument("--eof-ends", action="store_true", help="end-of-file on stdin ends everything at once")
     parser.add_argument("--adoptable", action="store_true", help="another controller may attach to the step")
-    parser.add_argument("--pilot", action="store_true", help="the step is in a job that a pilot holds: is it there?")
-    parser.add_argument("--keeper", type=int, default=None, help="the process without which we are to end, too")
-    parser.add_argument("--ends-job", action="store_true", help="without its controller the Slurm job is to end")
+    parser.add_argument(
+        "--pilot", action="store_true", help="the step is in a job that a pilot holds: report whether it is there"
+    )
+    parser.add_argument("--keeper", type=int, default=None, help="end when this process ends")
+    parser.add_argument("--ends-job", action="store_true", help="cancel the Slurm job if the controller is gone")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
@@ -99,7 +103,7 @@ def main(worker: str) -> NoReturn:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     processes.fence(env)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker has its own say
+        signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker handles signals itself
     orders_out, orders_in = os.pipe()
     reports_out, reports_in = os.pipe() if task.options.adoptable else (None, None)
     guard_pid = os.getpid()
@@ -128,7 +132,7 @@ def _become_worker(guard_pid: int) -> None:
 
 
 def _take_stdio(reports: int | None) -> int:
-    """Free stdin and stdout for the script; the descriptor returned leads to the controller. Not inherited by exec."""
+    """Free stdin and stdout for the script; return the descriptor to the controller, which exec does not inherit."""
     if reports is None:
         reports = os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -154,20 +158,20 @@ class Guard:
         self.task = task
         self.worker = worker
         self.orders: int | None = orders
-        self.reports = reports  # what the worker says, if that goes through us
+        self.reports = reports  # the pipe of the worker's messages, if they go through the guard
         self.lines = messages.Lines()
         self.log: RankLog | None = None
-        self.over = False  # the worker has ended, and all that is left is to tell it
+        self.over = False  # the worker has ended: only its end is still to be reported
         self.rank: int | None = None
-        self.oom_kills = processes.oom_kills()  # earlier ones, of whoever was in this cgroup before
+        self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
-        # A laptop that slept has its controller asleep as well; on a cluster others have led the run meanwhile.
+        # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
 
     def watch(self) -> NoReturn:
-        """Serve the channel until the worker has ended; then end as it did, with nothing of it left behind."""
+        """Serve the channel until the worker has ended, kill what is left of its processes, and exit as it did."""
         wake_out, wake_in = os.pipe()
         for fd in (wake_out, wake_in):
             os.set_blocking(fd, False)
@@ -178,20 +182,22 @@ class Guard:
         options = self.task.options
         if self.reports is not None:
             name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
-            end = last_words(options.log_dir, self.task.index)
+            end = end_file(options.log_dir, self.task.index)
             self.wire.be_adoptable(self.reports, name, self.adopted, self.story, end)
         if options.keeper is not None:
-            pilot_presence.end_with(self.selector, options.keeper, self.orphaned)
+            pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0
         while True:
             status = self.reap()
             if status is not None:
-                self.end_like(status)
+                self.exit_like(status)
             now = time.monotonic()
             if self.wire.is_silent(options.orphan_after_s):
-                self.orphaned(f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)")
+                self.exit_orphaned(
+                    f"no word from the controller for {options.orphan_after_s:g} s (health.orphan_after_s)"
+                )
             if options.keeper is None and self.wire.is_cut():
-                self.orphaned("slurmstepd is gone")  # srun will never learn of it
+                self.exit_orphaned("slurmstepd is gone")
             if now >= next_alive and self.task.local_index == 0:
                 next_alive = now + options.heartbeat_s
                 self.say_alive()
@@ -206,7 +212,7 @@ class Guard:
         """Obey what has come from the controller; b"": its end of stdin is closed."""
         if not data:
             if self.task.options.eof_ends:
-                self.orphaned("the controller is gone")
+                self.exit_orphaned("the controller is gone")
             return
         for line in self.lines.feed(data):
             try:
@@ -246,7 +252,7 @@ class Guard:
             case messages.Assign():
                 self.assign(order)
             case messages.Begin():
-                self.wire.told.begin = order
+                self.wire.notes.begin = order
                 self.pass_on(self.network.begun(order))
             case messages.Broken():
                 self.pass_on(order, may_drop=True)  # a script without torchft does not read these
@@ -255,9 +261,9 @@ class Guard:
 
     def assign(self, assign: messages.Assign) -> None:
         """Give the worker its assignment, and look after its log from now on."""
-        if self.wire.told.assign is not None:
+        if self.wire.notes.assign is not None:
             return  # a new controller does not know how far the one before had come
-        self.wire.told.assign = assign
+        self.wire.notes.assign = assign
         self.task.position.reached = 0  # a standby may have been told of an earlier history
         self.task.position.wanted = 0
         self.rank = assign.ranks[self.task.index].rank
@@ -276,10 +282,10 @@ class Guard:
             os.write(self.orders, messages.encode(order))
 
     def inject(self, fault: str) -> None:
-        """A drill. What ends us too is answered before it is done."""
+        """Inject a fault into the worker. A fault that ends the guard too is answered before."""
         if fault == "node":
             self.say(messages.Injected(fault))
-            time.sleep(0.2)  # slurmstepd has to pass that on before it is killed
+            time.sleep(0.2)  # slurmstepd passes the answer on before it is killed
             faults.lose_node(dict(os.environ))
         self.say(messages.Injected(fault, faults.inflict(fault, self.worker, self.task.position)))
 
@@ -288,7 +294,7 @@ class Guard:
             os.kill(self.worker, number)
 
     def reap(self) -> int | None:
-        """Collect every dead child, adopted ones too; the worker's wait status once it is among them."""
+        """Reap all children that have ended. Return the worker's wait status if it is among them."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -299,8 +305,8 @@ class Guard:
             if pid == self.worker:
                 return status
 
-    def end_like(self, status: int) -> NoReturn:
-        """The worker has ended: say how, leave nothing of it running, and end the same way."""
+    def exit_like(self, status: int) -> NoReturn:
+        """Report how the worker has ended, kill what is left of its processes, and exit in the same way."""
         code = os.waitstatus_to_exitcode(status)
         self.over = True
         self.wire.pass_reports()
@@ -310,7 +316,7 @@ class Guard:
         words = last_printed_line(self.log.path) if code > 0 and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words))
-        self.network.gate.close()  # who dials the dead must not wait for us
+        self.network.gate.close()  # other groups must see at once that the worker is gone
         self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
         self.wire.finish(self.task.options.orphan_after_s)
         if not killed:
@@ -321,7 +327,7 @@ class Guard:
         os.kill(os.getpid(), -code)
         os._exit(128 - code)  # the signal does not end processes by default
 
-    def orphaned(self, why: str) -> NoReturn:
+    def exit_orphaned(self, why: str) -> NoReturn:
         _complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
         self.kill_descendants()
         options = self.task.options
@@ -332,14 +338,17 @@ class Guard:
         os._exit(ExitCode.ORPHANED)
 
     def obey_kill(self) -> NoReturn:
-        """End everything. A worker that was ending before the order came still has its end told: its siblings lose the
-        connection to it sooner than it is dead, and the error that one of them raises may have brought the order."""
+        """End everything.
+
+        If the worker is already ending, its own end is reported first. Its siblings lose their connections to it before
+        it is dead, and the error that one of them raises may be why the controller kills the step.
+        """
         status, deadline = self.reap(), time.monotonic() + DYING_S
         while status is None and processes.is_ending(self.worker) and time.monotonic() < deadline:
             time.sleep(0.002)
             status = self.reap()
         if status is not None:
-            self.end_like(status)
+            self.exit_like(status)
         self.end_tree(ExitCode.KILLED_BY_ORDER)
 
     def end_tree(self, code: int) -> NoReturn:
@@ -347,9 +356,9 @@ class Guard:
         os._exit(code)
 
     def kill_descendants(self, grace_s: float = 0.0) -> None:
-        """SIGKILL to everything below us until nothing is: orphans become our children, so no one escapes."""
+        """Send SIGKILL to all descendants until there are none. Orphans become our children, so none can escape."""
         start = time.monotonic()
-        while time.monotonic() < start + grace_s + 5.0:  # one in uninterruptible sleep dies when the kernel lets it
+        while time.monotonic() < start + grace_s + 5.0:  # a process in uninterruptible sleep ends later
             below = processes.descendants(os.getpid())
             if not below:
                 return
@@ -380,8 +389,8 @@ class Guard:
         return messages.encode_report(report, self.task.index)
 
     def story(self) -> list[bytes]:
-        """All that a new controller has to hear of this task."""
-        place, told = self.task.position.read(), self.wire.told
+        """All messages that a new controller needs to take this task over."""
+        place, told = self.task.position.read(), self.wire.notes
         return [
             self.hello(),
             self.line(told.adopted(self.task.node, self.rank, place and place.step)),
@@ -389,7 +398,7 @@ class Guard:
         ]
 
     def adopted(self) -> None:
-        """Another controller has attached."""
+        """Handle that another controller has attached."""
         self.lines = messages.Lines()
         for line in self.story():
             self.wire.say(line)

@@ -1,4 +1,4 @@
-"""A server on this machine's loopback that nobody but its guard can connect to.
+"""A filter in the kernel, with which only the guard can connect to a server on loopback.
 
 torchft's manager, torch's TCPStore and http.server take whoever comes, and cannot listen on anything but TCP. So the
 kernel is told to drop every attempt to connect to their listening socket (a SYN, RFC 9293) unless it comes from a port
@@ -25,8 +25,8 @@ _PASS, _DROP = 0xFFFFFFFF, 0
 MOST = 64  # connections that are being set up at a time: the kernel limits the length of a filter
 
 
-class Inner:
-    """A listening socket of a process of ours that only we connect to.
+class FilteredListener:
+    """A listening socket on loopback that only the guard can connect to.
 
     Args:
         listener: the socket, or a copy of it; it is ours from now on.
@@ -40,7 +40,7 @@ class Inner:
             attach(listener, ())
             self.filtered = True
         except OSError:
-            self.filtered = False  # a kernel without; whoever made us says so
+            self.filtered = False  # the kernel has no filters; network.py reports it
 
     def dial(self) -> socket.socket:
         """A socket that is being connected to it; `settled` once it is connected, or has failed.
@@ -65,13 +65,13 @@ class Inner:
         return far
 
     def settled(self, far: socket.socket) -> None:
-        """Its port is no longer let in."""
+        """Stop letting this port in: the connection is made, or has failed."""
         self.ports.discard(far.getsockname()[1])
         with suppress(OSError):  # want of memory: the next one who dials says it anew
             self._allow()
 
     def close(self) -> None:
-        """Let go of it; it goes on listening if its process does."""
+        """Close our copy of the socket; the server goes on listening."""
         self.listener.close()
 
     def _allow(self) -> None:

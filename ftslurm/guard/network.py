@@ -1,4 +1,6 @@
-"""All that a guard has to do with the network: its worker's ways out (forward.py), and the one way in (gate.py)."""
+"""The network side of a guard: proxies for its worker's outgoing connections (proxy.py), and the gate for incoming ones
+(gate.py). It answers what the worker asks through gateway.py.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ from typing import Any
 
 from ftslurm.guard.gate import Gate, UnixTarget
 from ftslurm.guard.gateway import LONGEST
-from ftslurm.guard.loopback_filter import Inner
-from ftslurm.guard.proxy import Forwarder
+from ftslurm.guard.loopback_filter import FilteredListener
+from ftslurm.guard.proxy import Proxy
 from ftslurm.guard.sockets import Refusals
 from ftslurm.protocol import addresses, messages
 
 SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
-MOST_DOORS = 64  # to stores and managers; the one that was asked for longest ago goes first
+MOST_DOORS = 64  # proxies to stores and managers; the one asked for longest ago is closed first
 
 
 class Network:
-    """One guard's.
+    """The proxies and the gate of one guard.
 
     Args:
         selector: whoever owns it calls `key.data(events)` for what is ready, and `tend`.
@@ -38,16 +40,16 @@ class Network:
         self.key = b""
         self.refusals = Refusals()
         self.gate = Gate(selector, name, self.the_key, self.refusals)
-        self.lighthouse: Forwarder | None = None  # the worker's way to the Lighthouse
-        self.servers: list[Forwarder | None] = []  # and to the parameter server of each serving group
-        self.doors: dict[str, Forwarder] = {}  # and to stores and managers, by their address
+        self.lighthouse: Proxy | None = None  # the worker's way to the Lighthouse
+        self.servers: list[Proxy | None] = []  # and to the parameter server of each serving group
+        self.doors: dict[str, Proxy] = {}  # and to stores and managers, by their address
         self.store = ""  # the address of the group's own
         _raise_limit()
         requests.setblocking(False)  # a worker that does not read its answers must not make us wait
         selector.register(requests, selectors.EVENT_READ, self._asked)
 
     def learn(self, key: str) -> None:
-        """The run's key, in hexadecimal; the first one counts."""
+        """Note the run's key, in hexadecimal; the first one counts."""
         self.key = self.key or bytes.fromhex(key)
 
     def the_key(self) -> bytes:
@@ -55,14 +57,14 @@ class Network:
         return self.key
 
     def tend(self) -> float:
-        """Do what is due; returns after how many seconds something else is."""
+        """Do what is due. Return in how many seconds something else is."""
         doors = [door for door in (self.lighthouse, *self.servers, *self.doors.values()) if door is not None]
         return min([self.gate.tend(), *(door.tend() for door in doors)])
 
     # --- what the controller says -----------------------------------------------------------------------------------
 
     def assigned(self, assign: messages.Assign) -> messages.Assign:
-        """The assignment for the worker: with addresses of ours, which stay the same wherever those behind them go."""
+        """The assignment for the worker, with the addresses of proxies, which stay the same when the servers move."""
         url, servers = assign.lighthouse, assign.servers
         self.lighthouse = self._door(url) if url else None
         self.servers = [self._door(server) for server in servers]
@@ -74,7 +76,7 @@ class Network:
         )
 
     def begun(self, begin: messages.Begin) -> messages.Begin:
-        """The same for the worker: the group's store is a door of ours, `public` its name for other groups."""
+        """The same for the worker, with a proxy to the group's store; `public` is the store's name for other groups."""
         self.store = public = store_address(begin.addr, begin.port)
         try:
             host, _, port = self.door(public).rpartition(":")
@@ -84,12 +86,12 @@ class Network:
         return replace(begin, addr=host, port=int(port), public=public)
 
     def moved(self, url: str) -> None:
-        """The Lighthouse is there now."""
+        """Set the address of the Lighthouse."""
         if self.lighthouse is not None:
             self.lighthouse.go_to(url)
 
     def serving(self, urls: Sequence[str]) -> None:
-        """The parameter servers are there now."""
+        """Set the addresses of the parameter servers."""
         for door, url in zip(self.servers, urls, strict=False):
             if door is not None:
                 door.go_to(url)
@@ -108,7 +110,7 @@ class Network:
         found = self.doors.pop(where.dialled, None)
         if found is None:
             self._make_room()
-            found = Forwarder(self.selector, where.dialled, key=self.the_key, refusals=self.refusals, moves=False)
+            found = Proxy(self.selector, where.dialled, key=self.the_key, refusals=self.refusals, moves=False)
         self.doors[where.dialled] = found
         return found.url.removeprefix("http://")
 
@@ -118,10 +120,10 @@ class Network:
         if len(self.doors) >= MOST_DOORS and (eldest := next(idle, None)) is not None:
             self.doors.pop(eldest).close()
 
-    def _door(self, url: str) -> Forwarder | None:
+    def _door(self, url: str) -> Proxy | None:
         """A way to an address that may move; None: no port is to be had, it has to stay where it is."""
         try:
-            return Forwarder(self.selector, url, key=self.the_key, refusals=self.refusals)
+            return Proxy(self.selector, url, key=self.the_key, refusals=self.refusals)
         except OSError:
             return None
 
@@ -158,7 +160,7 @@ class Network:
             case "publish":
                 listener = socket.socket(fileno=descriptors[0])
                 descriptors.clear()
-                self._publish(str(asked["service"]), Inner(listener))
+                self._publish(str(asked["service"]), FilteredListener(listener))
             case "withdraw":
                 self.gate.withdraw(asked["service"])
             case "door":
@@ -171,7 +173,7 @@ class Network:
                 raise ValueError(f"no such question: {other!r}")
         return ""
 
-    def _publish(self, service: str, inner: Inner) -> None:
+    def _publish(self, service: str, inner: FilteredListener) -> None:
         if not inner.filtered:
             words = f"nothing: this kernel cannot keep others on this machine from the {service} of this worker"
             self.refusals.tell("filter", words)

@@ -1,7 +1,8 @@
-"""Is the pilot of this Slurm job still there? It holds a name on its node, and the guards beside it look for that.
+"""Shows whether the pilot of a Slurm job is there: it holds a name on its node, which the guards of the node look up.
 
-A node that crashes and is back at once keeps its job RUNNING in Slurm's eyes, and the job's batch process is gone. The
-name is an abstract Unix socket's, so it ends with its holder; it is made of the run's key, so nobody else can take it.
+When a node crashes and is back at once, Slurm still shows its job as RUNNING, but the job's batch process is gone. The
+name is that of an abstract Unix socket, so it vanishes with the pilot. It is derived from the run's key, so nobody else
+can take it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 
 
 def address(key: bytes, job: str) -> bytes:
-    """The name that the pilot of a job holds. job: what Slurm calls it in SLURM_JOB_ID."""
+    """The name that the pilot of a job holds. job: its SLURM_JOB_ID."""
     words = b"\0".join((key, job.encode(errors="surrogateescape"), str(os.getuid()).encode()))
     return b"\0ftslurm-pilot-" + hashlib.sha256(words).hexdigest()[:40].encode()
 
@@ -46,7 +47,7 @@ def is_held(key: bytes) -> bool | None:
 
 
 def end_with(selector: selectors.BaseSelector, pid: int, end: Callable[[str], object]) -> None:
-    """Call `end` when a process of this machine has ended: it starts our controller again, and nobody else can."""
+    """Call `end` when a process of this machine has ended: the one that restarts the controller."""
     why = "the process beside which the controller ran has ended"
     try:
         selector.register(os.pidfd_open(pid), selectors.EVENT_READ, lambda _: end(why))

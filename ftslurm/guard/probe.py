@@ -1,7 +1,7 @@
-"""What of this run is still on this node? `python -m ftslurm.guard.probe` prints it as one line of JSON.
+"""Prints the processes of this run on this node as one line of JSON: `python -m ftslurm.guard.probe`.
 
-The controller starts it through an srun of its own when a worker falls silent: an answer at all means that the node is
-there, and the letters say whether the step's processes are running (R, S), inside the kernel (D) or stopped (T).
+The controller starts it with an srun of its own when a worker is silent. Any answer means that the node is there. The
+letters say whether the processes of a step are running (R, S), inside the kernel (D) or stopped (T).
 """
 
 import sys
@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from ftslurm.guard import processes
 
 
-def look(environ: Mapping[str, str]) -> dict[str, str]:
-    """For each step of this run on this node the states of its processes, a letter each; zombies and we are left out.
+def processes_of_steps(environ: Mapping[str, str]) -> dict[str, str]:
+    """The states of the processes of each step of this run on this node, one letter each, without zombies and this one.
 
-    A process that does not say on which node it is, where we know ours, is in no step: it is an srun, which has the
-    environment of the step it started.
+    A process whose environment names no node, where ours does, is an srun: it has the environment of the step that it
+    has started, and is in none.
     """
     here, found = processes.node_of(environ), dict[str, str]()
     for pid, theirs in processes.of_run(environ.get("FTSLURM_RUN_DIR", "")):
@@ -33,4 +33,4 @@ def look(environ: Mapping[str, str]) -> dict[str, str]:
 
 if __name__ == "__main__":
     node = processes.node_of(os.environ) or os.uname().nodename
-    print(json.dumps({"type": "look", "node": node, "steps": look(os.environ)}, separators=(",", ":")))
+    print(json.dumps({"type": "look", "node": node, "steps": processes_of_steps(os.environ)}, separators=(",", ":")))

@@ -1,4 +1,4 @@
-"""What runs on this machine, and whose is it? Read from /proc; nothing here imports more than the standard library."""
+"""Processes of this machine, read from /proc: states, trees, and those of a run. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def node_of(environ: Mapping[str, str]) -> str | None:
 
 
 def fence(environ: Mapping[str, str], spare: str = "") -> None:
-    """Kill what earlier attempts of this unit have left on this node: never two of one group.
+    """Kill processes that earlier attempts of this unit have left on this node.
 
     Slurm and our controller have ended them; this is for what escaped both, as daemons do where Slurm tracks
     processes by their parents. Only processes that carry this very run and either another attempt of the same unit,

@@ -1,15 +1,14 @@
-"""A door to the Lighthouse, or to a parameter server, that stays where it is while that moves.
+"""A proxy on loopback with a fixed address, for a Lighthouse, parameter server, store or manager that may move.
 
-A manager learns the Lighthouse's address once, and has no way to be told another. So the guard of every worker listens
-on this machine's loopback, hands that address out in the Lighthouse's stead, and passes bytes on to wherever the
-Lighthouse is. While it is nowhere, connections are held and the Lighthouse is dialled every few milliseconds: managers
-do not notice that it is away, whereas one that dials in vain waits ever longer, up to 10 s (T: src/retry.rs). In the
-same way a parameter server's clients find it where it always was, when it is brought back elsewhere.
+torchft's manager is given the Lighthouse's address once. So it gets the address of a proxy in its guard, which passes
+the bytes on to wherever the Lighthouse is. While that is away, the proxy holds connections and dials every few
+milliseconds; a manager itself would wait longer after each failure, up to 10 s (T: src/retry.rs). The clients of a
+parameter server use one in the same way.
 
-Only this user's processes are served: whose the other end of a connection is says /proc/net/tcp. To a server of this
-run the door proves that it belongs to it, and has the server prove the same (handshake.py), before it passes a byte.
+The proxy serves only processes of this user (/proc/net/tcp names the owner of a connection). It and a server of the run
+prove to each other that they have the run's key (security/handshake.py) before it passes a byte.
 
-It lives in the guard's own loop: no thread, nothing that blocks.
+It runs in the event loop of the guard: nothing may block.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from ftslurm.guard.sockets import CHUNK, Refusals, Resolved, Resolver, Splice, a
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
-MOST = 512  # connections at a time; who comes later waits in the kernel's queue. A manager has two
-SILENT_FOR_S = 10.0  # whoever connects and says nothing for so long is hung up on
+MOST = 512  # connections at a time, a manager has two; more wait in the queue of the kernel
+SILENT_FOR_S = 10.0  # a client that connects and sends nothing is disconnected then
 DIAL_FOR_S = 2.0  # an address that neither takes nor refuses a connection for this long is dialled anew
 DIAL_ONCE_FOR_S = 10.0  # or given up, if what is there does not move
 RESOLVE_AGAIN_S = 0.5
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
-class Forwarder:
-    """Listens on loopback. Whoever owns the selector calls `key.data(events)` for what is ready, and `tend`."""
+class Proxy:
+    """Listens on loopback. The owner of the selector calls `key.data(events)` for what is ready, and `tend`."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class Forwarder:
         self._accept_if_there_is_room()
 
     def go_to(self, url: str) -> None:
-        """From now on it is there; "": nowhere. Connections to where it was are closed; managers dial again."""
+        """Set the address of the server; "": it has none now. Close connections to the old one; managers dial again."""
         if url == self.target:
             self.next_dial = 0.0
             return
@@ -95,7 +94,7 @@ class Forwarder:
         self.tend()
 
     def tend(self) -> float:
-        """Do what is due; returns after how many seconds something else is."""
+        """Do what is due. Return in how many seconds something else is."""
         now = self.clock()
         waits = [3600.0]
         self._accept_if_there_is_room()
@@ -123,7 +122,7 @@ class Forwarder:
         return max(0.0, min(waits))
 
     def _dial_for_those_who_wait(self, now: float) -> float:
-        """While the Lighthouse is away, one dial at a time is for all; returns in how many seconds the next is due."""
+        """Dial for connections that wait, one at a time while the server is away. Return the seconds to the next."""
         for link in [link for link in self.links if link.far is None]:
             if self.moves and self.away_since is not None and any(other.dialled is not None for other in self.links):
                 break
@@ -133,7 +132,7 @@ class Forwarder:
         return 3600.0
 
     def failed(self, link: _Link, address: Resolved) -> None:
-        """Nobody takes this connection; another address, if there is one, is tried soon."""
+        """Note that an address does not take connections; the next address is tried soon."""
         now = self.clock()
         link.hang_up()
         if not self.moves and link.tries >= len(self.addresses):
@@ -150,13 +149,13 @@ class Forwarder:
         self.tend()
 
     def reached(self) -> None:
-        """The Lighthouse has taken a connection."""
+        """Note that the server has taken a connection."""
         if self.away_since is not None:
             self.away_since = None
             self.tend()
 
     def close(self) -> None:
-        """End it all."""
+        """Close all connections and the port."""
         for link in list(self.links):
             link.close()
         self.resolver.forget()
@@ -177,7 +176,7 @@ class Forwarder:
         self.accepting = room
 
     def _accept(self, _events: int) -> None:
-        """Take some of those who have come, if they are ours."""
+        """Accept some connections, if they are of this user."""
         come, rest_s = accept_some(self.listener, MOST - len(self.links))
         self.next_accept = self.clock() + rest_s
         found = socket_owners.uids_of_clients([peer for _, peer in come], self.listener.getsockname())
@@ -193,21 +192,21 @@ class Forwarder:
 
 
 class _Link:
-    """A manager's connection (near) and, once somebody takes it, the one to the Lighthouse (far).
+    """A client's connection (near) and the one to the server (far).
 
-    It is held until far is connected and has proved itself; from then on it is a splice of both.
+    near is held until far is connected and has proved itself. Then both are spliced.
     """
 
-    def __init__(self, door: Forwarder, near: socket.socket) -> None:
+    def __init__(self, door: Proxy, near: socket.socket) -> None:
         self.door = door
         self.near = near
         self.since = door.clock()
-        self.held = b""  # what near has said, while there is nobody to hear it
+        self.held = b""  # bytes of near that wait for far
         self.far: socket.socket | None = None
         self.splice: Splice | None = None
         self.tries = 0
         self.address: Resolved = (0, ("", 0))  # that far was last connected to
-        self.dialled: float | None = None  # when, if it has not taken us yet
+        self.dialled: float | None = None  # when, while far is not connected
         self.heard, self.expected = b"", b""  # of the handshake: what far has said, and the proof it is to give
         self.closed = False
         self.masks: dict[socket.socket, int] = {}
@@ -221,16 +220,16 @@ class _Link:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether near has ever said anything."""
+        """Whether near has sent anything."""
         return bool(self.held) or (self.splice is not None and self.splice.has_carried)
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether near has said all it has to say."""
+        """Whether near has hung up."""
         return self.splice is not None and self.splice.there.ended
 
     def dial(self, address: Resolved, now: float) -> None:
-        """Begin to connect to the Lighthouse."""
+        """Begin to connect to the server."""
         self.address, self.dialled, self.heard, self.expected = address, now, b"", b""
         self.tries += 1
         try:
@@ -247,7 +246,7 @@ class _Link:
             self._wait_for_far(_WRITE, self._connected)
 
     def hang_up(self) -> None:
-        """The far end is no good; the near one is held."""
+        """Close far, and hold near."""
         if self.far is not None:
             self._forget(self.far)
         self.far = self.dialled = None
@@ -272,7 +271,7 @@ class _Link:
     # --- near, while it is held ------------------------------------------------------------------------------------
 
     def _near_ready(self, _events: int) -> None:
-        """Nobody there yet. Whoever hangs up meanwhile has given up: HTTP/2 knows no half-closed connections."""
+        """Read while far is not there. A client that hangs up has given up: HTTP/2 has no half-closed connections."""
         if self.closed or self.splice is not None:
             return
         try:
@@ -309,7 +308,7 @@ class _Link:
             self._join()
 
     def _prove(self, _events: int) -> None:
-        """Answer the challenge, then hear whether the other end can answer as well; see handshake.py."""
+        """Answer the server's challenge, then check its proof; see security/handshake.py."""
         if self.closed or self.far is None or self.door.where is None:
             return
         wanted = handshake.PROOF if self.expected else handshake.CHALLENGE
@@ -341,7 +340,7 @@ class _Link:
         self.door.tend()
 
     def _join(self) -> None:
-        """Both ends are there: from now on one is the other."""
+        """Splice both ends."""
         assert self.far is not None
         self.dialled = None
         for end in (self.near, self.far):

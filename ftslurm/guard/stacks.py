@@ -1,8 +1,8 @@
-"""What is a worker doing right now? Its stacks, written into its log, however stuck it is.
+"""Writes the stacks of a worker into its log, also if it is stuck.
 
-The worker registers Python's faulthandler for a real-time signal: a handler in C that needs neither the GIL nor the
-main thread's help. A stopped worker is woken for a moment. What the kernel says about each thread is added by the
-guard, so that even a worker that no signal reaches leaves something.
+The worker registers Python's faulthandler for a real-time signal: a handler in C, which needs neither the GIL nor the
+main thread. A stopped worker is continued for a moment. The guard adds the kernel's view of each thread, which is
+there even if no signal reaches the worker.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S = 0.8  # how long the stacks may take to arrive; the controller is to
 
 
 def register(position: Position, descriptor: int) -> None:
-    """In the worker: from now on the signal writes all stacks to a copy of this file descriptor.
+    """In the worker: have the signal write all stacks to a copy of this file descriptor.
 
     A copy, because scripts close and replace stdout and stderr.
     """
@@ -32,12 +32,12 @@ def register(position: Position, descriptor: int) -> None:
 
 
 def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> None:
-    """In the guard: have the worker write its stacks, and add what the kernel knows; takes at most a second.
+    """In the guard: have the worker write its stacks, and add the kernel's view. Takes at most a second.
 
     Args:
         log: the rank's log; None while the worker has none, then stderr is where both write.
         who: the worker, for the heading.
-        by: who wants to know.
+        by: who has asked, for the heading.
     """
     letter, place = processes.state(pid), position.read()
     where = f"step {place.step}, {place.stage.doing} for {place.since_s:.1f} s" if place else "before the script runs"
@@ -47,7 +47,7 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> No
     try:
         sink = os.dup(2) if log is None else os.open(log, flags, 0o600)
     except OSError:
-        return  # the file system is gone; nothing can be left there
+        return  # the file system is gone
     with contextlib.suppress(OSError):
         os.write(sink, f"{heading}\nftslurm: its threads, as the kernel sees them:\n{kernel}".encode())
         if letter is None or letter == "Z":
@@ -60,8 +60,7 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> No
 
 
 def _listens(pid: int, descriptor: int, sink: int) -> bool:
-    """Whether the handler is there and would write into the very file that we have open, not into one of the script's
-    that has taken the number."""
+    """Whether the handler is registered and its descriptor is still the log, not a file of the script's."""
     if not descriptor or not processes.catches(pid, SIGNAL):
         return False
     try:
@@ -71,7 +70,7 @@ def _listens(pid: int, descriptor: int, sink: int) -> bool:
 
 
 def _ask(pid: int, sink: int, stopped: bool) -> None:
-    """Send the signal and wait until what it brings has been written."""
+    """Send the signal and wait until the stacks are written."""
     size = os.fstat(sink).st_size
     os.kill(pid, SIGNAL)
     if stopped:
@@ -83,7 +82,7 @@ def _ask(pid: int, sink: int, stopped: bool) -> None:
         if grown != last:
             last, changed = grown, now
         elif grown != size and now > changed + 0.03:
-            break  # something has come, and nothing more
+            break  # the stacks are complete
         time.sleep(0.002)
     if stopped:
         os.kill(pid, signal.SIGSTOP)  # it must not go on training before it is killed

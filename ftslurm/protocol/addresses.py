@@ -1,7 +1,7 @@
-"""How the servers of a run are named: HOST:PORT/SERVICE, with or without http:// before it.
+"""The addresses of the servers of a run: HOST:PORT/SERVICE, with or without http:// before it.
 
-PORT is that of the guard that has the server in its care (gate.py); the SERVICE is what it is to be asked for. An
-address without one of these services is somebody else's, and is left as it is.
+PORT is that of the gate of the guard (guard/gate.py) behind which the server is, SERVICE the name that the gate is
+asked for. An address without one of these services is not of the run, and is used as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def manager(number: int) -> str:
 
 @dataclass(frozen=True)
 class Address:
-    """Where something is."""
+    """The address of a server."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Address:
 
     @property
     def dialled(self) -> str:
-        """What both sides of a handshake mean by it."""
+        """The text that both sides of a handshake prove."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}/{self.service}"
 

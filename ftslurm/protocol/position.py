@@ -1,7 +1,6 @@
-"""Where is a worker in its step? A page of memory that the worker writes and its guard reads: no lock, no message.
+"""A page of memory that a worker shares with its guard: where the worker is in its step, and numbers for either side.
 
-A worker that is stuck says nothing. What it wrote before it got stuck stays, so the guard of every rank can tell the
-controller what its worker is waiting for.
+It needs no lock and no message, so the guard can report where a worker is that is stuck.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Position:
         self._word = -1
 
     def mark(self, step: int, stage: int) -> None:
-        """Note where we are, unless that is noted already."""
+        """Note the step and the stage, if they have changed."""
         word = step << 3 | stage
         if word != self._word:
             self._word = word
@@ -56,7 +55,7 @@ class Position:
         return self._word & 7 if self._word >= 0 else -1
 
     def read(self) -> Place | None:
-        """What the worker noted last; None before its script runs."""
+        """What the worker has noted last; None before its script runs."""
         for _ in range(100):
             word, when, check = _PLACE.unpack_from(self._page)
             if word ^ when == check:  # else it was being written: look again
@@ -69,7 +68,7 @@ class Position:
 
     @property
     def fault(self) -> int:
-        """Which fault the guard wants the worker to suffer; see faults.py."""
+        """The number of the fault that the worker is to suffer; see guard/faults.py."""
         return int(struct.unpack_from("@Q", self._page, _FAULT)[0])
 
     @fault.setter
@@ -78,7 +77,7 @@ class Position:
 
     @property
     def log(self) -> int:
-        """The worker's file descriptor that stacks are dumped to; see stacks.py."""
+        """The worker's file descriptor that stacks are dumped to; see guard/stacks.py."""
         return int(struct.unpack_from("@Q", self._page, _LOG)[0])
 
     @log.setter
@@ -87,7 +86,7 @@ class Position:
 
     @property
     def reached(self) -> int:
-        """The step below which no quorum may be, as the controller said last; see history.py."""
+        """The step below which no quorum may be, as the controller has said last; see worker/lineage_guard.py."""
         return int(struct.unpack_from("@Q", self._page, _REACHED)[0])
 
     @reached.setter
@@ -96,7 +95,7 @@ class Position:
 
     @property
     def wanted(self) -> int:
-        """The step of which, or of a later one, the controller wants a checkpoint; 0: of none. See checkpoint.py."""
+        """The controller wants a checkpoint of this step or a later one; 0: none. See checkpoint/checkpointer.py."""
         return int(struct.unpack_from("@Q", self._page, _WANTED)[0])
 
     @wanted.setter

@@ -1,1 +1,1 @@
-"""What runs inside a step: a guard that watches one worker (guard.py), and the worker itself (session.py)."""
+"""Code inside the process of the script: start-up (session.py), and what watches and patches torchft."""

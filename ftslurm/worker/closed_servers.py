@@ -1,10 +1,10 @@
-"""torchft's servers, for nobody but the run.
+"""Closes torchft's servers to everything but the run.
 
-torchft's manager, its parameter server and torch's TCPStore listen on every interface and serve whoever comes: a
-stranger may read a group's addresses in its store, join its quorum, or end it with a `Kill`. Here they are made to
-listen on loopback, where only their guard can connect (inner.py), and are reached at HOST:PORT/SERVICE through two
-guards that prove to each other that they are of this run (gate.py, forward.py). torchft is handed loopback addresses
-wherever it connects to one of them, so none of its own code, in Rust or in a child process, has to know.
+torchft's manager, its parameter server and torch's TCPStore listen on every interface and accept every client: a
+stranger could read a group's addresses in its store, join its quorum, or end it with a `Kill`. Here they listen on
+loopback, where only their guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERVICE through
+two guards, which prove to each other that they are of this run (guard/gate.py, guard/proxy.py). torchft is given
+loopback addresses wherever it connects to one of them, so its own code, in Rust or in a child process, stays as it is.
 
 The checkpoints' server is in closed_transport.py: what it sends would be too much for a guard.
 """
@@ -29,7 +29,7 @@ _store = SimpleNamespace(here="", public="")
 
 
 def begin(here: str, public: str) -> None:
-    """The group's store is known once the script may start.
+    """Note the address of the group's store, before the script starts.
 
     Args:
         here: HOST:PORT for this worker.
@@ -39,10 +39,10 @@ def begin(here: str, public: str) -> None:
 
 
 def install(gateway: Gateway) -> None:
-    """Close what scripts will make from now on.
+    """Close the servers that scripts make from now on.
 
     Raises:
-        shape.Misfit: this torchft makes its servers or its clients in another way; it must not be used.
+        patch_fit.Misfit: this torchft makes its servers or its clients in another way; it must not be used.
     """
     _close_managers(gateway, importlib.import_module("torchft.manager"))
     _close_process_groups(gateway, importlib.import_module("torchft.process_group"))
@@ -53,7 +53,7 @@ def install(gateway: Gateway) -> None:
 
 
 def _close_managers(gateway: Gateway, module: Any) -> None:
-    """Every Manager's server is published, and every address that torchft connects to leads there."""
+    """Publish the server of each Manager, and have torchft connect to servers through the guard."""
     patch_fit.require(
         module,
         "ManagerServer(hostname, bind, store_addr, connect_timeout)",
@@ -86,7 +86,7 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
 
 
 def through(gateway: Gateway, address: str) -> str:
-    """The way to a server of the run, as an address of its own kind; others as they are."""
+    """The address of a proxy to a server of the run; other addresses unchanged."""
     where = addresses.read(address)
     if where is None or where.service is None:
         return address
@@ -95,7 +95,7 @@ def through(gateway: Gateway, address: str) -> str:
 
 
 class _Server:
-    """torchft's ManagerServer, whose end is told."""
+    """torchft's ManagerServer, with a callback for its end."""
 
     def __init__(self, server: Any, ended: Callable[[], None]) -> None:
         self._server = server
@@ -111,7 +111,7 @@ class _Server:
 
 
 class _Client:
-    """torchft's ManagerClient, whose answers name the stores that this process can reach."""
+    """torchft's ManagerClient, with store addresses in its answers that this process can reach."""
 
     def __init__(self, client: Any, gateway: Gateway) -> None:
         self._client = client

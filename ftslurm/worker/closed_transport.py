@@ -1,9 +1,9 @@
-"""torchft's checkpoint server and its clients, for nobody but the run.
+"""Closes torchft's checkpoint server, and its clients, to everything but the run.
 
-`HTTPTransport` sends the state to whoever asks, and unpickles what it is sent. Here each side of every connection has
-to prove that it is of this run (handshake.py) before the first byte of HTTP: nobody else is sent the state, and nothing
-of anybody else's is ever unpickled. The state itself goes straight from worker to worker, at the speed it had, and is
-not encrypted. A token in the URL would not do: the manager tells the URL to whoever asks it.
+`HTTPTransport` sends the state to every client, and unpickles what a server sends. Here both sides of a connection
+prove that they are of this run (security/handshake.py) before the first byte of HTTP, so no other process gets the
+state, and nothing of another process is unpickled. The state itself goes straight from worker to worker, at full speed,
+and is not encrypted. A token in the URL would not help: the manager gives the URL to every client.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def install(gateway: Gateway, module: Any = None) -> None:
     """Close the transports that scripts will make from now on.
 
     Raises:
-        shape.Misfit: this torchft makes its server or its clients in another way; it must not be used.
+        patch_fit.Misfit: this torchft makes its server or its clients in another way; it must not be used.
     """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
     patch_fit.require(
@@ -44,7 +44,7 @@ def install(gateway: Gateway, module: Any = None) -> None:
         module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: "127.0.0.1"}))
 
     class ClosedServer(base):  # type: ignore[misc]
-        """Serves those who have proved themselves. Each connection has a thread of its own."""
+        """Serves clients that have proved themselves, each in a thread of its own."""
 
         address_family = socket.AF_INET if local else base.address_family
 
@@ -91,14 +91,14 @@ class _Handler(urllib.request.HTTPHandler):
 
 
 class _Connection(http.client.HTTPConnection):
-    """Proves itself before it says anything else."""
+    """A connection that proves itself before the first request."""
 
     def __init__(self, gateway: Gateway, host: str, **words: Any) -> None:
         super().__init__(host, **words)
         self.gateway = gateway
 
     def connect(self) -> None:
-        """Raises OSError: whoever is there is not of this run, or nobody is."""
+        """Connect. Raises OSError: the server is not of this run, or there is none."""
         deadline = time.monotonic() + handshake.PATIENCE_S
         while True:
             super().connect()

@@ -1,13 +1,13 @@
-"""No group takes a step with weights that are not the training's. Seen from inside torchft, before the step.
+"""Ends a worker before it takes a step with weights that are not the training's.
 
-torchft believes whoever asks for a quorum: the member with the highest step has the state, and everybody else copies
-it. So a group that has just been launched, with random weights at step 0, trains on alone, or becomes the donor of
-others, whenever nobody with a higher step happens to ask with it. The controller knows how far the run has come, and
-tells it when the script begins (`floor`) and with every ping (`reached`): the second is for who had begun before the
-others had come far, and for who was stopped while they went on. Our own Lighthouse refuses such a quorum; this holds
-with any Lighthouse: the worker ends itself at the answer, before a gradient is averaged or a step is committed.
+torchft trusts the members of a quorum: the one with the highest step has the state, and all others copy it. So a group
+that has just been launched, with random weights at step 0, trains alone, or becomes the donor of others, if no group
+with a higher step is in its quorum. The controller knows how far the run has come. It sends that when the script starts
+(`floor`) and with every ping (`reached`, for a worker that started earlier, or was stopped meanwhile). ftslurm's own
+Lighthouse refuses such a quorum; this check works with any Lighthouse: the worker ends when it gets the answer, before
+a gradient is averaged or a step is committed.
 
-Four more ways to the same end are closed here (T: src/manager.rs, torchft/manager.py):
+Four more ways to wrong weights are closed here (T: src/manager.rs, torchft/manager.py):
 
 * A group's step is that of whichever of its ranks asks last (T: "TODO check step"). If one rank has healed and another
   could not, the group may count as healed, and the other would train on with its own weights.
@@ -16,7 +16,7 @@ Four more ways to the same end are closed here (T: src/manager.rs, torchft/manag
 * With start_quorum(allow_heal=False) nobody heals, but whoever is behind steps all the same, with its own weights.
 * A script that loads a checkpoint by itself, and not this run's, has the highest step, and all others copy it.
 
-docs/state.md has the orders of events, tests/local/test_history_in_torchft.py what torchft does in each.
+docs/state.md lists the orders of events; tests/local/test_history_in_torchft.py shows what torchft does in each.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEEDS = (
 )
 
 
-class History:
+class LineageGuard:
     """Watches every Manager of this process.
 
     Args:
@@ -57,7 +57,7 @@ class History:
         """Watch; `module` is torchft.manager unless a test says.
 
         Raises:
-            shape.Misfit: this torchft has another Manager; it is left alone.
+            patch_fit.Misfit: this torchft has another Manager; it is left alone.
         """
         manager_class = (module or importlib.import_module("torchft.manager")).Manager
         patch_fit.require(manager_class, *NEEDS)
@@ -88,7 +88,7 @@ class History:
         manager_class._async_quorum, manager_class.start_quorum = _async_quorum, start_quorum
 
     def _answered(self, manager: Any, allow_heal: bool, quorum: Any) -> None:
-        """In the quorum's thread, before anything is built upon its answer."""
+        """Check an answer, in the quorum's thread, before torchft uses it."""
         if len(self.managers) > 1:
             return  # each counts its own steps, and the controller knows the highest of all
         alone = quorum.max_world_size == 1 < quorum.replica_world_size
@@ -98,7 +98,7 @@ class History:
             self.refuse(why)
 
     def judge(self, step: int, max_step: int, heal: bool, ahead: bool = False) -> str | None:
-        """Why a quorum must not be stepped in; None: it may.
+        """Why no step may be taken in a quorum, or None.
 
         Args:
             step: this rank's own step.
@@ -129,7 +129,7 @@ class History:
 
 
 class _Client:
-    """torchft's ManagerClient, which shows its answers to somebody."""
+    """torchft's ManagerClient, with a callback for its answers."""
 
     def __init__(self, client: Any, answered: Callable[[Any], None]) -> None:
         self._client = client

@@ -1,11 +1,8 @@
-"""Who serves whom? torchft's parameter server, seen from inside, without a line in the script.
+"""Reports torchft's parameter servers and their sessions. Needs no change to the script.
 
-`Observer.install` wraps three methods of `torchft.parameter_server.ParameterServer`; each runs as before and unchanged.
-What is seen of the first rank of a group is told to the controller:
-
-serving   it has made a ParameterServer: the address of its sessions. One of each process: of others nobody is told
-served    how many sessions it has open, and its attribute `step`, if it has one that is a whole number
-session   it has got a session with a server: how many it has had
+`Observer.install` wraps three methods of `torchft.parameter_server.ParameterServer`; each runs unchanged. Rank 0 of a
+group reports `serving` for the first ParameterServer that it makes, then `served`, and `session` for its own sessions
+with a server (protocol/messages.py).
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from typing import Any
 from ftslurm.protocol import messages, outbox
 from ftslurm.worker import patch_fit
 
-EVERY_S = 1.0  # `served` and `session` are told at most this often
+EVERY_S = 1.0  # `served` and `session` are sent at most this often
 
 
 class Observer:
@@ -41,7 +38,7 @@ class Observer:
         """Watch every ParameterServer of this process.
 
         Raises:
-            shape.Misfit: this torchft has none, or another one, which is left alone.
+            patch_fit.Misfit: this torchft has none, or another one, which is left alone.
         """
         module = module or importlib.import_module("torchft.parameter_server")
         patch_fit.require(
@@ -72,7 +69,7 @@ class Observer:
         kind.__init__, kind._handle_session, kind.new_session = init, handle_session, classmethod(opened)
 
     def flush(self) -> None:
-        """Tell how the server stands, if that is news; from any thread, at any time."""
+        """Report the server's state if it has changed. Any thread may call it at any time."""
         self._guarded(self._tell_served)
 
     def _count(self, more: int) -> None:
@@ -113,7 +110,7 @@ class Observer:
         try:
             tell_it(*args)
         except Exception as error:
-            logging.getLogger(__name__).warning("what the parameter server does is not known: %r", error)
+            logging.getLogger(__name__).warning("the parameter server cannot be observed: %r", error)
 
 
 def _say(report: messages.Report) -> None:

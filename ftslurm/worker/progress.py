@@ -1,13 +1,13 @@
-"""How far is the training, and with whom? Seen from inside torchft, without a line in the script.
+"""Reports the progress of the training: steps, quorums, participants. Needs no change to the script.
 
-`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs as before and unchanged, and what it left
-on the Manager is read afterwards: nothing here can stop or alter a step. The ManagerClient is left
-alone, because the Manager turns its answer into the number of participants by rules of its own (asynchronous quorum,
-fixed world size), and that result is the one to report.
+`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs unchanged, and what it has left on the
+Manager is read afterwards: an observer cannot stop or change a step. The answers of the ManagerClient are not used,
+because the Manager computes the number of participants from them by its own rules (asynchronous quorum, fixed world
+size).
 
-Every transition is also noted in the worker's Position, where its guard can see it when the worker no longer says
-anything. With an asynchronous quorum the script computes while the quorum is sought: an allreduce called too early
-waits for the quorum, and is a collective from then on.
+Each stage of a step is also noted in the worker's Position, where its guard reads it. With an asynchronous quorum the
+script computes while the quorum is sought; an allreduce that is called too early waits for the quorum, and counts as a
+collective from then on.
 """
 
 import functools
@@ -40,19 +40,19 @@ NEEDS = (
 
 @dataclass
 class _Seen:
-    """What we know of one Manager. A process usually has one, but nothing forbids more."""
+    """What is known of one Manager. A process may have several."""
 
     step: int = 0
     quorum_id: int = -1
     participants: int = 0
-    reported: tuple[int, int] | None = None  # the quorum id and participants last told
+    reported: tuple[int, int] | None = None  # the quorum id and participants reported last
     committed_at: float | None = None
-    state_fetched: bool = False  # a peer's state lies ready to be loaded
+    state_fetched: bool = False  # a peer's state is ready to be loaded
 
 
 class Observer:
-    """Calls `report` with a small dict: at the first commit, when the quorum changes, at the first of a
-    row of aborted steps, and otherwise at most once in `every_s` seconds.
+    """Calls `report` at the first commit, when the quorum changes, at the first of several aborted steps, and otherwise
+    at most once in `every_s` seconds.
 
     step          the Manager's step now: one more than the step that was committed
     quorum_id     changes whenever the process groups were built anew
@@ -60,8 +60,8 @@ class Observer:
     committed, aborted, healed    counts since this process started
     gap_s         the longest time between two successive commits since the last report; None where there were no two
 
-    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time, as
-    `on_quorum`, which is called once, at the first quorum, with its step, quorum_id and participants.
+    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time, and
+    `on_quorum`, which is called once, at the first quorum.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Observer:
         self.report = report
         self.on_quorum: Callable[[messages.FirstQuorum], None] | None = None
         self._position = position or Position()
-        self._reducing = False  # an allreduce was called before the quorum was there
+        self._reducing = False  # an allreduce was called before there was a quorum
         self._clock = clock
         self._every_s = every_s
         # Re-entrant, so that a signal handler may flush while the main thread is in the middle of a commit.
@@ -87,7 +87,7 @@ class Observer:
         self._aborting = False  # the last step was not committed
         self._gap_s: float | None = None
         self._reported_at = float("-inf")
-        self._unreported: _Seen | None = None  # the Manager whose last commit was not told
+        self._unreported: _Seen | None = None  # the Manager whose last commit is not reported yet
         self._complained = False
 
     @property
@@ -96,10 +96,10 @@ class Observer:
         return self._step
 
     def install(self, module: Any = None) -> None:
-        """Watch every Manager of this process, existing ones too; `module` is torchft.manager unless a test says.
+        """Watch every Manager of this process, existing ones too; `module` is torchft.manager, or a test's.
 
         Raises:
-            shape.Misfit: this torchft's Manager lacks something; the rest of it is watched all the same.
+            patch_fit.Misfit: this torchft's Manager lacks something; the rest of it is watched all the same.
         """
         module = module or importlib.import_module("torchft.manager")
         for method, look in (
@@ -126,7 +126,7 @@ class Observer:
         return any(future is not None and not future.done() for future in futures)
 
     def flush(self) -> None:
-        """Report the latest commit if it was not; from any thread, at any time."""
+        """Report the latest commit if it is not reported yet. Any thread may call it at any time."""
         try:
             with self._lock:
                 if self._unreported is not None:

@@ -8,9 +8,9 @@ closes, and they wait for the process group's time-out, which torchft sets to 60
   store (measured with a time-out of 10 s: survivors stalled for 10.3 s).
 * The node of a group may vanish in the middle of a collective, and its connections with it, without a word.
 
-The controller hears of the death, and our own Lighthouse knows the quorums of which the dead group was a member: both
-together tell every worker the number of the quorum that is broken. (torchft's Lighthouse tells nothing of the kind.)
-Numbers only grow, and a broken quorum is never issued again, so to give one up can never harm another.
+The controller learns of the death, and ftslurm's own Lighthouse knows the quorums of the dead group. Every worker is
+sent the number of the broken quorum. (torchft's own Lighthouse has no such message.) Numbers only grow, and a broken
+quorum is never issued again, so giving one up cannot harm another.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ COLLECTIVE_S = 0.5  # so long a collective of a broken quorum may still end by i
 
 
 class Broken(RuntimeError):
-    """A process group cannot be had, or goes on no more, for a member of its quorum is gone."""
+    """A process group cannot be set up, because a member of its quorum is gone."""
 
 
-class Quorums:
-    """Which quorums are broken, as this process has been told.
+class BrokenQuorums:
+    """The quorums that are broken, as far as this process has been told.
 
     Args:
         managers: the Managers of this process.
@@ -58,12 +58,12 @@ class Quorums:
         self.connections: WeakKeyDictionary[Any, set[tuple[int, str]]] = WeakKeyDictionary()  # of each Gloo group
 
     def install(self, module: Any = None) -> None:
-        """Let go of broken quorums while process groups are set up; `module` is torchft.process_group in real life.
+        """Give up broken quorums while process groups are set up; `module` is torchft.process_group, or a test's.
 
         NCCL connects at its first collective, so all that waits there is the client of the store.
 
         Raises:
-            shape.Misfit: this torchft sets up its process groups in another way; nothing is changed.
+            patch_fit.Misfit: this torchft sets up its process groups in another way; nothing is changed.
         """
         module = module or importlib.import_module("torchft.process_group")
         patch_fit.require(importlib.import_module("torchft.manager").Manager, "_quorum_id", "_errored", "_pg")
@@ -88,7 +88,7 @@ class Quorums:
         module.create_store_client, module.ProcessGroupGloo._create_pg = create_store_client, _create_pg
 
     def unless_broken(self, quorum: int | None, make: Callable[[], T]) -> T:
-        """What `make` returns, made in a thread of its own, which is left to itself if the quorum breaks meanwhile.
+        """What `make` returns. It runs in a thread of its own, which is abandoned if the quorum breaks meanwhile.
 
         Raises:
             Broken: it has. torchft aborts the step and asks for another quorum.
@@ -121,8 +121,10 @@ class Quorums:
         return made[0]
 
     def listen_to(self, orders: int) -> None:
-        """Where the guard's words come from once the script has begun. The thread that reads them is started when the
-        first process group is set up: a script without torchft need not have one."""
+        """Set the pipe of the guard's messages.
+
+        A thread reads it from the first process group on: a script without torchft needs none.
+        """
         self.orders = orders
 
     def _listen(self) -> None:
@@ -138,14 +140,14 @@ class Quorums:
                     self.tell(message.quorum)
 
     def tell(self, quorum: int) -> None:
-        """This quorum has lost a member."""
+        """Note that a quorum has lost a member."""
         with self.changed:
             self.broken = max(self.broken, quorum)
             self.changed.notify_all()
         threading.Thread(target=self._abort_if_stuck, args=(quorum,), name="ftslurm_abort", daemon=True).start()
 
     def _abort_if_stuck(self, quorum: int) -> None:
-        """End a collective that has not ended by itself: those who wait in it get an error, and abort the step."""
+        """Abort a collective that does not end by itself: its callers get an error, and torchft aborts the step."""
         before = self.position.word
         time.sleep(COLLECTIVE_S)
         if before != self.position.word or self.position.stage not in (Stage.COLLECTIVE, Stage.VOTING):
@@ -179,7 +181,7 @@ def quorum_of(store_addr: str) -> int | None:
     """The quorum's id in the address under which its members meet; None: it is another store.
 
     HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly (closed_servers.py); there may
-    be one more word before torchft (repeats.py).
+    be one more word before torchft (quorum_ids.py).
     """
     _, _, after = store_addr.partition("/torchft/")
     number = after.partition("/")[0]

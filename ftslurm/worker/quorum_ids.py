@@ -1,4 +1,4 @@
-"""torchft's own Lighthouse counts its quorums from 1 again when it is relaunched (`lighthouse.kind=torchft`).
+"""Keeps quorums apart whose ids repeat: torchft's own Lighthouse counts from 1 again when it is relaunched.
 
 So an id comes back with other members, or later in the training, and two things go wrong in torchft 0.2.0, which
 compares ids alone:
@@ -20,14 +20,14 @@ from weakref import WeakKeyDictionary
 _NO_QUORUM = -1  # what a Manager that has had none takes for its quorum's id
 
 
-class Repeats:
-    """Marks the answers of a Lighthouse whose ids repeat, before torchft builds anything upon them."""
+class RepeatedIds:
+    """Changes the answers of a Lighthouse whose ids repeat, before torchft uses them."""
 
     def __init__(self) -> None:
         self._members: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()  # of each Manager's last quorum
 
     def tell_apart(self, manager: Any, quorum: Any) -> None:
-        """Have the manager build a new process group if the members are others, and meet them where nobody was before.
+        """Have the manager build a new process group if the members have changed, under an address that is used once.
 
         Called in the quorum's thread, with the answer that the manager is about to use.
         """

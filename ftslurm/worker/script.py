@@ -23,7 +23,7 @@ def run(
     on_failure: Callable[[BaseException], None],
     on_success: Callable[[], bool],
 ) -> NoReturn:
-    """Run it as `__main__` and end the process as Python would have ended it.
+    """Run the script as `__main__` and end the process as Python would.
 
     With one difference: a script that failed ends at once. Python would first join torchft's threads, which wait for a
     quorum for up to a minute while the dead rank's manager goes on telling the Lighthouse that it is healthy, and
@@ -97,7 +97,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseException], None]) -> NoReturn:
-    """Let the script's atexit functions run for a moment, tell the controller if it failed, and be gone."""
+    """Give the script's atexit functions a moment, report a failure, and end the process."""
     _flush()
     goodbye = threading.Timer(GOODBYE_S, os._exit, [code])
     goodbye.daemon = True

@@ -34,9 +34,9 @@ class Watchers:
     """What watches torchft inside this process."""
 
     progress: Any  # progress.Observer
-    lineage: Any  # lineage_guard.History
+    lineage: Any  # lineage_guard.LineageGuard
     unhealed: Any  # unhealed.Watch
-    quorums: Any  # quorum_abort.Quorums
+    quorums: Any  # quorum_abort.BrokenQuorums
     sessions: parameter_sessions.Observer
     left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
 
@@ -194,14 +194,14 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         closed_servers.install(task.gateway)
     with patch_fit.indispensable("the checkpoints' server"):
         closed_transport.install(task.gateway)
-    lineage = lineage_guard.History(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
+    lineage = lineage_guard.LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
-        lineage.then = quorum_ids.Repeats().tell_apart
+        lineage.then = quorum_ids.RepeatedIds().tell_apart
     watchers = Watchers(
         progress=progress.Observer(channel.say, position=task.position),
         lineage=lineage,
         unhealed=unhealed.Watch(channel.warn),
-        quorums=quorum_abort.Quorums(lineage.managers, task.position),
+        quorums=quorum_abort.BrokenQuorums(lineage.managers, task.position),
         sessions=parameter_sessions.Observer(),
         left_out=left_out,
     )
@@ -399,7 +399,7 @@ def reach_loopback(environ: MutableMapping[str, str]) -> None:
 
 
 def open_log(path: str) -> None:
-    """From here on what the script prints goes to its own file, unbuffered, so that a SIGKILL loses nothing."""
+    """Redirect stdout and stderr to the rank's log, unbuffered, so that a SIGKILL loses nothing."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -412,7 +412,7 @@ def open_log(path: str) -> None:
 
 
 def host_store(gateway: Gateway) -> tuple[str, int]:
-    """Host the group's TCPStore on loopback, where only its guard can connect; returns where the guard lets the run in.
+    """Host the group's TCPStore on loopback, where only its guard can connect; return HOST and PORT of the guard.
 
     Raises:
         OSError: the guard has no port for it.
@@ -431,7 +431,7 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
 
 
 def empty(store: Any) -> None:
-    """A stranger who was quicker than the filter may have left something: ranks would believe it (manager_addr).
+    """Delete what another user may have written before the filter was there: ranks would trust it (manager_addr).
 
     Raises:
         OSError: that cannot be undone with this torch.
@@ -443,7 +443,7 @@ def empty(store: Any) -> None:
 
 
 def leave_together(rank: int, world: int) -> None:
-    """Rank 0 hosts the store, so it stays until the group's other ranks have finished too, as torchrun's agent does."""
+    """Have rank 0, which hosts the store, wait until the other ranks have finished, as torchrun's agent does."""
     if world == 1:
         return
     from torch.distributed import TCPStore

@@ -1,7 +1,7 @@
-"""What must be mended in torchft 0.2.0 before a script can survive on it?
+"""Patches for defects of torchft 0.2.0.
 
-Every patch names a defect, the evidence for it, and what makes it step aside: `after_import` looks how the installed
-torchft behaves and leaves alone what behaves well, whatever its version. tests/local/test_torchft_compat.py shows
+Each patch names a defect, the evidence for it, and when it is not applied: `after_import` tests how the installed
+torchft behaves, whatever its version. tests/local/test_torchft_compat.py shows
 each defect without its patch and fails when torchft no longer needs it.
 """
 
@@ -35,7 +35,7 @@ def before_import() -> None:
 
 
 def after_import(left_out: list[str]) -> list[str]:
-    """Mend what the imported torchft gets wrong, once a process; return the names of the patches.
+    """Apply the patches that the imported torchft needs; return their names.
 
     Args:
         left_out: gets a sentence for each patch that this torchft may need and that does not fit it.
@@ -57,7 +57,7 @@ class _OtelFinder(MetaPathFinder):
 
     Evidence: opentelemetry-sdk 1.45.2 declares `LogRecordExporter.force_flush` abstract and torchft's `TeeLogExporter`
     lacks it. torchft/__init__.py builds one, so the class must be mended between its definition and that.
-    Steps aside: when the class is not abstract.
+    Not applied: when the class is not abstract.
     """
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -100,7 +100,7 @@ def _mend_comm_hook(torchft: Any) -> None:
     Evidence: `_ManagedWork.wait` swallows the error and returns False without building the inner future; the hook of
     0.2.0 ignores the False and asserts the future: AssertionError in every survivor's backward(). After a first error
     `Manager.allreduce` returns a `_DummyWork`, whose future has no `_fut` either.
-    Steps aside: when the original hook survives a failed allreduce (torchft-nightly 2026.10.26 does).
+    Not applied: when the original hook survives a failed allreduce (torchft-nightly 2026.10.26 does).
     """
     import torch
 
@@ -131,7 +131,7 @@ def _abort_on_error(torchft: Any) -> None:
     the error and ask for the next quorum, but keep their own connections, so a group further round goes on waiting
     in the collective, and they for it in the quorum. Measured with 4 groups: survivors stalled 10.2 s, which was the
     process group's time-out, whatever the Lighthouse's timing. So the first error of a step closes our connections.
-    Steps aside: when report_error aborts the process group by itself.
+    Not applied: when report_error aborts the process group by itself.
     """
     original = torchft.manager.Manager.report_error
 
@@ -162,7 +162,7 @@ def _refuse_pure_ddp(torchft: Any) -> None:
 
     Evidence: it drops the work of `Manager.allreduce`. The sum arrives before or after the optimizer's step, as chance
     has it; the division by the number of groups, done when somebody waits, never happens; an error is not noticed.
-    Steps aside: when its gradient hook waits. Until then it cannot be used safely, so constructing one is refused.
+    Not applied: when its gradient hook waits. Until then it cannot be used safely, so constructing one is refused.
     """
 
     def refuse(*_: object, **__: object) -> None:
@@ -184,7 +184,7 @@ def _honour_connect_timeout(torchft: Any) -> None:
 
     Evidence: ManagerServer and ManagerClient get the constructor's argument (torchft/manager.py:330, 338), only the
     client of a heal the variable's value: with 2 in the environment and 12 as argument, giving up took 19 s.
-    Steps aside: when `Manager.__init__` no longer hands the bare argument on. The variable wins, as the others do.
+    Not applied: when `Manager.__init__` no longer hands the bare argument on. The variable wins, as the others do.
     """
 
     def edit(arguments: dict[str, Any]) -> None:
@@ -209,7 +209,7 @@ def _advertise_localhost(torchft: Any) -> None:
 
     Evidence: `Manager(hostname=socket.gethostname())`, `HTTPTransport.address` and `ParameterServer.address`: not even
     the process itself can reach its manager, let alone a healing peer the checkpoint, or a worker its server.
-    Steps aside: when the name resolves, and on a real cluster, where "localhost" would be a lie.
+    Not applied: when the name resolves, and on a real cluster, where "localhost" would be a lie.
     """
     _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
     localhost = {"gethostname": lambda: "localhost"}
@@ -229,7 +229,7 @@ def _let_sessions_end(_: Any) -> None:
 
     Evidence: its request handler closes the connection before it runs the session, and http.server flushes it after
     that: "ValueError: I/O operation on closed file". What `forward` raises is logged by torchft itself.
-    Steps aside: when the handler no longer calls `finish` by itself.
+    Not applied: when the handler no longer calls `finish` by itself.
     """
     server: Any = importlib.import_module("torchft.parameter_server")
 

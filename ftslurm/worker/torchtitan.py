@@ -1,4 +1,4 @@
-"""job=torchtitan: torchtitan's own trainer, as `python -m torchtitan.train`, and a plain word where it cannot run.
+"""job=torchtitan: runs torchtitan's own trainer, as `python -m torchtitan.train`, and says why if it cannot run.
 
 torchtitan 0.3.0 imports triton, which only the GPU builds of torch bring, and says of any import that fails that it
 "cannot import config_registry"; without a GPU it ends in an AttributeError somewhere inside torch.

@@ -1,15 +1,13 @@
-"""Does the script train without torchft? Then nothing will heal it, and its user should know.
+"""Warns the user of a script that trains without a torchft Manager: nothing will heal it.
 
-Seen from outside, without a line in the script: torch calls us after every step of every optimizer, and the Manager's
-constructor is wrapped. When is it known that no Manager will come?
+torch calls a hook after each step of each optimizer, and the constructor of Manager is wrapped. A script that has taken
+ten optimizer steps without a Manager trains without one. Other signs would be wrong:
 
-Not when DistributedDataParallel is built, FSDP is applied or a process group is initialized: HSDP does all of
-that inside a group, with a Manager that is made later. Not after some seconds either: reading weights or a data set may
-take any time. But whoever has taken ten steps without a Manager has trained without one. Not at the first step,
-because some take an empty one to create the optimizer's state, which the Manager is to heal, before they make it.
+- DistributedDataParallel, FSDP or a process group: HSDP uses them inside a group, and makes its Manager later.
+- Some seconds without a Manager: reading weights or a data set may take any time.
+- The first step: some scripts take an empty one to create the optimizer's state before they make the Manager.
 
-A script that ends sooner is judged at its end, if it took a step or leaves a process group behind. One that did neither
-has no state that anybody would want healed.
+A script that ends sooner is judged at its end: if it has taken a step, or leaves a process group behind.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ class Watch:
     """Watches this process until a Manager is made or its tenth optimizer step is taken."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        """Be ready to watch; `warn` is called with the words for the user, at most once.
+        """warn: called with the text for the user, at most once.
 
         `groups` is how many replica groups the run has; nothing is said while it is 0 (a run without a quorum).
         """
@@ -43,7 +41,7 @@ class Watch:
         """Begin to watch; before that nobody is warned.
 
         Raises:
-            shape.Misfit: this torch or torchft cannot be watched.
+            patch_fit.Misfit: this torch or torchft cannot be watched.
         """
         import torchft.manager
 

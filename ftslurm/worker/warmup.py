@@ -1,4 +1,4 @@
-"""What would the first step of a script still have to load? A standby has it all loaded before it says ready.
+"""Loads what the first step of a script needs, before a standby says ready.
 
 torch imports much of itself only when it is first used: the first optimizer pulls in torch._dynamo and with it sympy,
 some 800 modules in all. Nothing here may change what the script computes (the random generators are as they were) or
@@ -24,7 +24,7 @@ LATE = (
 
 
 def warm(further: Iterable[str]) -> None:
-    """Import what the first step will need, and `further` (standby.imports), and take one tiny step.
+    """Import what the first step needs and `further` (standby.imports), and take one tiny step.
 
     Raises:
         RuntimeError: a module of standby.imports cannot be imported.
@@ -32,7 +32,7 @@ def warm(further: Iterable[str]) -> None:
     for name in LATE:
         try:
             importlib.import_module(name)
-        except Exception as error:  # another torch, or an optional part of it: the standby is only less warm
+        except Exception as error:  # another torch, or an optional part of it: the first step loads it
             _note(f"could not import {name} early: {error!r}")
     try:
         _take_a_step()
@@ -70,7 +70,7 @@ def create_context(device: int) -> None:
     import torch
 
     if not torch.cuda.is_available() or device >= torch.cuda.device_count():
-        _note(f"standby.cuda=true, and there is no GPU number {device} to be seen here")
+        _note(f"standby.cuda=true, but no GPU number {device} is visible here")
         return
     with torch.cuda.device(device):
         torch.zeros(1, device="cuda")

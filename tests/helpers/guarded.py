@@ -173,9 +173,9 @@ if __name__ == "__main__":
     if os.environ["GUARDED"] != "torch":
         session.import_everything = lambda task, _: session.Watchers(
             _Observer(),
-            lineage_guard.History(lambda _: None),
+            lineage_guard.LineageGuard(lambda _: None),
             _Watch(),
-            quorum_abort.Quorums((), task.position),
+            quorum_abort.BrokenQuorums((), task.position),
             parameter_sessions.Observer(),
             [words for words in [os.environ.get("LEFT_OUT", "")] if words],
         )

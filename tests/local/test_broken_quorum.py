@@ -70,13 +70,13 @@ os.kill(child, signal.SIGKILL)
 os._exit(0)
 """
 REPEATED = """
-from ftslurm.worker.quorum_ids import Repeats
+from ftslurm.worker.quorum_ids import RepeatedIds
 kept = []
 class Manager:
     _quorum_id = -1
 def meet(port, rank, members, step):
     quorum = SimpleNamespace(quorum_id=1, replica_ids=members, max_step=step, store_address=f"127.0.0.1:{port}")
-    Repeats().tell_apart(Manager(), quorum)
+    RepeatedIds().tell_apart(Manager(), quorum)
     kept.append(ProcessGroupGloo(timeout=timedelta(seconds=60)))  # torch can deadlock where one is dropped (56297)
     kept[-1].configure(f"{quorum.store_address}/torchft/1/0", "a", rank, 2, 1, 0, 1, [0, 1])
     kept[-1].allreduce([torch.ones(1)], AllreduceOptions()).wait()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from ftslurm.guard import proxy, sockets
-from ftslurm.guard.proxy import Forwarder
+from ftslurm.guard.proxy import Proxy
 
 PATIENCE_S = 20.0
 
@@ -26,7 +26,7 @@ class Door(threading.Thread):
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
         self.selector = selectors.PollSelector()
-        self.forwarder = Forwarder(self.selector, url)
+        self.forwarder = Proxy(self.selector, url)
         self.over = False
         self.wanted: list[str] = []
         self.turns = 0

@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 import pytest
 
-from ftslurm.worker.lineage_guard import History
+from ftslurm.worker.lineage_guard import LineageGuard
 
 os.environ.setdefault("RUST_LOG", "warn")
 torch = pytest.importorskip("torch")
@@ -83,7 +83,9 @@ class World:
             return False
         return True
 
-    def group(self, weights: float, *, guard: History | None = None, ranks: int = 1, **options: object) -> list[Rank]:
+    def group(
+        self, weights: float, *, guard: LineageGuard | None = None, ranks: int = 1, **options: object
+    ) -> list[Rank]:
         """A fresh group, as many ranks as said."""
         store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         name = {A: "a", B: "b", C: "c"}[weights]
@@ -184,7 +186,7 @@ class Rank:
         address: str,
         rank: int,
         ranks: int,
-        guard: History | None,
+        guard: LineageGuard | None,
         options: dict[str, object],
     ) -> None:
         kind = torchft.Manager
@@ -267,7 +269,7 @@ def world(monkeypatch):
     world.close()
 
 
-def guard_if(guarded: bool, floor: int) -> History | None:
+def guard_if(guarded: bool, floor: int) -> LineageGuard | None:
     """What a worker has whose script began when the run was one step beyond the floor."""
 
     def refuse(reason: str) -> None:
@@ -275,7 +277,7 @@ def guard_if(guarded: bool, floor: int) -> History | None:
 
     if not guarded:
         return None
-    history = History(refuse)
+    history = LineageGuard(refuse)
     history.floor = floor
     return history
 

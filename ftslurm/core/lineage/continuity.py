@@ -3,7 +3,7 @@
 A group that has just been launched has random weights. It must heal from a live group, or resume from a checkpoint,
 before it counts; when neither is there, nobody trains on as if nothing had happened. docs/state.md has the orders of
 events in which torchft alone would, and who prevents each: our Lighthouse (lighthouse/quorum.py), the worker itself
-(worker/history.py), or what is here.
+(worker/lineage_guard.py), or what is here.
 """
 
 from __future__ import annotations

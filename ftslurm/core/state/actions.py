@@ -49,7 +49,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Redirect:
-    """Tell the guards of a group's step, which forward to the Lighthouse (worker/forward.py), that it has moved."""
+    """Tell the guards of a group's step, which forward to the Lighthouse (guard/proxy.py), that it has moved."""
 
     id: StepId
     lighthouse: str
@@ -57,7 +57,7 @@ class Redirect:
 
 @dataclass(frozen=True)
 class Broken:
-    """Tell a group's workers that this quorum has lost a member: they need not wait for it (worker/broken.py)."""
+    """Tell a group's workers that this quorum has lost a member: they need not wait for it (worker/quorum_abort.py)."""
 
     id: StepId
     quorum_id: int

@@ -130,8 +130,8 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
         with attached(folder) as there:
             task.wait(lambda: connection.address(str(folder), "group-0000/0", 0) in connected(), "a connection")
             if heard:
-                connection.leave_words(
-                    connection.last_words(str(folder), 0), [messages.encode_report(messages.Exited(5, None, False), 0)]
+                connection.write_end_file(
+                    connection.end_file(str(folder), 0), [messages.encode_report(messages.Exited(5, None, False), 0)]
                 )
             task.process.kill()
             assert there.process.wait(PATIENCE_S) == (ExitCode.END_REPORTED if heard else ExitCode.DETACHED)
@@ -153,7 +153,7 @@ def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
         task.until("exited")
         time.sleep(0.3)
         assert task.process.poll() is None  # so it waits until somebody is heard
-        assert "how this task has ended cannot be left for a new controller" in task.step_log()
+        assert "cannot write how this task has ended, for a new controller" in task.step_log()
         with attached(folder) as there:
             assert there.until("exited")["code"] == 0
             with suppress(BrokenPipeError):  # that somebody has come may have been enough
@@ -252,7 +252,7 @@ else:
             [sys.executable, "-c", other, "connect", name], capture_output=True, text=True, timeout=20
         )
         assert said.stdout == "b''\n", said.stderr
-        assert "user 65534 wanted to command this task, and was refused" in task.step_log()
+        assert "refused user 65534, who tried to control this task" in task.step_log()
     with subprocess.Popen([sys.executable, "-c", other, "bind", name], stdout=subprocess.PIPE) as squatter:
         assert squatter.stdout
         squatter.stdout.readline()

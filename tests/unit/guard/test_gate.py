@@ -19,9 +19,9 @@ import pytest
 from ftslurm.guard import gate as gates
 from ftslurm.guard.gate import Gate, UnixTarget
 from ftslurm.guard.gateway import Gateway, pair
-from ftslurm.guard.loopback_filter import Inner
+from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.network import Network
-from ftslurm.guard.proxy import Forwarder
+from ftslurm.guard.proxy import Proxy
 from ftslurm.guard.sockets import Refusals
 from ftslurm.security import handshake, socket_owners
 
@@ -37,7 +37,7 @@ class Loop(threading.Thread):
         self.selector = selectors.PollSelector()
         self.refusals = Refusals()
         self.gate = Gate(self.selector, "127.0.0.1", lambda: KEY, self.refusals)
-        self.doors: list[Forwarder] = []
+        self.doors: list[Proxy] = []
         self.todo: list[Callable[[], object]] = []
         self.over = False
 
@@ -58,7 +58,7 @@ class Loop(threading.Thread):
 
     def door(self, address: str, key: bytes = KEY) -> socket.socket:
         """A connection to a door that leads to an address."""
-        made = Forwarder(self.selector, address, key=lambda: key, refusals=self.refusals, moves=False)
+        made = Proxy(self.selector, address, key=lambda: key, refusals=self.refusals, moves=False)
         self.do(lambda: self.doors.append(made))
         return connect(int(made.url.rpartition(":")[2]))
 
@@ -135,7 +135,7 @@ def offered(request: pytest.FixtureRequest, loop: Loop, tmp_path: Path) -> Itera
         target: gates.Target = UnixTarget(inode(tmp_path / "s"))
     else:
         listener = socket.create_server(("127.0.0.1", 0), backlog=50)
-        target = Inner(listener.dup())
+        target = FilteredListener(listener.dup())
     with echo(listener):
         loop.do(lambda: loop.gate.offer("store", target))
         yield
@@ -226,7 +226,7 @@ def test_a_squatter_at_a_port_of_the_run_is_told_nothing(loop: Loop) -> None:
 
 def test_nobody_but_its_guard_connects_to_an_inner_server() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        inner = Inner(listener.dup())
+        inner = FilteredListener(listener.dup())
         if not inner.filtered:
             pytest.skip("this kernel attaches no filters")
         with pytest.raises(TimeoutError):
@@ -262,7 +262,7 @@ def test_whose_a_connection_is() -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_a_door_serves_its_owner_alone(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, echo(listener):
-        made = Forwarder(loop.selector, f"http://127.0.0.1:{listener.getsockname()[1]}", refusals=loop.refusals)
+        made = Proxy(loop.selector, f"http://127.0.0.1:{listener.getsockname()[1]}", refusals=loop.refusals)
         loop.do(lambda: loop.doors.append(made))
         port = int(made.url.rpartition(":")[2])
         child = os.fork()
@@ -380,7 +380,7 @@ def test_capital_letters_in_a_machines_name_keep_nobody_out(loop: Loop) -> None:
     loop.do(gate.open)
     listener = socket.create_server(("127.0.0.1", 0))
     with echo(listener):
-        loop.do(lambda: gate.offer("store", Inner(listener.dup())))
+        loop.do(lambda: gate.offer("store", FilteredListener(listener.dup())))
         sock = loop.door(f"{gate.host_port}/store")
         sock.sendall(b"abc")
         assert sock.recv(3) == b"ABC"

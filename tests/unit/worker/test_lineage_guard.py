@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torchft_managers import fake_torchft_client
 
-from ftslurm.worker.lineage_guard import History
+from ftslurm.worker.lineage_guard import LineageGuard
 
 
 class RefusedError(Exception):
@@ -40,7 +40,7 @@ def test_what_is_refused_where_others_hold_the_state(
     floor: int, reached: int, step: int, max_step: int, heal: bool, expected: str | None, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("FTSLURM_HEALS", "1")
-    check(History(refuse, lambda: reached), floor, (step, max_step, heal), expected)
+    check(LineageGuard(refuse, lambda: reached), floor, (step, max_step, heal), expected)
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_what_is_refused_where_all_start_from_a_checkpoint(
     floor: int, reached: int, step: int, max_step: int, heal: bool, expected: str | None, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("FTSLURM_HEALS", "0")
-    check(History(refuse, lambda: reached), floor, (step, max_step, heal), expected)
+    check(LineageGuard(refuse, lambda: reached), floor, (step, max_step, heal), expected)
 
 
-def check(history: History, floor: int, quorum: tuple[int, int, bool], expected: str | None) -> None:
+def check(history: LineageGuard, floor: int, quorum: tuple[int, int, bool], expected: str | None) -> None:
     history.floor = floor
     why = history.judge(*quorum)
     assert (why is None) if expected is None else (why is not None and expected in why), why
@@ -131,7 +131,7 @@ def test_a_state_that_was_fetched_is_loaded_before_the_next_quorum(healing: bool
 
 def watched(answer: dict[str, Any], step: int = 0, floor: int = 0) -> Any:
     """Return a fake Manager under the lineage guard's watch, whose Lighthouse gives this answer."""
-    history = History(refuse)
+    history = LineageGuard(refuse)
     history.floor = floor
     torchft = fake_torchft_client(answer, step)
     history.install(torchft)

@@ -19,8 +19,8 @@ from ftslurm.worker import quorum_abort
 LONG_S = 20.0
 
 
-def quorums(*managers: Any) -> quorum_abort.Quorums:
-    return quorum_abort.Quorums(managers, Position())
+def quorums(*managers: Any) -> quorum_abort.BrokenQuorums:
+    return quorum_abort.BrokenQuorums(managers, Position())
 
 
 class Group:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ftslurm.worker.quorum_abort import quorum_of
-from ftslurm.worker.quorum_ids import Repeats
+from ftslurm.worker.quorum_ids import RepeatedIds
 
 
 class Manager:
@@ -18,9 +18,9 @@ def answer(*members: str, quorum_id: int = 1, step: int = 5) -> Any:
     return SimpleNamespace(quorum_id=quorum_id, replica_ids=list(members), max_step=step, store_address="n1:4711")
 
 
-def meets(manager: Manager, quorum: Any, repeats: Repeats | None = None) -> str:
+def meets(manager: Manager, quorum: Any, repeats: RepeatedIds | None = None) -> str:
     """Under which address a member meets the others."""
-    (repeats or Repeats()).tell_apart(manager, quorum)
+    (repeats or RepeatedIds()).tell_apart(manager, quorum)
     return f"{quorum.store_address}/torchft/{quorum.quorum_id}/0"
 
 
@@ -33,7 +33,7 @@ def test_all_members_of_a_quorum_meet_in_one_place_and_those_of_another_elsewher
 
 
 def test_a_process_group_of_other_members_is_not_kept() -> None:
-    repeats, manager = Repeats(), Manager()
+    repeats, manager = RepeatedIds(), Manager()
     meets(manager, answer("a:1", "b:1", "c:1"), repeats)
     manager._quorum_id = 1  # as torchft does
     meets(manager, answer("a:1", "b:1", "c:1", step=6), repeats)

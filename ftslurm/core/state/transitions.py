@@ -1,11 +1,50 @@
-"""The changes of a unit's phase, one function for each. Nothing else in the core changes a phase."""
+"""The phases of a unit: what leads from one to the next, and the functions that bring a step down.
+
+TRANSITIONS lists every change of phase. The tests of the core hold the code to it; docs/architecture.md shows it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from ftslurm.core.state.actions import Action, Stop
 from ftslurm.core.state.model import Cause, Evidence, Marks, Phase, Unit
+
+_NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
+_ENDED_WELL = "the step ended with exit code 0 and was not told to stop"
+_NO_MORE = "the step ended, and there is no further attempt"
+_BROUGHT_DOWN = (
+    "a task failed, a time limit passed, a node is lost, the step hangs, its job ends, `ftslurm scale`, a full "
+    "restart, or the end of the run"
+)
+TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
+    Phase.PENDING: {
+        Phase.STARTING: "it is due and has nodes, or takes a standby; or a new controller adopts its step",
+        Phase.SUCCEEDED: "an earlier controller has written that it succeeded",
+        Phase.FAILED: "the run ends, it waited too long, or another group finished; or a controller before gave it up",
+    },
+    Phase.STARTING: {
+        Phase.RUNNING: "a group: its script begins. A standby: all is imported. The Lighthouse: its address is known",
+        Phase.STOPPING: _BROUGHT_DOWN,
+        Phase.PENDING: _NEXT_ATTEMPT,
+        Phase.SUCCEEDED: _ENDED_WELL,
+        Phase.FAILED: _NO_MORE,
+    },
+    Phase.RUNNING: {
+        Phase.STOPPING: _BROUGHT_DOWN,
+        Phase.PENDING: _NEXT_ATTEMPT + "; or a standby has become a group's attempt",
+        Phase.SUCCEEDED: _ENDED_WELL,
+        Phase.FAILED: _NO_MORE,
+    },
+    Phase.STOPPING: {
+        Phase.PENDING: _NEXT_ATTEMPT,
+        Phase.SUCCEEDED: _ENDED_WELL,
+        Phase.FAILED: _NO_MORE,
+    },
+    Phase.SUCCEEDED: {},
+    Phase.FAILED: {},
+}
 
 
 def stop(

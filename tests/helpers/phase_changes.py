@@ -1,0 +1,35 @@
+"""Record every change of phase that an event or a rule makes, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ftslurm.core import rules
+from ftslurm.core.state.model import Phase, RunState
+
+Change = tuple[Phase, Phase]
+
+
+def record(monkeypatch: pytest.MonkeyPatch) -> set[Change]:
+    """Have `decide` note each change of phase; a unit may go through several in one decision."""
+    seen: set[Change] = set()
+
+    def noting(step: Callable[..., Any], position: int) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            before: RunState = args[position]
+            result = step(*args)
+            known = {unit.name: unit for unit in before.units}
+            for unit in result[0].units:
+                old = known.get(unit.name, unit)
+                if old.phase is not unit.phase:
+                    seen.add((old.phase, unit.phase))
+            return result
+
+        return run
+
+    monkeypatch.setattr(rules, "RULES", tuple(noting(rule, 0) for rule in rules.RULES))
+    monkeypatch.setattr(rules, "observe", noting(rules.observe, 0))
+    return seen

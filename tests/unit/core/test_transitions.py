@@ -1,0 +1,41 @@
+"""The table of the phases: no other change of phase is made, and each of the table is made by some history."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import phase_changes
+import pytest
+from histories import RUNNING, STARTED, beats, config, finished, play
+from steps import A0, B0
+from test_random_histories import live_through
+
+from ftslurm.core.state import events as ev
+from ftslurm.core.state.model import Allocation
+from ftslurm.core.state.past import Past
+from ftslurm.core.state.transitions import TRANSITIONS
+
+TABLE = {(start, end) for start, ends in TRANSITIONS.items() for end in ends}
+
+
+def test_random_histories_make_only_the_changes_of_the_table_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = phase_changes.record(monkeypatch)
+    for seed in range(20):
+        live_through(seed)
+    assert seen <= TABLE
+    play(*RUNNING, (21, finished(A0)), (21.5, ev.Ended(B0, code=1)))
+    play(*STARTED[:-1], (3, finished(A0)))
+    srun_hangs = (*RUNNING, *beats({A0: 30.0, B0: 60.0}, since=20.5), (31, ev.TaskDone(A0, 0)))
+    health = {"lost_after_s": 10.0, "orphan_after_s": 60.0}
+    play(*srun_hangs, (100, ev.Ended(A0, code=137)), config=config(health=health))
+    earlier = Past(((A0.unit, 0),), step=5, over=((A0.unit, "SUCCEEDED"),), home="81/0")
+    play((0, ev.Granted(Allocation("81", ("n1", "n2")), past=earlier, homes=frozenset({"81/0"}))))
+    assert seen == TABLE
+
+
+def test_the_table_in_the_docs_is_that_of_the_code() -> None:
+    page = Path("docs/architecture.md").read_text()
+    section = page.split("## Phases of a unit")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([A-Z]+) \| ([A-Z]+) \| (.*) \|$", section, re.MULTILINE)
+    assert rows == [(start.value, end.value, why) for start, ends in TRANSITIONS.items() for end, why in ends.items()]

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import fold, fold_all
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
 from ftslurm.run.journal_filter import Skim
@@ -27,10 +27,7 @@ POLL_S = 0.05
 
 def read_status(reader: JournalReader) -> RunStatus:
     """Read the journal up to its present end."""
-    status = RunStatus()
-    for event in map(readable, Skim().read(reader)):
-        status = fold(status, event)
-    return status
+    return fold_all(map(readable, Skim().read(reader)))
 
 
 def status_of_running(config: Config, run: RunDir, reader: JournalReader, impossible: str) -> RunStatus:

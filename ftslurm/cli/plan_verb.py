@@ -20,12 +20,13 @@ from ftslurm.core.groups.causes import describe
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
-from ftslurm.core.state.actions import Launch, Record
+from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.events import Ended, Event, Granted, JobsSeen, NodesLeft, TaskFailed
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.units import independent, pool_of
 from ftslurm.launchers import local, srun, step_command
+from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 from ftslurm.submission import pilots
@@ -211,15 +212,15 @@ def _if_lost(config: Config, state: RunState, node: str) -> str:
     state, actions = decide(state, [*events, *([left] if left else []), *ends], 1.0, config)
     if state.ending is not None:
         return f"the run would {'fail' if state.ending.outcome == 'failed' else 'end'}: {state.ending.reason}"
-    launched = {a.fields["group"]: a.fields for a in actions if isinstance(a, Record) and a.event == "step_launched"}
+    launched = {action.group: action for action in actions if isinstance(action, StepLaunched)}
     out = []
     for unit in (unit for unit in hit if unit.group is not None):
-        fields, after = launched.get(unit.group), state.groups[unit.group or 0]
+        record, after = launched.get(unit.group), state.groups[unit.group or 0]
         where = _few(after.place.nodes) if after.place is not None else ""
-        if fields is not None and fields["standby"]:
-            name = str(fields["standby"]).partition("/")[0]
+        if record is not None and record.standby:
+            name = record.standby.partition("/")[0]
             out.append(f"the warm standby {name} on {where} takes group {unit.group} over")
-        elif fields is not None:
+        elif record is not None:
             same = unit.place is not None and after.place == unit.place
             out.append(f"group {unit.group} {'is launched there again' if same else f'moves to {where}'}")
         elif after.phase is Phase.PENDING:

@@ -17,6 +17,7 @@ from ftslurm.core import rules as core
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Event, Granted
 from ftslurm.core.state.model import RunState
+from ftslurm.protocol.records import ControllerError, JournalRecord
 from ftslurm.run.leadership import Superseded
 from ftslurm.security.json_text import brief
 
@@ -28,11 +29,11 @@ log = logging.getLogger("ftslurm.controller.loop")
 class ErrorBoundary:
     """Contains errors and records them."""
 
-    def __init__(self, record: Callable[..., None], clock: Callable[[], float]) -> None:
+    def __init__(self, record: Callable[[JournalRecord], None], clock: Callable[[], float]) -> None:
         """Begin.
 
         Args:
-            record: writes a line of the journal, given its fields.
+            record: writes a record into the journal.
             clock: the time in seconds; it never goes back.
         """
         self._record, self._clock = record, clock
@@ -63,7 +64,7 @@ class ErrorBoundary:
             return
         self._recorded[place] = now
         log.error("error in the handling of %s, the run goes on: %s", what, brief(value), exc_info=error)
-        self._record("controller_error", where=what, error=f"{type(error).__name__}: {error}"[:_LONGEST])
+        self._record(ControllerError(where=what, error=f"{type(error).__name__}: {error}"[:_LONGEST]))
 
 
 def decide(

@@ -1,6 +1,6 @@
 """Carry out the core's actions: steps are started, told, cancelled and adopted here; Slurm is asked.
 
-Only `Record` and `Finish` are not handled here: the loop writes the first into the journal and ends at the second.
+Only journal records and `Finish` are not handled here: the loop writes records into the journal and ends at `Finish`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ftslurm.launchers.assignment import assignment
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step_processes import Children
+from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm import commands
 from ftslurm.slurm.questions import CancelStep, ProbeNode
@@ -87,7 +88,7 @@ class Executor:
                 | act.AskFate()
             ):
                 return self.slurm.carry_out(action, now)
-            case act.Finish() | act.Record():
+            case act.Finish() | JournalRecord():
                 pass
             case _:
                 assert_never(action)

@@ -19,6 +19,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +44,19 @@ from ftslurm.core.groups import progress_lines
 from ftslurm.core.jobs.supply import array, over
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin, deadline
-from ftslurm.core.state.actions import Action, Attach, Record
+from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Alive, Event, Explained, Granted, Hello, StopAsked, TaskFailed
 from ftslurm.core.state.model import SRUN, Allocation, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
-from ftslurm.protocol import messages
+from ftslurm.protocol import messages, records
 from ftslurm.run import inbox, leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import with_last_lines
 from ftslurm.run.journal import Journal
-from ftslurm.run.metadata import about
+from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import claim, home, newest_checkpoint
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
@@ -106,7 +107,7 @@ class Controller:
         saved, refused = newest_checkpoint(config, run), claim(config, run)
         self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision
-        self.start = about(config, run, allocation.name, number, past) | {"after": after or None}
+        self.start = run_started(config, run, allocation.name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
 
         self.wakeup = Wakeup(SIGNALS, signals)
@@ -136,7 +137,7 @@ class Controller:
         """
         try:
             self._check_lead()
-            self._record("run_started", **self.start)
+            self._record(self.start)
             due: float | None = 0.0
             while not self.state.finished and self.leaving is None:
                 while not self.events and self.leaving is None and (due is None or self.now() < due):
@@ -159,7 +160,7 @@ class Controller:
         else:
             self.children.leave()  # before the journal says so: after that the next controller may adopt the steps
             self._write([line for unit in self.state.groups for line in progress_lines.told(unit, self.now())[1]])
-            self.tell(self.journal.append(leadership.LEFT, reason=self.leaving, leader=self.number))
+            self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
         with contextlib.suppress(OSError):
             self.journal.close()
         return self.state.ending.outcome if self.state.ending else "left"
@@ -303,10 +304,10 @@ class Controller:
             self.leaving = None  # there is nothing left to go on with
         return actions
 
-    def _record(self, event: str, **fields: object) -> None:
-        """Append a line to the journal; it is flushed and told with those of the next decision."""
-        written = self.journal.append(event, **fields)
-        if event != "progress":
+    def _record(self, record: records.JournalRecord) -> None:
+        """Append a record to the journal; it is flushed and told with those of the next decision."""
+        written = self.journal.append(record)
+        if not isinstance(record, records.Progress):
             log.info("%s", written)
         self.written.append(written)
 
@@ -314,27 +315,26 @@ class Controller:
         """Write the records among the actions into the journal, and tell them to whoever follows the run."""
         if self.now() > self.lead_checked + self.config.health.heartbeat_s:
             self._check_lead()
-        records = [action for action in actions if isinstance(action, Record)]
-        for record in records:
-            self._record(record.event, **self._completed(record))
+        lines = [action for action in actions if isinstance(action, records.JournalRecord)]
+        for record in lines:
+            self._record(self._completed(record))
         try:
-            self.journal.flush(sync=any(record.event != "progress" for record in records))
+            self.journal.flush(sync=any(not isinstance(record, records.Progress) for record in lines))
         except OSError as error:  # the lines are kept and written with the next ones
             log.error("the journal cannot be written: %s", error)
         written, self.written = self.written, []
-        for line in written:
-            self.tell(line)
+        for event in written:
+            self.tell(event)
 
-    def _completed(self, record: Record) -> dict[str, object]:
-        """The fields of a record, with what stands in the logs: the core reads no files."""
-        fields = dict(record.fields)
-        if record.event == "step_exited":
-            step = StepId(str(fields["unit"]), int(str(fields["attempt"])))
-            rank = int(str(fields["rank"])) if fields["rank"] is not None else 0
-            fields["log"] = str(self._log_of(step, rank))
-        elif record.event == "no_first_step":
-            fields = with_last_lines(fields, self.run_dir)
-        return fields
+    def _completed(self, record: records.JournalRecord) -> records.JournalRecord:
+        """Return a record with what stands in the logs: the core reads no files."""
+        match record:
+            case records.StepExited(unit=unit, attempt=attempt, rank=rank):
+                return replace(record, log=str(self._log_of(StepId(unit, attempt), rank or 0)))
+            case records.NoFirstStep():
+                return with_last_lines(record, self.run_dir)
+            case _:
+                return record
 
     def _log_of(self, step: StepId, rank: int) -> Path:
         """The log a person should read: the rank's own if its script got that far, else what the launcher printed."""

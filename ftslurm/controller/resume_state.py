@@ -16,7 +16,7 @@ from ftslurm.controller.stored_values import pack, unpack
 from ftslurm.core.state.past import Past
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import Event, JournalReader, integer
 from ftslurm.run.journal_filter import Skim
@@ -49,9 +49,11 @@ class Story:
         Raises:
             EnvironmentProblem: there is a journal, and it cannot be read.
         """
+        folding = StatusFold(self.status)
         for event in self._skim.read(self._journal):
             self._reading.fold(event)
-            self.status = fold(self.status, event)
+            folding.apply(event)
+        self.status = folding.status
         if self._journal.offset - self._saved >= LONG:
             self._save()
         return self._reading.past, self._reading.outcome

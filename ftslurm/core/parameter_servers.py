@@ -7,14 +7,16 @@ told when it goes and when it is there again; level, not edge, as with the Light
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import fault_drills
-from ftslurm.core.groups.timings import phases, recovery_s
-from ftslurm.core.state.actions import Action, Record, Servers
+from ftslurm.core.groups.timings import phases, recovery_s, since
+from ftslurm.core.state.actions import Action, Servers
 from ftslurm.core.state.events import Served, Serving, SessionOpened
 from ftslurm.core.state.model import LIVE, Phase, RunState, Unit
 from ftslurm.core.state.units import independent, serves, swap
+from ftslurm.protocol import records
 
 
 def urls(state: RunState, config: Config) -> tuple[str, ...]:
@@ -48,22 +50,47 @@ def observe(
 
 def _serving(event: Serving, state: RunState, unit: Unit, now: float) -> tuple[RunState, list[Action]]:
     """A server is up."""
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt, "url": event.url}
-    unit, times = _back(unit, now)
-    return swap(state, replace(unit, current=replace(unit.current, url=event.url))), [Record("serving", fields | times)]
+    unit, back = _back(unit, now)
+    record = records.Serving(
+        unit=unit.name,
+        group=unit.group_id,
+        attempt=unit.attempt,
+        url=event.url,
+        seconds=back.seconds,
+        recovery_s=back.recovery_s,
+        phases=back.phases,
+    )
+    return swap(state, replace(unit, current=replace(unit.current, url=event.url))), [record]
 
 
 def _opened(event: SessionOpened, state: RunState, unit: Unit, now: float) -> tuple[RunState, list[Action]]:
     """A group has a session with a server; its first is when it is back."""
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "sessions": event.sessions}
-    unit, times = _back(unit, now)
-    return swap(state, unit), [Record("session_opened", fields | times)]
+    unit, back = _back(unit, now)
+    record = records.SessionOpened(
+        group=unit.group_id,
+        attempt=unit.attempt,
+        sessions=event.sessions,
+        seconds=back.seconds,
+        recovery_s=back.recovery_s,
+        phases=back.phases,
+    )
+    return swap(state, unit), [record]
 
 
 def _served(event: Served, state: RunState, unit: Unit, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """How far a server is. The step of the run is its step, also if that goes back."""
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
-    actions: list[Action] = [Record("progress", fields | {"sessions": event.sessions})]
+    progress = records.Progress(
+        group=unit.group_id,
+        attempt=unit.attempt,
+        step=event.step,
+        quorum_id=None,
+        participants=None,
+        committed=None,
+        aborted=None,
+        gap_s=None,
+        sessions=event.sessions,
+    )
+    actions: list[Action] = [progress]
     if event.step is not None and serves(unit.group, config):
         state = swap(
             replace(state, lineage=replace(state.lineage, step=event.step)),
@@ -75,11 +102,17 @@ def _served(event: Served, state: RunState, unit: Unit, now: float, config: Conf
     return state, actions
 
 
-def _back(unit: Unit, now: float) -> tuple[Unit, dict[str, object]]:
-    """The unit, which does its work from now on, and what its way there took, if this is news."""
-    marks = unit.marks
-    if marks.joined is not None:
-        return unit, {}
-    unit = replace(unit, marks=replace(marks, joined=now))
-    seconds = None if marks.launched is None else round(now - marks.launched, 3)
-    return unit, {"seconds": seconds, "recovery_s": recovery_s(marks, now), "phases": phases(unit.marks)}
+class _Back(NamedTuple):
+    """What a group's way back to its work took; all None: it was at work before."""
+
+    seconds: float | None = None
+    recovery_s: float | None = None
+    phases: dict[str, float | None] | None = None
+
+
+def _back(unit: Unit, now: float) -> tuple[Unit, _Back]:
+    """Return the unit, at work from now on, and what its way there took."""
+    if unit.marks.joined is not None:
+        return unit, _Back()
+    unit = replace(unit, marks=replace(unit.marks, joined=now))
+    return unit, _Back(since(unit.marks.launched, now), recovery_s(unit.marks, now), phases(unit.marks))

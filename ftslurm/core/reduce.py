@@ -10,12 +10,12 @@ from ftslurm.config.schema import Config
 from ftslurm.core import parameter_servers
 from ftslurm.core.groups import fault_drills, progress_lines, ranks
 from ftslurm.core.groups.exits import Outcome, ended
-from ftslurm.core.groups.launching import fence, rank_fields
+from ftslurm.core.groups.launching import fence, rank_row
 from ftslurm.core.groups.timings import since
 from ftslurm.core.health import lost_connections, node_fate, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
-from ftslurm.core.state.actions import Action, Assign, Begin, Broken, Record
+from ftslurm.core.state.actions import Action, Assign, Begin, Broken
 from ftslurm.core.state.events import (
     Adopted,
     Alive,
@@ -71,10 +71,12 @@ from ftslurm.core.state.model import (
 )
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap, tasks_of
+from ftslurm.protocol import records
 
 LONGEST_TRACEBACK = 8000  # characters that are kept
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, of a run
+_OF_GROUPS = (Progressed, Checkpointed, Restored, Served, Serving, SessionOpened)  # events of a group's training
 
 
 def observe(state: RunState, event: Event, now: float, config: Config) -> Outcome:
@@ -84,16 +86,19 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, ScaleAsked):
         return scale.observe(state, event, now, config)
     if isinstance(event, Granted):
-        fields: dict[str, object] = {"allocation": event.allocation.name, "nodes": list(event.allocation.nodes)}
         known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
         state = replace(
             state,
             allocation=event.allocation,
             job_pool=replace(state.job_pool, had=len(event.allocation.nodes), polled=known),
         )
-        granted: list[Action] = [Record("allocation_granted", fields)] if event.allocation.nodes else []
-        state, ends = continuity.opened(state, event, now, config)
-        return state, granted + ends
+        state, actions = continuity.opened(state, event, now, config)
+        if event.allocation.nodes:
+            granted = records.AllocationGranted(
+                allocation=event.allocation.name, nodes=event.allocation.nodes, ends=None
+            )
+            actions = [granted, *actions]
+        return state, actions
     if isinstance(event, NodesLeft):
         return supply.nodes_left(silence.slurm_answered(state), event, config)
     if isinstance(event, Looked):
@@ -107,7 +112,7 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     if isinstance(event, StopAsked):
         if event.by == SRUN and state.ending is not None:
             return state, []  # every srun says the same
-        record = Record("command", {"what": "stop", "by": event.by.name, "reason": event.reason})
+        record = records.Command(what="stop", by=event.by.name, reason=event.reason)
         if state.ending is not None and not _forbids(state.ending, event):
             return _explained(state, event), [record]
         ending = Ending(event.outcome, event.reason, event.cause, event.by, now + event.wait_s)
@@ -119,6 +124,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
     unit = next((u for u in state.units if u.id == event.id), None)
     if unit is None or unit.phase not in LIVE:
         return state, []  # a late word of an attempt that is over
+    if unit.group is None and isinstance(event, _OF_GROUPS):
+        return state, []  # the Lighthouse and standbys do not train
     return _step_event(event, state, unit, now, config)
 
 
@@ -175,14 +182,13 @@ def _(event: Ready, state: RunState, unit: Unit, now: float, config: Config) -> 
     unit = replace(unit, current=replace(unit.current, ready=unit.current.ready | {event.task}))
     actions: list[Action] = []
     if len(unit.current.ready) == tasks_of(unit, config):
-        fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-        fields |= {"seconds": since(unit.marks.launched, now), "slurm_step": unit.current.slurm_step}
         warm = unit.is_standby and unit.phase is Phase.STARTING  # not if it is being brought down
         unit = replace(unit, marks=replace(unit.marks, ready=now), phase=Phase.RUNNING if warm else unit.phase)
         table = ranks.table([str(h) for h in unit.current.hosts])
+        other_ranks: tuple[records.RankRow, ...] = ()
         if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
-            fields["ranks"] = [rank_fields(r) for r in table]  # Slurm dealt the tasks out in another order
-        actions.append(Record("step_ready", fields))
+            other_ranks = tuple(rank_row(row) for row in table)  # Slurm dealt the tasks out in another order
+        actions.append(_ready(unit, now, ranks=other_ranks))
     return swap(state, unit), actions
 
 
@@ -195,16 +201,28 @@ def _(event: StoreUp, state: RunState, unit: Unit, now: float, config: Config) -
 def _(event: LighthouseUp, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     if unit.phase is not Phase.STARTING:
         return state, []  # it is being brought down already
-    fields: dict[str, object] = {"unit": unit.name, "group": None, "attempt": unit.attempt}
-    fields |= {"seconds": since(unit.marks.launched, now), "url": event.url, "slurm_step": unit.current.slurm_step}
     up = replace(unit, phase=Phase.RUNNING, current=replace(unit.current, ready=frozenset({0})))
     state = replace(swap(state, up), lighthouse_url=event.url)
-    return state, [] if unit.reason == "adopted" else [Record("step_ready", fields)]
+    return state, [] if unit.reason == "adopted" else [_ready(unit, now, url=event.url)]
+
+
+def _ready(
+    unit: Unit, now: float, url: str | None = None, ranks: tuple[records.RankRow, ...] = ()
+) -> records.StepReady:
+    return records.StepReady(
+        unit=unit.name,
+        group=unit.group,
+        attempt=unit.attempt,
+        seconds=since(unit.marks.launched, now),
+        url=url,
+        slurm_step=unit.current.slurm_step,
+        ranks=ranks,
+    )
 
 
 @_step_event.register
 def _(event: QuorumRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    return state, [Record("quorum_refused", {"reason": event.reason})]
+    return state, [records.QuorumRefused(reason=event.reason)]
 
 
 @_step_event.register
@@ -227,8 +245,16 @@ def _(event: QuorumSeen, state: RunState, unit: Unit, now: float, config: Config
 
 @_step_event.register
 def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step}
-    fields |= {"quorum_id": event.quorum_id, "participants": event.participants}
+    progress = records.Progress(
+        group=unit.group_id,
+        attempt=unit.attempt,
+        step=event.step,
+        quorum_id=event.quorum_id,
+        participants=event.participants,
+        committed=event.committed,
+        aborted=event.aborted,
+        gap_s=event.gap_s,
+    )
     actions: list[Action] = []
     joins = (
         unit.current.step is None and event.committed > 0 and unit.current.adoption is None
@@ -242,10 +268,9 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
         return observe(state, TaskFailed(unit.id, Evidence(None, None, error=error)), now, config)
     if joins:
         unit = replace(unit, marks=replace(unit.marks, joined=now))
-        actions.append(takeover.joined(unit, fields, now))
-    counts: dict[str, object] = {"committed": event.committed, "aborted": event.aborted, "gap_s": event.gap_s}
+        actions.append(takeover.joined(unit, now, event.step, event.quorum_id, event.participants))
     unit, line = progress_lines.reported(
-        replace(unit, current=replace(unit.current, aborted=event.aborted)), fields | counts, now, len(state.groups)
+        replace(unit, current=replace(unit.current, aborted=event.aborted)), progress, now, len(state.groups)
     )
     actions += line
     if event.committed > 0:
@@ -271,20 +296,29 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
 
 @_step_event.register
 def _(event: Checkpointed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
-    fields["seconds"] = event.seconds
     state = rollover.checkpointed(replace(state, lineage=replace(state.lineage, saved=True)), event)
     if event.error is not None:
-        return state, [Record("checkpoint_failed", fields | {"error": event.error})]
+        failed = records.CheckpointFailed(
+            group=unit.group_id,
+            attempt=unit.attempt,
+            step=event.step,
+            path=event.path,
+            seconds=event.seconds,
+            error=event.error,
+        )
+        return state, [failed]
     if not state.lineage.resuming:  # progress is told once a second, and may be further behind
         state = replace(state, lineage=replace(state.lineage, step=max(state.lineage.step, event.step)))
-    return state, [Record("checkpoint_saved", fields)]
+    saved = records.CheckpointSaved(
+        group=unit.group_id, attempt=unit.attempt, step=event.step, path=event.path, seconds=event.seconds
+    )
+    return state, [saved]
 
 
 @_step_event.register
 def _(event: Restored, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "step": event.step, "path": event.path}
-    return swap(state, continuity.restored(unit, event, state)), [Record("checkpoint_restored", fields)]
+    record = records.CheckpointRestored(group=unit.group_id, attempt=unit.attempt, step=event.step, path=event.path)
+    return swap(state, continuity.restored(unit, event, state)), [record]
 
 
 @_step_event.register
@@ -320,7 +354,7 @@ def _warn(state: RunState, unit: Unit, text: str) -> Outcome:
     if text in state.warnings or len(state.warnings) >= MOST_WARNINGS:
         return state, []  # every group says the same, and every attempt again
     state = replace(state, warnings=state.warnings | {text})
-    return state, [Record("warning", {"group": unit.group, "text": text})]
+    return state, [records.Warned(group=unit.group, text=text)]
 
 
 @_step_event.register
@@ -333,8 +367,8 @@ def _(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) ->
 
 @_step_event.register
 def _(event: InjectRefused, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    fields: dict[str, object] = {"kind": event.fault, "group": unit.group, "rank": event.task, "reason": event.error}
-    return swap(state, replace(unit, current=replace(unit.current, drilled=None))), [Record("fault_refused", fields)]
+    refused = records.FaultRefused(kind=event.fault, group=unit.group, rank=event.task, reason=event.error)
+    return swap(state, replace(unit, current=replace(unit.current, drilled=None))), [refused]
 
 
 @_step_event.register

@@ -23,12 +23,13 @@ from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import assignments, observe
-from ftslurm.core.state.actions import Action, Finish, Kill, Record
+from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Ended, Event
 from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunOutcome, RunState, Unit
 from ftslurm.core.state.transitions import stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.units import independent, serves, swap
+from ftslurm.protocol import records
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, harder one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless one of them has died and nobody knows it yet
@@ -72,7 +73,9 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     for rule in RULES:
         state, more = rule(state, now, config)
         actions += more
-    actions.sort(key=lambda action: not isinstance(action, Record))  # stable: records first, each in its order
+    actions.sort(
+        key=lambda action: not isinstance(action, records.JournalRecord)
+    )  # stable: records first, each in its order
     return state, actions
 
 
@@ -274,14 +277,13 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(state, config)
-    fields: dict[str, object] = {"outcome": ending.outcome.value, "reason": ending.reason}
     done = (
         state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     )  # by an earlier run
     steps = max(state.lineage.step, done)
-    fields |= {"steps": steps, "restarts": restarts}
+    record = records.RunRequeued if ending.outcome is RunOutcome.REQUEUED else records.RunFinished
     return replace(state, finished=True, ending=ending), [
-        Record("run_requeued" if ending.outcome is RunOutcome.REQUEUED else "run_finished", fields),
+        record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts),
         Finish(ending.outcome, ending.reason),
     ]
 

@@ -1,6 +1,6 @@
 """The events of a run's journal (events.jsonl), one dataclass each.
 
-Writers build one of these; `to_fields` gives the fields of the line in their order on disk, without `seq`, `time` and
+Writers build one of these; `fields` gives the fields of the line in their order on disk, without `seq`, `time` and
 `event`. ftslurm/run/journal_lines.py reads a line back into its dataclass. docs/journal.md and
 docs/schema/events.schema.json are generated from this module (`make docs`).
 
@@ -17,7 +17,8 @@ not know.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields
+import dataclasses
+from dataclasses import MISSING, dataclass
 from typing import Annotated, ClassVar, TypedDict
 
 VERSION = 1
@@ -62,9 +63,10 @@ class JournalRecord:
 
     event: ClassVar[str] = ""
 
-    def to_fields(self) -> dict[str, object]:
+    @property
+    def fields(self) -> dict[str, object]:
         """Return the fields of the line, in their order on disk."""
-        values = ((field, getattr(self, field.name)) for field in fields(self))
+        values = ((field, getattr(self, field.name)) for field in dataclasses.fields(self))
         return {
             field.name: list(value) if isinstance(value, tuple) else value
             for field, value in values
@@ -230,7 +232,7 @@ class AllocationGranted(JournalRecord):
     allocation: Allocation
     nodes: Nodes
     pool: Annotated[int | None, "as in allocation_requested; left out: the controller's own allocation"] = None
-    ends: Annotated[float | None, "when its time limit ends it"] = None
+    ends: Annotated[float | None, "when its time limit ends it"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,11 +487,11 @@ class Progress(JournalRecord):
     group: Group
     attempt: Attempt
     step: Step
-    quorum_id: Annotated[int | None, "id of the quorum"] = None
-    participants: Annotated[int | None, "number of groups in the quorum"] = None
-    committed: Annotated[int | None, "steps committed since the last line"] = None
-    aborted: Annotated[int | None, "steps aborted since the last line"] = None
-    gap_s: Annotated[float | None, "longest time between two commits since the last line"] = None
+    quorum_id: Annotated[int | None, "id of the quorum"]
+    participants: Annotated[int | None, "number of groups in the quorum"]
+    committed: Annotated[int | None, "steps committed since the last line"]
+    aborted: Annotated[int | None, "steps aborted since the last line"]
+    gap_s: Annotated[float | None, "longest time between two commits since the last line"]
     sessions: Annotated[int | None, "open sessions of a parameter server"] = None
     at: Annotated[float | None, "when the group has reported it, if that was before `time`"] = None
 

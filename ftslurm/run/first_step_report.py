@@ -1,33 +1,34 @@
-"""A training that takes no step (core/no_step.py): what its ranks have printed last, and how people are told."""
+"""Add to a no_first_step record what its ranks have printed last."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ftslurm.core.state.unit_names import group_unit
+from ftslurm.protocol.records import NoFirstStep, StuckGroup
 from ftslurm.run.directory import RunDir
 from ftslurm.security.terminal import visible
 
-TAIL = 16_384  # bytes of a log that are looked at
-LONGEST = 120  # characters of a line that are told
+TAIL = 16_384  # bytes of a log that are read
+LONGEST = 120  # characters of a line that are kept
 _ERROR = re.compile(r"\b[\w.]*(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(]|$)")
 
 
-def with_last_lines(fields: Mapping[str, Any], run: RunDir) -> dict[str, Any]:
-    """The fields of `no_first_step` with what rank 0 of each of its groups has said last, as `last`."""
-    groups = [dict(one) for one in fields["groups"]]
-    for one in groups:
-        one["last"] = last_line(run.rank_log(group_unit(one["group"]), one["attempt"], 0))
-    return {**fields, "groups": groups}
+def with_last_lines(record: NoFirstStep, run: RunDir) -> NoFirstStep:
+    """Return the record with `last` of each group: the last line that its rank 0 has printed."""
+    groups: list[StuckGroup] = []
+    for group in record.groups:
+        log = run.rank_log(group_unit(group["group"]), group["attempt"], 0)
+        groups.append({**group, "last": last_line(log)})
+    return replace(record, groups=tuple(groups))
 
 
 def last_line(log: Path) -> str:
-    """The newest error in the end of a log, else its last line: made harmless, at most LONGEST characters."""
+    """Return the newest error near the end of a log, else its last line, without control characters and cut."""
     lines = [line.strip() for line in re.split(r"[\r\n]+", _tail(log)) if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)]
     line = (errors or lines or [""])[-1]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol.records import JournalRecord
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import is_finite, is_whole, read_object
 
@@ -41,13 +41,13 @@ class Journal:
         self._fd = owned_files.open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         self._seq = _seal(self._fd)
 
-    def append(self, event: str, /, **fields: object) -> dict[str, object]:
-        """Add a line to what the next flush writes, and return it as readers will see it."""
-        record = {"seq": self._seq + 1, "time": self._clock(), "event": event} | fields
-        # ASCII only: a script's last words can hold bytes that are no text, and those must not stop the controller.
-        self._pending += json.dumps(record, default=str, separators=(",", ":")).encode("ascii") + b"\n"
+    def append(self, record: JournalRecord) -> dict[str, object]:
+        """Add a record to those that the next flush writes, and return its line as readers see it."""
+        line = {"seq": self._seq + 1, "time": self._clock(), "event": record.event} | record.fields
+        # ASCII only: a script's output can hold bytes that are not text, and those must not stop the controller.
+        self._pending += json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n"
         self._seq += 1
-        return record
+        return line
 
     def flush(self, sync: bool = True) -> None:
         """Write the collected lines; with `sync` they are on disk when this returns.
@@ -199,16 +199,3 @@ def numbers(event: Event, name: str) -> dict[str, float | None]:
     """Named numbers, each of which may be null: {"detect": 0.03, "wait": null}."""
     value = event.get(name)
     return {key: number(value, key) for key in value} if isinstance(value, dict) else {}
-
-
-def versions() -> dict[str, str]:
-    """What this run runs on, for whoever reads the journal in a year."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    found = {"python": platform.python_version()}
-    for package in ("ftslurm", "torch", "torchft", "submitit", "hydra-core"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed here"
-    return found

@@ -16,15 +16,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.records import ControllerLeft, RunFinished
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, integer, last_line, text
+from ftslurm.run.journal import Event, last_line
+from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 
 log = logging.getLogger("ftslurm.run.leadership")
 LOOK_S = 0.1  # who has asked for the lead looks this often whether it has been left
 SUPERSEDED = "superseded"  # the outcome of a controller after which another one has taken the lead
-LEFT = "controller_left"  # the journal's last line when a controller has made way for another
 
 
 class Superseded(Exception):
@@ -124,8 +125,9 @@ def vacant(
         return None
     if number == 0 and last is None:
         return 0
-    if last is not None and text(last, "event") == LEFT and integer(last, "leader") == number:
-        return number
+    match read(last or {}):
+        case ControllerLeft(leader=leader_) if leader_ == number:
+            return number
     silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
     patience_s = (config.health.heartbeat_s if ended else silence_s(config)) + jitter_s
     return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
@@ -177,7 +179,7 @@ def silence_s(config: Config) -> float:
 
 
 def _is_over(last: Event | None) -> bool:
-    return last is not None and text(last, "event") == "run_finished"
+    return isinstance(read(last or {}), RunFinished)
 
 
 def _name(number: int) -> str:

@@ -1,34 +1,57 @@
-"""What a run is and what it runs on, for whoever reads its journal in a year."""
+"""The run_started record: what a run is and what it runs on, for whoever reads its journal in a year."""
 
 from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import PackageNotFoundError, version
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.past import Past
+from ftslurm.protocol.records import RunStarted
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import versions
+
+_PACKAGES = ("ftslurm", "torch", "torchft", "submitit", "hydra-core")
 
 
-def about(config: Config, run: RunDir, job: str, number: int | None, past: Past | None = None) -> dict[str, object]:
-    """The fields of `run_started`. job: the Slurm job that the controller runs in; number: see leadership.py."""
+def run_started(
+    config: Config, run: RunDir, job: str, number: int | None, past: Past | None = None, after: str | None = None
+) -> RunStarted:
+    """Return the record with which a controller begins.
+
+    Args:
+        job: the Slurm job in which the controller runs.
+        number: its number as a leader (leadership.py).
+        past: what earlier controllers have left.
+        after: how the controller before it crashed.
+    """
     groups, local = config.groups, config.cluster.kind == "local"
-    return {
-        "run_id": run.root.name,
-        "name": config.run.name,
-        "job_id": job,
-        "requeues": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
-        "versions": versions(),
-        "groups": past.groups if past is not None and past.groups is not None else groups.count,  # `ftslurm scale`
-        "workers": groups.nodes * groups.workers,
-        "min_groups": groups.min,
-        "roles": dict(groups.roles),
-        "lighthouse": config.lighthouse.kind,
-        "mode": "local" if local else config.cluster.mode,
-        "cluster": config.cluster.kind,
-        "total_steps": config.job.total_steps,
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "leader": number,
-    }
+    return RunStarted(
+        run_id=run.root.name,
+        name=config.run.name,
+        job_id=job,
+        requeues=int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+        versions=_versions(),
+        groups=past.groups if past is not None and past.groups is not None else groups.count,  # `ftslurm scale`
+        workers=groups.nodes * groups.workers,
+        min_groups=groups.min,
+        roles=dict(groups.roles),
+        lighthouse=config.lighthouse.kind,
+        mode="local" if local else config.cluster.mode,
+        cluster=config.cluster.kind,
+        total_steps=config.job.total_steps,
+        host=platform.node(),
+        pid=os.getpid(),
+        leader=number,
+        after=after,
+    )
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed here"
+    return found

@@ -27,6 +27,7 @@ from ftslurm.core.groups.causes import signal_name
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
+from ftslurm.protocol.records import ControllerLeft, RunFinished, RunRequeued
 from ftslurm.run import leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
@@ -38,7 +39,11 @@ COMMAND = [sys.executable, "-m", "ftslurm.submission.controller_process"]
 MOST, WITHIN_S = 3, 60.0  # so many crashes within so many seconds: the next controller would crash, too
 INTERRUPTED = 130  # our exit code when somebody has pressed Ctrl-C
 BAD_INPUT = 2  # the exit code of a controller that could not begin
-LAST = ("run_finished", "run_requeued", leadership.LEFT)  # the last lines of a controller that had come to its end
+LAST = (
+    RunFinished.event,
+    RunRequeued.event,
+    ControllerLeft.event,
+)  # a controller's last line
 AWAY_S = 600.0
 
 

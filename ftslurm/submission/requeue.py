@@ -20,8 +20,8 @@ from ftslurm.core.state.model import Cause
 from ftslurm.core.state.past import Live
 from ftslurm.core.state.unit_names import GROUP
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_fold import fold_all
+from ftslurm.protocol.records import RunFinished, StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, Journal, JournalReader
 from ftslurm.run.journal_filter import Skim
@@ -61,15 +61,33 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
 
 def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
     """Close the journal of a run that nobody carries on, so that nobody waits for it; `left`: what still runs."""
-    now = RunStatus()
-    for event in Skim().read(JournalReader(run.events)):
-        now = fold(now, event)
+    now = fold_all(Skim().read(JournalReader(run.events)))
     with Journal(run.events) as journal:
         for step in left:
             group = int(step.unit.removeprefix(f"{GROUP}-")) if step.unit.startswith(GROUP) else None
-            fields = {"unit": step.unit, "group": group, "attempt": step.attempt, "cause": Cause.CANCELLED.value}
-            journal.append("step_exited", **fields, error="no controller minds it any more")
-        return journal.append("run_finished", outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
+            journal.append(
+                StepExited(
+                    unit=step.unit,
+                    group=group,
+                    attempt=step.attempt,
+                    code=None,
+                    signal=None,
+                    cause=Cause.CANCELLED.value,
+                    node=None,
+                    rank=None,
+                    error="no controller minds it any more",
+                    step=None,
+                    launched=None,
+                    healthy_s=None,
+                    noticed=None,
+                    away_since=None,
+                    evidence=(),
+                    traceback=None,
+                    phases=None,
+                )
+            )
+        finished = RunFinished(outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
+        return journal.append(finished)
 
 
 def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:

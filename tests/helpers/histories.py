@@ -14,6 +14,7 @@ from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState, Saved, StepId, Unit
+from ftslurm.protocol.records import JournalRecord
 
 Moment = tuple[Any, ...]  # the time, then events and lists of events
 T = TypeVar("T", bound=act.Action)
@@ -123,7 +124,7 @@ class Story:
         """One decision, as the controller takes it; asked again, it must change nothing and ask for nothing."""
         self.now = now
         self.state, actions = decide(self.state, events, now, self.config)
-        kinds = [isinstance(action, act.Record) for action in actions]
+        kinds = [isinstance(action, JournalRecord) for action in actions]
         assert kinds == sorted(kinds, reverse=True), f"at {now}: a record comes after another action: {actions}"
         assert decide(self.state, [], now, self.config) == (self.state, []), f"at {now}: asking twice is not the same"
         due = deadline(self.state, now, self.config)
@@ -148,7 +149,7 @@ class Story:
         return [time for time, action in self.done if isinstance(action, kind) and getattr(action, "id", None) == step]
 
     def records(self, name: str, since: float = 0.0) -> list[dict[str, Any]]:
-        return [record.fields for record in self.all(act.Record, since) if record.event == name]
+        return [record.fields for record in self.all(JournalRecord, since) if record.event == name]
 
     def unit(self, step: StepId) -> Unit:
         return next(unit for unit in self.state.units if unit.name == step.unit)

@@ -9,10 +9,11 @@ from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
 from ftslurm.core.groups.causes import classify, describe
 from ftslurm.core.groups.timings import phases
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, AskState, Record
+from ftslurm.core.state.actions import Action, AskState
 from ftslurm.core.state.events import LAST_LINE, Ended
 from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunOutcome, RunState, Unit
 from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
+from ftslurm.protocol import records
 
 Outcome = tuple[RunState, list[Action]]
 _AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
@@ -41,19 +42,30 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
         return _refused(state, unit, verdict, event, now, config)
     if independent(config):
         verdict = _alone(verdict, state, unit, now, config)
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-    fields |= {"code": verdict.code, "signal": verdict.signal, "cause": verdict.cause.value, "node": verdict.node}
-    fields |= {"rank": verdict.rank, "error": verdict.error, "step": verdict.step}
-    fields |= {"launched": verdict.launched, "healthy_s": verdict.healthy_s}  # for a later controller, see past.py
     noticed = unit.current.failing.noticed if unit.phase is Phase.STOPPING else None
     failing = Marks(detect_s=fault_drills.since(unit, now), noticed=now) if noticed is None else unit.current.failing
     failing = replace(failing, ended=now, away=_away(unit, now if noticed is None else noticed))
-    fields |= {"noticed": round(now if noticed is None else noticed, 3), "away_since": failing.away}
-    fields["evidence"] = _signs(unit)
-    fields["traceback"] = None if verdict.cause is Cause.OK else verdict.traceback
-    fields["phases"] = None if unit.marks.joined is not None else phases(unit.marks)
+    exited = records.StepExited(
+        unit=unit.name,
+        group=unit.group,
+        attempt=unit.attempt,
+        code=verdict.code,
+        signal=verdict.signal,
+        cause=verdict.cause.value,
+        node=verdict.node,
+        rank=verdict.rank,
+        error=verdict.error,
+        step=verdict.step,
+        launched=verdict.launched,
+        healthy_s=verdict.healthy_s,
+        noticed=round(now if noticed is None else noticed, 3),
+        away_since=failing.away,
+        evidence=_signs(unit),
+        traceback=None if verdict.cause is Cause.OK else verdict.traceback,
+        phases=None if unit.marks.joined is not None else phases(unit.marks),
+    )
     unit, actions = progress_lines.told(unit, now)
-    actions.append(Record("step_exited", fields))
+    actions.append(exited)
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
     unit = replace(
         unit, exits=exits, marks=failing, current=replace(unit.current, step=None, ran_as=None, adoption=None)
@@ -107,10 +119,15 @@ def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: floa
     state, actions = _follows(state, before, verdict, event, now, config, [])
     after = next(u for u in state.units if u.name == unit.name)
     again_s = round(after.due - now, 3) if after.phase is Phase.PENDING else None
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": number}
-    fields |= {"reason": verdict.error or "srun has failed without a word", "again_s": again_s}
-    actions = [action for action in actions if not isinstance(action, Record) or action.event != "restart_scheduled"]
-    return swap(state, replace(after, reason=reason)), [Record("launch_refused", fields), *actions]
+    refused = records.LaunchRefused(
+        unit=unit.name,
+        group=unit.group,
+        attempt=number,
+        reason=verdict.error or "srun has failed without a word",
+        again_s=again_s,
+    )
+    actions = [action for action in actions if not isinstance(action, records.RestartScheduled)]
+    return swap(state, replace(after, reason=reason)), [refused, *actions]
 
 
 def _away(unit: Unit, noticed: float) -> float:
@@ -119,11 +136,11 @@ def _away(unit: Unit, noticed: float) -> float:
     return round(noticed, 3) if away is None else away
 
 
-def _signs(unit: Unit) -> list[str]:
+def _signs(unit: Unit) -> tuple[str, ...]:
     """The evidence in words, each once; the last line that a script printed only if it has said nothing better."""
     told = {sign.task for sign in unit.current.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
     signs = (s for s in unit.current.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
-    return list(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
+    return tuple(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 
 def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Config) -> Exit:
@@ -179,7 +196,7 @@ def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, a
     own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # a lost node is not its doing
     answer = restart.judge(own, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
-        record = Record("standby_given_up", {"unit": unit.name, "reason": f"{describe(verdict)}; {answer.reason}"})
+        record = records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}")
         return swap(state, replace(unit, phase=Phase.FAILED)), [*actions, record]
     due = max(answer.time, verdict.time + 1.0)
     unit = replace(
@@ -214,11 +231,11 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
     if isinstance(answer, restart.GiveUp):
         return state, [*actions, given_up(unit, f"{describe(verdict)}; {answer.reason}")]
     reason = f"restart: {describe(verdict)}"
-    fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt + 1, "due": answer.time, "reason": reason}
+    scheduled = records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer.time, reason=reason)
     unit = replace(
         unit, phase=Phase.PENDING, due=answer.time, reason=reason, current=replace(unit.current, intent=None)
     )
-    return swap(state, unit), [*actions, Record("restart_scheduled", fields)]
+    return swap(state, unit), [*actions, scheduled]
 
 
 def _got_anywhere(state: RunState, config: Config) -> bool:
@@ -264,7 +281,7 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     for other in wrongly:
         suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, unit.group))
         state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {other}, suspected=suspected))
-        actions.append(Record("node_restored", {"node": other, "reason": f"group {unit.group} fails elsewhere too"}))
+        actions.append(records.NodeRestored(node=other, reason=f"group {unit.group} fails elsewhere too"))
     if node is None or node in state.nodes.avoid:
         return state, actions
     groups = config.groups
@@ -272,7 +289,7 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.avoid | {node}) is None:
         return state, actions  # there is no better place
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
-    actions.append(Record("node_excluded", {"node": node, "group": unit.group, "reason": reason}))
+    actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))
     return replace(
         state,
         nodes=replace(
@@ -281,6 +298,6 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     ), actions
 
 
-def given_up(unit: Unit, reason: str) -> Record:
+def given_up(unit: Unit, reason: str) -> records.GroupGivenUp:
     """The journal line of a group that gets no further attempt."""
-    return Record("group_given_up", {"group": unit.group, "reason": reason})
+    return records.GroupGivenUp(group=unit.group_id, reason=reason)

@@ -13,11 +13,12 @@ from random import Random
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
-from ftslurm.core.state.actions import Action, Cancel, Inject, Record
+from ftslurm.core.state.actions import Action, Cancel, Inject
 from ftslurm.core.state.events import InjectAsked
 from ftslurm.core.state.model import Phase, RunState, Unit
 from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
 from ftslurm.core.state.units import swap
+from ftslurm.protocol import records
 
 FRESH_S = 120.0  # a failure is put down to the drill before it if that is no older
 GROUPLESS = frozenset({"lighthouse"})  # faults that hit no group
@@ -119,9 +120,9 @@ def inject_planned(
 
 def inject_asked(state: RunState, event: InjectAsked, now: float) -> tuple[RunState, list[Action]]:
     """Inflict a fault that was asked for with `ftslurm inject`."""
-    fields: dict[str, object] = {"what": f"inject {event.fault}", "by": event.by.name, "group": event.group}
+    command = records.Command(what=f"inject {event.fault}", by=event.by.name, group=event.group, rank=event.rank)
     state, actions = _inject_in_group(state, event.fault, event.group, event.rank, now, event.by.name)
-    return state, [Record("command", {**fields, "rank": event.rank}), *actions]
+    return state, [command, *actions]
 
 
 def inject_random(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -154,8 +155,7 @@ def _inject_in_group(
     running = [u for u in state.groups if u.phase is Phase.RUNNING and group in (None, u.group)]
     if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
-        fields: dict[str, object] = {"kind": kind, "group": group, "rank": rank, "reason": reason}
-        return state, [Record("fault_refused", fields)]
+        return state, [records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason)]
     return _inject(state, kind, running[0] if running else state.lighthouse, rank, now, by)
 
 
@@ -163,16 +163,24 @@ def _inject(
     state: RunState, kind: str, unit: Unit, rank: int, now: float, by: str | int
 ) -> tuple[RunState, list[Action]]:
     target = state.lighthouse if kind in GROUPLESS else unit
-    fields: dict[str, object] = {"kind": kind, "group": target.group, "attempt": target.attempt, "rank": rank}
-    fields |= {"node": None, "step": target.current.step, "by": by, "reason": None}
+    group, attempt, step = target.group, target.attempt, target.current.step
+
+    def refused(reason: str) -> list[Action]:
+        return [
+            records.FaultRefused(kind=kind, group=group, attempt=attempt, rank=rank, step=step, by=by, reason=reason)
+        ]
+
     if kind == "cancel" and state.allocation is not None and state.allocation.name == LOCAL_ALLOCATION:
-        return state, [Record("fault_refused", {**fields, "reason": "scancel needs Slurm, and this run is local"})]
+        return state, refused("scancel needs Slurm, and this run is local")
     if target.phase is not Phase.RUNNING or (not 0 <= rank < len(target.current.hosts) and kind not in GROUPLESS):
         reason = f"{target.name} does not run" if target.phase is not Phase.RUNNING else f"it has no rank {rank}"
-        return state, [Record("fault_refused", {**fields, "reason": reason})]
+        return state, refused(reason)
     state = swap(state, replace(target, current=replace(target.current, drilled=now)))
     table = ranks.table([str(host) for host in target.current.hosts])
     task = 0 if kind in GROUPLESS else next(t for t, row in enumerate(table) if row.rank == rank)
-    fields["node"] = target.current.hosts[task] if task < len(target.current.hosts) else None
+    node = target.current.hosts[task] if task < len(target.current.hosts) else None
+    injected = records.FaultInjected(
+        kind=kind, group=group, attempt=attempt, rank=rank, node=node, step=step, by=by, reason=None
+    )
     act = Cancel(target.id) if kind == "cancel" else Inject(target.id, task, "kill" if kind in GROUPLESS else kind)
-    return state, [Record("fault_injected", fields), act]
+    return state, [injected, act]

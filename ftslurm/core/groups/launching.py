@@ -8,9 +8,10 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups import placement, ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import supply
-from ftslurm.core.state.actions import Action, Launch, Record
+from ftslurm.core.state.actions import Action, Launch
 from ftslurm.core.state.model import Attempt, Phase, Place, Rank, RunState, StepId, Unit
 from ftslurm.core.state.units import independent, places, pool_of, swap, tasks_of
+from ftslurm.protocol import records
 
 FINISH_TOGETHER_S = 2.0  # groups finish in lockstep; one that has not even joined this long after the first never will
 MOST_FENCED = 20  # earlier attempts that a launch makes sure of
@@ -97,8 +98,10 @@ def _forgive(state: RunState, place: Place) -> Outcome:
     """Take suspected nodes back, because no other is free."""
     back = [node for node in dict.fromkeys(node for node, _ in state.nodes.suspected) if node in place.nodes]
     suspected = tuple(pair for pair in state.nodes.suspected if pair[0] not in back)
-    records: list[Action] = [Record("node_restored", {"node": n, "reason": "no other node is free"}) for n in back]
-    return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - set(back), suspected=suspected)), records
+    restored: list[Action] = [records.NodeRestored(node=node, reason="no other node is free") for node in back]
+    return replace(
+        state, nodes=replace(state.nodes, avoid=state.nodes.avoid - set(back), suspected=suspected)
+    ), restored
 
 
 def _new_attempt(unit: Unit, place: Place, now: float, config: Config) -> Unit:
@@ -117,7 +120,7 @@ def _new_attempt(unit: Unit, place: Place, now: float, config: Config) -> Unit:
     )
 
 
-def _record(state: RunState, unit: Unit, now: float, config: Config) -> Record:
+def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.StepLaunched:
     assert unit.place is not None
     hosts = [str(host) for host in unit.current.hosts]
     if unit.current.ran_as is not None:
@@ -125,17 +128,23 @@ def _record(state: RunState, unit: Unit, now: float, config: Config) -> Record:
     else:
         table = ranks.expected(unit.place, 1 if unit.is_lighthouse else config.groups.workers)
     standby_step = None if unit.current.ran_as is None else str(unit.current.ran_as)
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-    fields |= {"nodes": list(unit.place.nodes), "slot": unit.place.slot}
     own = state.allocation.name if state.allocation else None
-    fields |= {"allocation": unit.place.allocation or own}
-    fields |= {"ranks": [rank_fields(r) for r in table], "reason": unit.reason, "standby": standby_step}
     noticed = unit.marks.noticed
-    fields["down_s"] = None if noticed is None else round(now - noticed, 3)
-    return Record("step_launched", fields)
+    return records.StepLaunched(
+        unit=unit.name,
+        group=unit.group,
+        attempt=unit.attempt,
+        nodes=unit.place.nodes,
+        slot=unit.place.slot,
+        allocation=unit.place.allocation or own,
+        ranks=tuple(rank_row(row) for row in table),
+        reason=unit.reason,
+        standby=standby_step,
+        down_s=None if noticed is None else round(now - noticed, 3),
+    )
 
 
-def rank_fields(rank: Rank) -> dict[str, object]:
+def rank_row(rank: Rank) -> records.RankRow:
     """One row of a rank table as the journal writes it."""
     return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
 
@@ -159,8 +168,8 @@ def _wait(state: RunState, unit: Unit, config: Config) -> Outcome:
     if unit.waits_for == reason:
         return state, []
     coming = supply.comes(state, unit, config)
-    fields: dict[str, object] = {"group": unit.group, "reason": reason, "allocation": coming and coming.name}
-    return swap(state, replace(unit, waits_for=reason)), [Record("group_waits", fields)]
+    waits = records.GroupWaits(group=unit.group_id, reason=reason, allocation=coming.name if coming else None)
+    return swap(state, replace(unit, waits_for=reason)), [waits]
 
 
 def _begin_after(unit: Unit, config: Config) -> float:

@@ -7,13 +7,13 @@ controller has to read. What is left out is added to the group's next line; noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action, Record
+from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import RunState, Unit
 from ftslurm.core.state.units import swap
+from ftslurm.protocol.records import Progress
 
 LINES_PER_S = 8  # of all groups together; each tells at most one a second
 
@@ -23,27 +23,25 @@ def every_s(groups: int) -> float:
     return max(1.0, groups / LINES_PER_S)
 
 
-def reported(unit: Unit, fields: Mapping[str, object], now: float, groups: int) -> tuple[Unit, list[Action]]:
-    """A group has reported: its line, if it is time for one; else that is kept for its next.
+def reported(unit: Unit, report: Progress, now: float, groups: int) -> tuple[Unit, list[Action]]:
+    """Take in a report of a group: return its line if one is due; else keep the report for its next line.
 
     Args:
-        fields: of that line, with `committed` and `aborted` since the last report, and `gap_s`.
-        groups: how many the run has.
+        report: its counts are those since the report before.
+        groups: number of groups of the run.
     """
-    fields = fields if unit.current.untold is None else _added(unit.current.untold[1], fields)
-    unit = replace(unit, current=replace(unit.current, untold=(now, fields)))
+    report = report if unit.current.untold is None else _added(unit.current.untold[1], report)
+    unit = replace(unit, current=replace(unit.current, untold=(now, report)))
     return told(unit, now) if _is_due(unit, now, groups) else (unit, [])
 
 
 def told(unit: Unit, now: float) -> tuple[Unit, list[Action]]:
-    """The line of all that a group has reported and that is in none yet."""
+    """Return the line of all that a group has reported since its last line."""
     if unit.current.untold is None:
         return unit, []
-    time, fields = unit.current.untold
-    late = {} if time == now else {"at": time}
-    return replace(unit, current=replace(unit.current, untold=None, last_told=now)), [
-        Record("progress", {**fields, **late})
-    ]
+    time, report = unit.current.untold
+    line = report if time == now else replace(report, at=time)
+    return replace(unit, current=replace(unit.current, untold=None, last_told=now)), [line]
 
 
 def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -64,14 +62,11 @@ def _is_due(unit: Unit, now: float, groups: int) -> bool:
     return (now - shift) // every_s(groups) > (unit.current.last_told - shift) // every_s(groups)
 
 
-def _added(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, object]:
-    """Two reports as one: the newer one, the counts of both, the longer gap."""
-    counts = {name: _number(before, name) + _number(now, name) for name in ("committed", "aborted")}
-    gaps = [gap for gap in (before.get("gap_s"), now.get("gap_s")) if isinstance(gap, float)]
-    return {**now, **counts, "gap_s": max(gaps, default=None)}
-
-
-def _number(fields: Mapping[str, object], name: str) -> int:
-    value = fields[name]
-    assert isinstance(value, int)
-    return value
+def _added(before: Progress, now: Progress) -> Progress:
+    """Return two reports as one: the newer one, with the counts of both and the longer gap."""
+    return replace(
+        now,
+        committed=(before.committed or 0) + (now.committed or 0),
+        aborted=(before.aborted or 0) + (now.aborted or 0),
+        gap_s=max((gap for gap in (before.gap_s, now.gap_s) if gap is not None), default=None),
+    )

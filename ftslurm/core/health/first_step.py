@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action, Record
+from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import Phase, RunState, Unit
 from ftslurm.core.state.units import independent
+from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 TOLD_OF = 8  # groups that a record describes
@@ -37,9 +38,11 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     if not running or now < _due(state.stepless, config):
         return state, []
     seconds = round(now - state.stepless[0], 3)
-    fields: dict[str, object] = {"seconds": seconds, "reason": reason(running, config)}
-    fields["groups"] = [{"group": u.group, "attempt": u.attempt, "stage": stage(u)} for u in running[:TOLD_OF]]
-    return replace(state, stepless=(state.stepless[0], seconds)), [Record("no_first_step", fields)]
+    stuck: tuple[records.StuckGroup, ...] = tuple(
+        {"group": u.group_id, "attempt": u.attempt, "stage": stage(u)} for u in running[:TOLD_OF]
+    )
+    record = records.NoFirstStep(seconds=seconds, reason=reason(running, config), groups=stuck)
+    return replace(state, stepless=(state.stepless[0], seconds)), [record]
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:

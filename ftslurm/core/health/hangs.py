@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health.silence import condemn
-from ftslurm.core.state.actions import Action, Dump, Record, Where
+from ftslurm.core.state.actions import Action, Dump, Where
 from ftslurm.core.state.model import Cause, Evidence, Overtaken, Phase, Pulse, RunState, Unit
 from ftslurm.core.state.units import swap
+from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 DUMP_S = 1.5  # how long the stacks of a hung group may take before it is killed all the same
@@ -50,9 +51,16 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
         state, _ = condemn(state, unit, evidence, since, now, config)
         down = next(u for u in state.groups if u.name == unit.name)
         state = swap(state, replace(down, due=now + DUMP_S))
-        fields: dict[str, object] = {"group": unit.group, "attempt": unit.attempt, "rank": task, "step": pulse.step}
-        fields |= {"stage": pulse.stage, "silent_s": round(now - since, 3), "reason": reason}
-        actions += [Record("hang_found", fields), Dump(unit.id)]
+        found = records.HangFound(
+            group=unit.group_id,
+            attempt=unit.attempt,
+            rank=task,
+            step=pulse.step,
+            stage=pulse.stage,
+            silent_s=round(now - since, 3),
+            reason=reason,
+        )
+        actions += [found, Dump(unit.id)]
     return state, actions
 
 

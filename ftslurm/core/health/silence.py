@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.causes import silent_siblings
-from ftslurm.core.state.actions import Action, Probe, Record
+from ftslurm.core.state.actions import Action, AskState, Probe
 from ftslurm.core.state.events import Looked
 from ftslurm.core.state.model import Cause, Evidence, Look, Phase, Pulse, Returning, RunState, Unit
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
+from ftslurm.protocol import records
 
 LOOK_AGAIN_S = (15.0, 300.0)  # a lost node is looked at after this long, then after twice that, at most every so often
+DRAIN_AGAIN_S = 60.0  # Slurm is asked so often about a node that it drains
 _DOWN, _DRAINS = ("down", "fail", "power"), ("drain", "maint", "reboot")
 JITTER_S = 0.25  # messages take their time: so much later or earlier is the same moment
 REFUSED_AGAIN_S = 2.0  # a probe that Slurm has refused is sent again after this long
@@ -82,7 +84,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     for node, since in {silence.node: silence.since for silence in reversed(quiet)}.items():
         look = looks.get(node)
         if look is None:
-            actions.append(Record("node_silent", {"node": node, "seconds": round(now - since, 3)}))
+            actions.append(records.NodeSilent(node=node, seconds=round(now - since, 3)))
         if look is None or _stale(look, now, config):
             look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
             actions.append(Probe(node, _allocation(state, node)))
@@ -202,7 +204,7 @@ def exclude(state: RunState, node: str, reason: str, now: float, config: Config)
     state = replace(
         state, nodes=replace(state.nodes, avoid=state.nodes.avoid | {node}, returning=returning, suspected=suspected)
     )
-    return state, [Record("node_excluded", {"node": node, "reason": reason})]
+    return state, [records.NodeExcluded(node=node, reason=reason)]
 
 
 def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -222,10 +224,16 @@ def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunSta
 
 
 def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Look at lost nodes that the run still has, ever more seldom. The others may be asked for again after a while."""
+    """Probe lost nodes that the run still has, ever more seldom, and ask Slurm about the nodes that it drains.
+
+    Lost nodes that the run does not have are used again after restart.window_s, if Slurm allocates them.
+    """
     if state.ending is not None:
         return state, []
     actions: list[Action] = []
+    if state.nodes.shunned and now >= state.nodes.drain_asked + DRAIN_AGAIN_S:
+        actions += [AskState(node) for node in sorted(state.nodes.shunned)]
+        state = replace(state, nodes=replace(state.nodes, drain_asked=now))
     returning = []
     window_s = config.restart.window_s
     for back in state.nodes.returning:
@@ -235,7 +243,7 @@ def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list
                 actions.append(Probe(back.node, where))
             elif state.job_pool.polled and now >= back.since + window_s:  # Slurm hands it out only if it is up
                 reason = f"it was left out {window_s:g} s ago (restart.window_s), and is in no job of the run"
-                actions.append(Record("node_restored", {"node": back.node, "reason": reason}))
+                actions.append(records.NodeRestored(node=back.node, reason=reason))
                 state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {back.node}))
                 continue
             wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
@@ -261,8 +269,10 @@ def told_of(
     why = f"Slurm says {word}" + (f": {reason}" if reason and reason != "none" else "")
     news: list[Action] = []
     if drains and node not in state.nodes.shunned:
-        news.append(Record("node_shunned", {"node": node, "reason": why}))
-    state = replace(state, nodes=replace(state.nodes, shunned=shunned))
+        news.append(records.NodeShunned(node=node, reason=why))
+    elif not drains and node in state.nodes.shunned:
+        news.append(records.NodeUnshunned(node=node, reason=why))
+    state = replace(state, nodes=replace(state.nodes, shunned=shunned, drain_asked=now))
     if word.startswith(_DOWN):
         state, more = exclude(state, node, why, now, config)
         news += more
@@ -285,7 +295,7 @@ def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[
     if answer.reachable and any(back.node == answer.node for back in state.nodes.returning):
         returning = tuple(back for back in state.nodes.returning if back.node != answer.node)
         state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {answer.node}, returning=returning))
-        return state, [Record("node_restored", {"node": answer.node, "reason": "a step can be started there again"})]
+        return state, [records.NodeRestored(node=answer.node, reason="a step can be started there again")]
     return state, []
 
 
@@ -308,6 +318,8 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
         if look.again is not None:
             yield look.again
     yield from (back.next_look for back in state.nodes.returning)
+    if state.nodes.shunned:
+        yield state.nodes.drain_asked + DRAIN_AGAIN_S
 
 
 def beat(unit: Unit, task: int, pulse: Pulse) -> Unit:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from math import inf
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action, CancelJobs, Record, StartPilot
+from ftslurm.core.state.actions import Action, CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
 from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Phase, RunState, StepId, Unit
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
+from ftslurm.protocol import records
 
 Outcome = tuple[RunState, list[Action]]
 TOLD_S = 1.5  # when Slurm has told a step to end, it may take so long to say why
@@ -50,8 +51,8 @@ def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Out
             return _leaving(state, name, cause, why, now, config)
         case RequeueRefused(name, error):
             why, known = f"it cannot be requeued ({error})", job(state, name)
-            records: list[Action] = [] if known is None else [lost(known, why)]
-            return update(state, name, dismissed=why, asked=None), [*records, CancelJobs((name,))]
+            lines: list[Action] = [] if known is None else [lost(known, why)]
+            return update(state, name, dismissed=why, asked=None), [*lines, CancelJobs((name,))]
 
 
 def job(state: RunState, name: str | None) -> Job | None:
@@ -102,7 +103,7 @@ def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
         missing = one.unheld is not None and now >= one.unheld + MISSING_S
         if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
             why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"
-            record = Record("pilot_restarted", {"allocation": one.name, "node": one.nodes[0], "reason": why})
+            record = records.PilotRestarted(allocation=one.name, node=one.nodes[0], reason=why)
             actions += [record, StartPilot(one.name, one.id or one.name, one.nodes[0])]
             started.append(replace(one, piloted=now))
     return put(state, started), actions
@@ -115,7 +116,7 @@ def pilot_deadlines(state: RunState) -> Iterator[float]:
             yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
 
 
-def lost(job: Job, reason: str, state: str | None = None) -> Record:
+def lost(job: Job, reason: str, state: str | None = None) -> records.AllocationLost:
     """Return the journal line of a job that gives no nodes any more.
 
     Args:
@@ -123,13 +124,12 @@ def lost(job: Job, reason: str, state: str | None = None) -> Record:
         reason: why.
         state: the job's state now, in Slurm's words; None: the controller cancels it.
     """
-    fields: dict[str, object] = {"allocation": job.name, "nodes": list(job.nodes), "reason": reason, "state": state}
-    return Record("allocation_lost", fields)
+    return records.AllocationLost(allocation=job.name, nodes=job.nodes, reason=reason, state=state)
 
 
-def leaves(one: Job, cause: Cause, why: str) -> Record:
+def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
     """The journal line of a job that is about to end."""
-    return Record("allocation_leaving", {"allocation": one.name, "cause": cause.value, "reason": why})
+    return records.AllocationLeaving(allocation=one.name, cause=cause.value, reason=why)
 
 
 def doubt(state: RunState, name: str | None, now: float) -> RunState:
@@ -183,7 +183,7 @@ def _submitted(state: RunState, event: Submitted, now: float) -> Outcome:
     if event.error:
         wait = min(REFUSED_S[0] * 2.0 ** min(old.refusals, 20), REFUSED_S[1])
         refused = Asking(event.pool, 0, old.refusals + 1, now + wait, event.error)
-        record = Record("allocation_refused", {"pool": event.pool, "reason": event.error, "again_s": wait})
+        record = records.AllocationRefused(pool=event.pool, reason=event.error, again_s=wait)
         return replace(state, job_pool=replace(state.job_pool, asking=(*rest, refused))), [
             record
         ] if event.error != old.error else []
@@ -217,8 +217,8 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
             seen = replace(old, state="GONE", nodes=(), reason="")
         if seen is None:
             continue
-        jobs[old.name], records = _changed(old, seen, now)
-        actions += records
+        jobs[old.name], lines = _changed(old, seen, now)
+        actions += lines
         if _has_lost_its_nodes(old, seen):
             state = _bring_down(state, old, seen, now)
     if not event.whole:
@@ -257,31 +257,30 @@ def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
     """
     if _unchanged(old, new):
         return old, []
-    records: list[Action] = []
+    lines: list[Action] = []
     runs = new.state == "RUNNING" and bool(new.nodes)
     job = replace(old, state=new.state, id=new.id or old.id, reason=new.reason, ends=new.ends or old.ends, doubted=None)
     if old.state != new.state:
         job = replace(job, since=now, tried=-inf)
     if runs and not _is_same_run(old, new):
         job, granted = _granted(job, old, new, now)
-        records += granted
+        lines += granted
     elif runs and job.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
-        records.append(Record("allocation_ends", {"allocation": old.name, "ends": job.ends}))
+        lines.append(records.AllocationEnds(allocation=old.name, ends=job.ends))
     job = replace(job, preempted=job.preempted or (runs and new.preempted))
     if runs and job.leaving is None and new.preempted:
         job = replace(job, leaving=Cause.PREEMPTED)
-        records.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
+        lines.append(leaves(old, Cause.PREEMPTED, "Slurm preempts it"))
     if old.state == "RUNNING" and old.nodes and new.state in BETWEEN:
         job = replace(job, doubted=now)
     elif _has_lost_its_nodes(old, new):
         job = replace(job, nodes=(), began=None, ends=None, leaving=None, left=None, asked=None)
         if old.dismissed is None:
             how = f"{_how(new)} ({old.leaving.value})" if old.leaving else _how(new)
-            records.append(lost(old, how, new.state))
+            lines.append(lost(old, how, new.state))
     if new.state == "PENDING" and new.reason not in ("", "None", old.reason) and old.dismissed is None:
-        waits: dict[str, object] = {"allocation": new.name, "reason": new.reason, "pool": old.pool}
-        records.append(Record("allocation_pending", waits))
-    return job, records
+        lines.append(records.AllocationPending(allocation=new.name, reason=new.reason, pool=old.pool))
+    return job, lines
 
 
 def _unchanged(old: Job, new: Job) -> bool:
@@ -307,13 +306,13 @@ def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action
     """A job that has got its nodes, for the first time or again."""
     job = replace(job, nodes=new.nodes, began=new.began or now, ends=new.ends, unheld=None, piloted=-inf)
     job = replace(job, leaving=None if old.state else old.leaving, left=None, asked=None, preempted=False)
-    records: list[Action] = []
+    lines: list[Action] = []
     if old.dismissed is None:
-        fields: dict[str, object] = {"allocation": new.name, "nodes": list(new.nodes), "pool": old.pool}
-        records.append(Record("allocation_granted", fields | {"ends": new.ends}))
+        granted = records.AllocationGranted(allocation=new.name, nodes=new.nodes, pool=old.pool, ends=new.ends)
+        lines.append(granted)
     if job.leaving is not None:
-        records.append(leaves(old, job.leaving, "as the controller before knew"))
-    return job, records
+        lines.append(leaves(old, job.leaving, "as the controller before knew"))
+    return job, lines
 
 
 def _bring_down(state: RunState, old: Job, new: Job, now: float) -> RunState:

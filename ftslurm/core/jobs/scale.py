@@ -6,21 +6,21 @@ from dataclasses import replace
 
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.jobs.queue import Outcome
-from ftslurm.core.state.actions import Action, Record
+from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import ScaleAsked
 from ftslurm.core.state.model import LIVE, Cause, Phase, RunState, Unit
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import independent, swap
+from ftslurm.protocol import records
 
 
 def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> Outcome:
     """Add groups at the end, which heal in as they start, or let the last ones leave politely."""
     why_not = refused(event.groups, config) or _why_not_now(state, event.groups, config)
-    fields: dict[str, object] = {"groups": event.groups, "by": event.by.name}
     if why_not is not None:
-        return state, [Record("scale_refused", fields | {"reason": why_not})]
-    actions: list[Action] = [Record("scaled", fields)]
+        return state, [records.ScaleRefused(groups=event.groups, by=event.by.name, reason=why_not)]
+    actions: list[Action] = [records.Scaled(groups=event.groups, by=event.by.name)]
     for unit in state.groups:
         assert unit.group is not None
         if unit.group < event.groups:

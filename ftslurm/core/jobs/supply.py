@@ -16,10 +16,11 @@ from dataclasses import replace
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import Outcome, living
-from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, Record, RequestJobs, RequeueJob, StartNow
+from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
 from ftslurm.core.state.model import Asking, Cause, Job, Phase, RunState, Unit
 from ftslurm.core.state.units import pool_of
+from ftslurm.protocol import records
 
 LEAVES_S = 5.0  # after its group has left, Slurm has so long to end or requeue a pilot itself; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
@@ -134,7 +135,7 @@ def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
         return state, []
     gone = [node for node in state.allocation.nodes if node not in event.nodes]
     why = "Slurm has taken it out of the job"
-    records = [Record("node_excluded", {"node": node, "reason": why}) for node in gone if node not in state.nodes.avoid]
+    lines = [records.NodeExcluded(node=node, reason=why) for node in gone if node not in state.nodes.avoid]
     state = replace(
         state,
         allocation=replace(state.allocation, nodes=tuple(n for n in state.allocation.nodes if n not in gone)),
@@ -148,7 +149,7 @@ def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
     waiting = (
         [one for one in state.job_pool.jobs if one.alive and one.state == "PENDING"] if gone and may_ask(config) else []
     )
-    return state, [*records, *(Exclude(one.name, _bad(state)) for one in waiting)]
+    return state, [*lines, *(Exclude(one.name, _bad(state)) for one in waiting)]
 
 
 def recover(state: RunState, now: float, config: Config) -> Outcome:
@@ -160,8 +161,8 @@ def recover(state: RunState, now: float, config: Config) -> Outcome:
     if not back:
         return state, []
     words = "Slurm has given it to the run again, in job"
-    records: list[Action] = [Record("node_restored", {"node": node, "reason": f"{words} {job}"}) for node, job in back]
-    return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {node for node, _ in back})), records
+    lines: list[Action] = [records.NodeRestored(node=node, reason=f"{words} {job}") for node, job in back]
+    return replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {node for node, _ in back})), lines
 
 
 def supply(state: RunState, now: float, config: Config) -> Outcome:
@@ -210,8 +211,8 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
         rest = tuple(one for one in state.job_pool.asking if one.pool != pool)
         asking = replace(asking, count=asking.count + missing, again=now)
         state = replace(state, job_pool=replace(state.job_pool, asking=(*rest, asking)))
-        fields: dict[str, object] = {"pool": pool, "count": missing, "exclude": list(bad)}
-        actions += [Record("allocation_requested", fields), RequestJobs(pool, missing, bad)]
+        requested = records.AllocationRequested(pool=pool, count=missing, exclude=bad)
+        actions += [requested, RequestJobs(pool, missing, bad)]
     out: dict[str, str] = {}
     spare = len(have) - needed if asking.count == 0 else 0
     if spare > 0:
@@ -249,9 +250,9 @@ def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
     if not out:
         return state, []
     known = state.job_pool.by_name
-    records = [queue.lost(known[name], why) for name, why in out.items()]
+    lines = [queue.lost(known[name], why) for name, why in out.items()]
     state = queue.put(state, [replace(known[name], dismissed=why) for name, why in out.items()])
-    return state, [*records, CancelJobs(tuple(out))]
+    return state, [*lines, CancelJobs(tuple(out))]
 
 
 def _requeue(state: RunState, now: float, config: Config) -> Outcome:
@@ -262,8 +263,8 @@ def _requeue(state: RunState, now: float, config: Config) -> Outcome:
         due = now >= one.tried + AGAIN_S
         if one.left is not None and one.alive and one.state == "RUNNING" and _requeues(one, config):
             if now >= one.left + LEAVES_S and due:
-                fields: dict[str, object] = {"allocation": one.name, "reason": one.leaving and one.leaving.value}
-                actions += [Record("allocation_requeued", fields), RequeueJob(one.name)]
+                cause = None if one.leaving is None else one.leaving.value
+                actions += [records.AllocationRequeued(allocation=one.name, reason=cause), RequeueJob(one.name)]
                 tried.append(replace(one, asked="requeue", tried=now))
                 state = queue.poll_by(state, now + queue.BUSY_S)
         elif one.alive and (one.state, one.reason) == ("PENDING", "BeginTime") and due and now >= one.since + SETTLED_S:

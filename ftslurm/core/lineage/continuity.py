@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
-from ftslurm.core.state.actions import Action, Record
+from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Granted, Progressed, Restored
 from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunOutcome, RunState, Saved, Unit
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap
+from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 PATIENT = 5  # checkpoints may be missed before it is said
@@ -126,9 +127,9 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
         return replace(state, ending=Ending(RunOutcome.FAILED, f"{state.lineage.lost}: {why_not}")), []
     saved = state.lineage.checkpoint
     assert saved is not None
-    fields: dict[str, object] = {"reason": state.lineage.lost, "step": state.lineage.step}
-    fields |= {"checkpoint": saved.path, "checkpoint_step": saved.step}
-    record = Record("full_restart", fields)
+    record = records.FullRestart(
+        reason=state.lineage.lost, step=state.lineage.step, checkpoint=saved.path, checkpoint_step=saved.step
+    )
     waiting = [u for u in state.groups if u.phase is Phase.PENDING]
     due = max((u.due for u in waiting), default=now)
     for unit in waiting:  # together: who came later would heal, and its place in the data would not be the checkpoint's

@@ -16,10 +16,11 @@ from dataclasses import replace
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.lineage import continuity
-from ftslurm.core.state.actions import Action, Record, SaveNow
+from ftslurm.core.state.actions import Action, SaveNow
 from ftslurm.core.state.events import Checkpointed, JobEnds
 from ftslurm.core.state.model import Ending, Phase, RunOutcome, RunState, SaveAsked
 from ftslurm.core.state.units import independent, swap
+from ftslurm.protocol import records
 
 
 def ask(state: RunState, now: float, patience_s: float) -> RunState:
@@ -70,8 +71,7 @@ def begin(state: RunState, event: JobEnds, now: float, config: Config) -> Outcom
     )
     if not independent(config):  # else nobody speaks for all: each group's script saves in its own way, or not at all
         state = ask(state, now, event.left_s)
-    fields: dict[str, object] = {"reason": event.reason, "by": event.by.name, "seconds": round(event.left_s, 1)}
-    return state, [Record("roll_over", fields)]
+    return state, [records.RollOver(reason=event.reason, by=event.by.name, seconds=round(event.left_s, 1))]
 
 
 def roll(state: RunState, now: float, config: Config) -> Outcome:

@@ -15,7 +15,7 @@ from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.actions import Action, Attach, Record
+from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Adopted, Ended
 from ftslurm.core.state.model import (
     LIVE,
@@ -34,6 +34,7 @@ from ftslurm.core.state.model import (
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.core.state.units import swap, tasks_of
+from ftslurm.protocol import records
 
 AGAIN_S = 2.0  # an srun that could not start is tried again after this long
 _NO_JOB = (
@@ -83,7 +84,7 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
     return went_on, actions
 
 
-def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, Record]:
+def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records.StepExited]:
     """A step that was lost with its controller's job, which Slurm has started again since, or with its machine.
 
     A controller that is told of its job's end says how its steps end; so one that has said nothing was lost with its
@@ -96,13 +97,27 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, Record]
     elif beside[0] in step.place.nodes:
         cause, node, error = Cause.NODE_LOST, beside[0], f"{beside[0]} was lost, with the controller"
     exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": step.attempt, "code": None}
-    fields |= {"signal": None, "cause": cause.value, "node": node, "rank": None, "error": error, "step": None}
-    fields |= {"launched": True, "healthy_s": 0.0, "noticed": round(now, 3), "with_job": True, "evidence": []}
-    fields["away_since"] = round(now, 3) if step.joined is not None or step.away is None else step.away
-    return replace(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_)), Record(
-        "step_exited", fields | {"traceback": None, "phases": None}
+    record = records.StepExited(
+        unit=unit.name,
+        group=unit.group,
+        attempt=step.attempt,
+        code=None,
+        signal=None,
+        cause=cause.value,
+        node=node,
+        rank=None,
+        error=error,
+        step=None,
+        launched=True,
+        healthy_s=0.0,
+        noticed=round(now, 3),
+        with_job=True,
+        away_since=round(now, 3) if step.joined is not None or step.away is None else step.away,
+        evidence=(),
+        traceback=None,
+        phases=None,
     )
+    return replace(unit, exits=unit.exits if unit.is_lighthouse else (*unit.exits, exit_)), record
 
 
 def scaled(state: RunState, past: Past, config: Config) -> RunState:
@@ -130,7 +145,9 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
 
 
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
-    """Nodes that were left out still are, and the lost ones among them are looked at first of all."""
+    """Keep off the nodes that the controller before kept off. Lost ones are probed first of all."""
+    if config.cluster.kind != "local":
+        state = replace(state, nodes=replace(state.nodes, shunned=frozenset(past.shunned)))
     for out in past.left_out if config.cluster.kind != "local" else ():
         state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid | {out.node}))
         if out.group is None:
@@ -245,28 +262,40 @@ def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config
     if len(reports) < tasks_of(unit, config) or unit.phase not in LIVE:
         return swap(state, unit), []
     unit = _as_it_was(unit, now, config)
-    fields: dict[str, object] = {"unit": unit.name, "group": unit.group, "attempt": unit.attempt}
-    fields |= {
-        "nodes": list(unit.place.nodes) if unit.place else [],
-        "step": unit.current.step,
-        "slurm_step": unit.current.slurm_step,
-    }
-    fields |= {"allocation": unit.place.allocation if unit.place else None, "seconds": round(now - adoption.since, 3)}
-    fields["standby"] = None if unit.current.ran_as is None else str(unit.current.ran_as)
+    adopted = records.StepAdopted(
+        unit=unit.name,
+        group=unit.group,
+        attempt=unit.attempt,
+        nodes=unit.place.nodes if unit.place else (),
+        step=unit.current.step,
+        slurm_step=unit.current.slurm_step,
+        allocation=unit.place.allocation if unit.place else None,
+        seconds=round(now - adoption.since, 3),
+        standby=None if unit.current.ran_as is None else str(unit.current.ran_as),
+    )
     state = swap(state, unit)
     runs = unit.group is not None and unit.phase is Phase.RUNNING
-    records: list[Action] = [Record("step_adopted", fields)]
+    lines: list[Action] = [adopted]
     if unit.current.step is not None and adoption.joined is None:  # while nobody led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
-        records.append(joined(unseen, {"step": unit.current.step, "quorum_id": None, "participants": None}, now))
-    return replace(state, released=state.released or runs), records
+        lines.append(joined(unseen, now, unit.current.step))
+    return replace(state, released=state.released or runs), lines
 
 
-def joined(unit: Unit, seen: dict[str, object], now: float) -> Record:
-    """The journal line of a group that has committed its first step: `seen` says which, and with whom."""
-    marks, fields = unit.marks, {"group": unit.group, "attempt": unit.attempt, **seen}
-    times = {"seconds": since(marks.launched, now), "recovery_s": recovery_s(marks, now), "phases": phases(marks)}
-    return Record("group_joined", {**fields, **times})
+def joined(
+    unit: Unit, now: float, step: int, quorum_id: int | None = None, participants: int | None = None
+) -> records.GroupJoined:
+    """Return the journal record of a group that has committed the first step of its attempt."""
+    return records.GroupJoined(
+        group=unit.group_id,
+        attempt=unit.attempt,
+        step=step,
+        quorum_id=quorum_id,
+        participants=participants,
+        seconds=since(unit.marks.launched, now),
+        recovery_s=recovery_s(unit.marks, now),
+        phases=phases(unit.marks),
+    )
 
 
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:

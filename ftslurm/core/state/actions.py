@@ -1,18 +1,14 @@
-"""What can be done about it, as values; the controller does it."""
+"""What the core asks of the controller, as values.
+
+A JournalRecord is to be written into the journal: all records of a decision are on disk before any other action.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ftslurm.core.state.model import Announce, Evict, Place, Rank, RunOutcome, StepId
-
-
-@dataclass(frozen=True)
-class Record:
-    """Write a line into the journal. All records of a decision are on disk before any other action is taken."""
-
-    event: str
-    fields: dict[str, object] = field(default_factory=dict)
+from ftslurm.protocol.records import JournalRecord
 
 
 @dataclass(frozen=True)
@@ -220,7 +216,7 @@ class Finish:
 
 
 Action = (
-    Record
+    JournalRecord
     | Launch
     | Attach
     | Assign

@@ -12,6 +12,7 @@ from enum import Enum
 from math import inf
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 
 
@@ -297,7 +298,7 @@ class Attempt:
     slurm_step: str | None = None  # JOB.STEP
     adoption: Adoption | None = None  # STARTING: it runs, and this controller has yet to hear from it
     told: float | None = None  # when Slurm told its step to end, in a job beside the controller's
-    untold: tuple[float, Mapping[str, object]] | None = None  # when it last reported, and what no line tells yet
+    untold: tuple[float, Progress] | None = None  # when it last reported, and what no line tells yet
     last_told: float | None = None  # when this attempt's last line about its progress was written
 
 
@@ -323,6 +324,12 @@ class Unit:
     def id(self) -> StepId:
         """The current or last step."""
         return self.current.ran_as or StepId(self.name, self.attempt)
+
+    @property
+    def group_id(self) -> int:
+        """Number of the replica group, of a unit that is one."""
+        assert self.group is not None
+        return self.group
 
     @property
     def is_standby(self) -> bool:
@@ -476,6 +483,7 @@ class Nodes:
     avoid: frozenset[str] = frozenset()  # nodes on which nothing is placed any more
     returning: tuple[Returning, ...] = ()  # those of them that are looked at now and then: they may come back
     shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
+    drain_asked: float = 0.0  # when Slurm was asked about them last
     suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown

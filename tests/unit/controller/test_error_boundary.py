@@ -15,13 +15,13 @@ from ftslurm.controller.error_boundary import EVERY_S, ErrorBoundary, decide
 from ftslurm.controller.loop import described
 from ftslurm.core import rules as core
 from ftslurm.core.reduce import observe
-from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import LauncherPrinted, News, Received, StepEnded
 from ftslurm.monitor.sentences import describe
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
+from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.leadership import Superseded
 from ftslurm.slurm.questions import AskNodeState
 
@@ -35,7 +35,7 @@ class Told:
 
     def __post_init__(self) -> None:
         self.errors = ErrorBoundary(
-            lambda event, **fields: self.records.append({"event": event, **fields}), lambda: self.now
+            lambda record: self.records.append({"event": record.event, **record.fields}), lambda: self.now
         )
 
     def fails(self, error: Exception) -> None:
@@ -96,7 +96,11 @@ def test_of_several_events_only_the_one_that_fails_is_dropped() -> None:
     state, actions = decide(story.state, events, 21.0, story.config, told.errors)
     assert (state.groups[0].current.step, state.groups[1].current.step, state.lineage.step) == (11, 12, 12)
     assert state.warnings == {"sound"}
-    assert [action.event for action in actions if isinstance(action, act.Record)] == ["progress", "progress", "warning"]
+    assert [action.event for action in actions if isinstance(action, JournalRecord)] == [
+        "progress",
+        "progress",
+        "warning",
+    ]
     (record,) = told.records
     assert (record["where"], record["error"]) == ("an event (Warned)", "IndexError: tuple index out of range")
 

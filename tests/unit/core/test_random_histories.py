@@ -37,6 +37,7 @@ from ftslurm.core.state.model import (
     Unit,
 )
 from ftslurm.core.state.units import tasks_of
+from ftslurm.protocol import records
 
 ENDS = ("run_finished", "run_requeued")
 BLOCKS, HISTORIES = 10, 30  # of histories, and how many each has
@@ -261,14 +262,14 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
         case act.Launch():
             assert state.ending is None
             assert action.id not in world.launched, f"launched twice: {action.id}"
-        case act.Record("step_launched", fields) if fields["unit"] != "lighthouse":
-            assert set(fields["nodes"]) <= set(world.allocation.nodes)
-            assert not set(fields["nodes"]) & state.nodes.avoid
-        case act.Record("hang_found", fields):
-            unit = state.groups[fields["group"]]
-            assert world.states.get(unit.id, "S") != "S", f"no hang: {fields}"
-        case act.Record("node_excluded", fields) if "failed there" not in fields["reason"]:
-            assert fields["node"] in world.struck | world.gone, f"a sound node: {fields}"
+        case records.StepLaunched(unit=name, nodes=nodes) if name != "lighthouse":
+            assert set(nodes) <= set(world.allocation.nodes)
+            assert not set(nodes) & state.nodes.avoid
+        case records.HangFound(group=group):
+            unit = state.groups[group]
+            assert world.states.get(unit.id, "S") != "S", f"no hang: {action}"
+        case records.NodeExcluded(node=node, reason=reason) if "failed there" not in reason:
+            assert node in world.struck | world.gone, f"a sound node: {action}"
         case act.Assign() | act.Begin():
             assert state.ending is None, f"somebody begins though the run is ending: {action}"
             assert action.id in world.live

@@ -24,11 +24,12 @@ from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Announce, Evict, Phase, Place, Rank
+from ftslurm.protocol.records import JournalRecord
 
 
 def test_a_run_lives_and_succeeds() -> None:
     story = play(*RUNNING, (60, finished(A0)), (60.5, finished(B0)), (60.6, ev.Ended(LIGHT0, code=137)))
-    assert [r.event for r in story.all(act.Record)] == [
+    assert [r.event for r in story.all(JournalRecord)] == [
         "allocation_granted",
         *["step_launched"] * 3,
         *["step_ready"] * 3,
@@ -37,7 +38,7 @@ def test_a_run_lives_and_succeeds() -> None:
         *["step_exited"] * 3,
         "run_finished",
     ]
-    assert [type(a) for a in story.all(object) if not isinstance(a, act.Record | Announce | Evict)] == [
+    assert [type(a) for a in story.all(object) if not isinstance(a, JournalRecord | Announce | Evict)] == [
         *[act.Launch] * 3,
         *[act.Assign] * 2,
         *[act.Begin] * 2,

@@ -15,11 +15,12 @@ from ftslurm.core.rules import KILL_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import SLURM, Cause, Evidence, Phase
+from ftslurm.protocol.records import Command, RunFinished
 
 
 def test_a_run_that_is_stopped_before_it_has_nodes_ends_at_once() -> None:
     story = play((0,), (1, stop()))
-    assert [type(a) for a in story.all(object)] == [act.Record, act.Record, act.Finish]
+    assert [type(a) for a in story.all(object)] == [Command, RunFinished, act.Finish]
     assert story.records("command") == [{"what": "stop", "by": "ann", "reason": "stopped by ann"}]
     assert story.records("run_finished")[0]["outcome"] == "stopped"
     assert {unit.phase for unit in story.state.units} == {Phase.FAILED}
@@ -68,9 +69,7 @@ def test_a_second_stop_changes_nothing_and_hurries_nobody() -> None:
     once = play(*RUNNING, (30, stop()), (35,))
     twice = play(*RUNNING, (30, stop()), (35, stop("again")))
     assert once.state == twice.state
-    assert [a for _, a in twice.done[len(once.done) :]] == [
-        act.Record("command", {"what": "stop", "by": "ann", "reason": "again"})
-    ]
+    assert [a for _, a in twice.done[len(once.done) :]] == [Command(what="stop", by="ann", reason="again")]
 
 
 def test_a_stop_at_the_time_limit_says_so() -> None:

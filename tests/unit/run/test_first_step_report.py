@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.protocol.records import NoFirstStep
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import LONGEST, last_line, with_last_lines
 
@@ -44,5 +45,6 @@ def test_the_journal_gets_the_line_of_rank_0_of_the_attempt_that_runs(tmp_path: 
     log = run.rank_log("group-0001", 2, 0)
     log.parent.mkdir(parents=True)
     log.write_text("RuntimeError: boom\n")
-    fields = with_last_lines({"reason": "why", "groups": [{"group": 1, "attempt": 2, "stage": 1}]}, run)
-    assert fields == {"reason": "why", "groups": [{"group": 1, "attempt": 2, "stage": 1, "last": "RuntimeError: boom"}]}
+    record = NoFirstStep(seconds=120.0, reason="why", groups=({"group": 1, "attempt": 2, "stage": 1},))
+    (group,) = with_last_lines(record, run).groups
+    assert group == {"group": 1, "attempt": 2, "stage": 1, "last": "RuntimeError: boom"}

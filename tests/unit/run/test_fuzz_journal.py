@@ -16,6 +16,7 @@ import pytest
 from fuzz import DEEP, NUMBERS, VALUES, spoilt, tried
 from hypothesis import given
 from hypothesis import strategies as st
+from raw_record import RawRecord
 from rich.console import Console
 
 from ftslurm.config.schema import MOST_GROUPS
@@ -143,7 +144,7 @@ def test_any_bytes_are_a_journal_and_another_can_be_written_after_them(
     before = JournalReader(run.events).read_new()
     last_line(run.events)
     with Journal(run.events) as journal:
-        journal.append("warning", text="the next")
+        journal.append(RawRecord("warning", text="the next"))
     after = JournalReader(run.events).read_new()
     assert after[-1]["text"] == "the next"
     assert len(after) >= len(before)

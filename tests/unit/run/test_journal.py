@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from raw_record import RawRecord
 
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.journal import Journal, JournalReader, last_event
@@ -19,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_appended_and_flushed_is_read(path: Path) -> None:
     journal = Journal(path, clock=lambda: 12.5)
-    record = journal.append("step_ready", unit="group-0001", attempt=0, seconds=1.5)
+    record = journal.append(RawRecord("step_ready", unit="group-0001", attempt=0, seconds=1.5))
     journal.flush(sync=True)
     assert record == {"seq": 1, "time": 12.5, "event": "step_ready", "unit": "group-0001", "attempt": 0, "seconds": 1.5}
     assert JournalReader(path).read_new() == [record]
@@ -27,8 +28,8 @@ def test_what_is_appended_and_flushed_is_read(path: Path) -> None:
 
 def test_nothing_is_written_before_the_flush_and_then_everything_in_order(path: Path) -> None:
     journal = Journal(path)
-    journal.append("a")
-    journal.append("b")
+    journal.append(RawRecord("a"))
+    journal.append(RawRecord("b"))
     assert path.read_bytes() == b""
     journal.flush(sync=False)
     assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
@@ -42,7 +43,7 @@ def test_only_the_owner_may_read_it(path: Path) -> None:
 def test_a_second_writer_continues_the_numbers(path: Path) -> None:
     for event in ("a", "b"):
         with Journal(path) as journal:
-            journal.append(event)
+            journal.append(RawRecord(event))
     assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
 
 
@@ -51,41 +52,43 @@ def test_a_second_writer_continues_the_numbers(path: Path) -> None:
 )
 def test_a_second_writer_cuts_off_a_torn_last_line(path: Path, torn: str) -> None:
     with Journal(path) as journal:
-        journal.append("a")
+        journal.append(RawRecord("a"))
     with path.open("a") as file:
         file.write(torn)
     with Journal(path) as journal:
-        journal.append("b")
+        journal.append(RawRecord("b"))
     assert [(r["seq"], r["event"]) for r in JournalReader(path).read_new()] == [(1, "a"), (2, "b")]
 
 
 def test_a_journal_that_is_nothing_but_a_torn_line_begins_anew(path: Path) -> None:
     path.write_text('{"seq":1,')
     with Journal(path) as journal:
-        assert journal.append("a")["seq"] == 1
+        assert journal.append(RawRecord("a"))["seq"] == 1
     assert len(JournalReader(path).read_new()) == 1
 
 
 def test_numbers_continue_after_very_long_lines_and_rubbish(path: Path) -> None:
     with Journal(path) as journal:
-        journal.append("a", ranks="x" * 300_000)
+        journal.append(RawRecord("a", ranks="x" * 300_000))
     with path.open("ab") as file:
         file.write(b"\0" * 100_000 + b"\n[]\n")
     with Journal(path) as journal:
-        assert journal.append("b")["seq"] == 2
+        assert journal.append(RawRecord("b"))["seq"] == 2
     assert [r["event"] for r in JournalReader(path).read_new()] == ["a", "b"]
 
 
 def test_fields_that_are_no_plain_text_are_still_one_line(path: Path) -> None:
     with Journal(path) as journal:
-        journal.append("step_exited", log=Path("/a b"), error=os.fsdecode(b"caf\xe9\n\xe2\x80\xa8"), ratio=float("nan"))
+        journal.append(
+            RawRecord("step_exited", log=Path("/a b"), error=os.fsdecode(b"caf\xe9\n\xe2\x80\xa8"), ratio=float("nan"))
+        )
     (line,) = path.read_bytes().splitlines()
     assert json.loads(line)["log"] == "/a b"
 
 
 def test_a_write_that_fails_is_kept_for_the_next_flush(path: Path) -> None:
     journal = Journal(path)
-    journal.append("a")
+    journal.append(RawRecord("a"))
     fd, closed = journal._fd, os.open(path, os.O_RDONLY)  # a descriptor that cannot be written stands for a full disk
     journal._fd = closed
     with pytest.raises(OSError, match="Bad file"):
@@ -112,7 +115,7 @@ def test_a_reader_waits_for_a_journal_that_does_not_exist_yet(path: Path) -> Non
     reader = JournalReader(path)
     assert reader.read_new() == []
     with Journal(path) as journal:
-        journal.append("a")
+        journal.append(RawRecord("a"))
     assert [r["event"] for r in reader.read_new()] == ["a"]
     assert reader.read_new() == []
 
@@ -132,7 +135,7 @@ def test_a_reader_goes_on_where_a_torn_line_was_cut_off(path: Path) -> None:
     reader = JournalReader(path)
     reader.read_new()
     with Journal(path) as journal:
-        journal.append("b")
+        journal.append(RawRecord("b"))
     assert [(r["seq"], r["event"]) for r in reader.read_new()] == [(2, "b")]
 
 
@@ -144,14 +147,14 @@ def test_a_reader_passes_over_lines_that_are_no_records(path: Path) -> None:
 def test_a_reader_takes_lines_longer_than_its_block(path: Path) -> None:
     with Journal(path) as journal:
         for n in range(3):
-            journal.append("a", n=n, text="x" * 1_500_000)
+            journal.append(RawRecord("a", n=n, text="x" * 1_500_000))
     assert [r["n"] for r in JournalReader(path).read_new()] == [0, 1, 2]
 
 
 def test_a_reader_that_stops_midway_goes_on_there(path: Path) -> None:
     with Journal(path) as journal:
         for n in range(5):
-            journal.append("a", n=n)
+            journal.append(RawRecord("a", n=n))
     reader = JournalReader(path)
     for record in reader.iter_new():
         if record["n"] == 1:
@@ -164,8 +167,8 @@ def test_the_last_event_is_known_without_reading_the_rest(tmp_path: Path) -> Non
     assert last_event(path) is None
     with Journal(path) as journal:
         for step in range(1000):
-            journal.append("progress", step=step)
-        journal.append("run_finished", outcome="succeeded")
+            journal.append(RawRecord("progress", step=step))
+        journal.append(RawRecord("run_finished", outcome="succeeded"))
     assert last_event(path) == "run_finished"
     with path.open("a") as file:
         file.write('{"event":"prog')

@@ -40,7 +40,7 @@ EXITED = StepExited(
 
 
 def line(record: JournalEvent) -> dict[str, object]:
-    value = json.loads(json.dumps({"seq": 1, "time": 2.0, "event": record.event} | record.to_fields()))
+    value = json.loads(json.dumps({"seq": 1, "time": 2.0, "event": record.event} | record.fields))
     assert isinstance(value, dict)
     return value
 
@@ -49,7 +49,7 @@ def line(record: JournalEvent) -> dict[str, object]:
     "record",
     [
         EXITED,
-        Progress(group=3, attempt=0, step=7, committed=1, gap_s=0.5),
+        Progress(group=3, attempt=0, step=7, quorum_id=1, participants=2, committed=1, aborted=0, gap_s=None, at=1.5),
         NodeExcluded(node="n1", reason="lost"),
         RunFinished(outcome="failed", reason="", steps=None, restarts=0),
     ],
@@ -59,9 +59,9 @@ def test_a_record_is_read_as_it_was_written(record: JournalEvent) -> None:
 
 
 def test_fields_with_a_default_are_left_out_and_null_fields_are_written() -> None:
-    assert "with_job" not in EXITED.to_fields()
-    assert EXITED.to_fields()["code"] is None
-    assert list(NodeExcluded(node="n1", group=2, reason="x").to_fields()) == ["node", "group", "reason"]
+    assert "with_job" not in EXITED.fields
+    assert EXITED.fields["code"] is None
+    assert list(NodeExcluded(node="n1", group=2, reason="x").fields) == ["node", "group", "reason"]
 
 
 def test_a_field_of_a_wrong_type_reads_like_a_missing_one() -> None:

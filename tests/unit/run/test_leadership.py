@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.records import ControllerLeft
 from ftslurm.run import inbox, leadership, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
@@ -188,7 +189,7 @@ def test_a_run_that_has_not_begun_is_led_by_the_first_that_comes(run: RunDir) ->
 def test_who_has_left_is_not_waited_for_but_whoever_came_after_it_is(run: RunDir) -> None:
     leadership.take(run)
     run.alive.touch()
-    journal(run, leadership.LEFT, leader=1)
+    journal(run, ControllerLeft.event, leader=1)
     assert Looks(run).vacant() == 1
     leadership.take(run, after=1)
     assert Looks(run).vacant() is None  # the journal's last word is the first one's
@@ -225,7 +226,7 @@ def test_a_leader_that_is_asked_makes_way_and_only_the_one_that_was_asked(run: R
         commands = inbox.take(run.inbox)
     assert [(c["what"], c["leader"]) for c in commands] == [("hand_over", 1)]
     assert follower.is_alive()
-    journal(run, leadership.LEFT, leader=1)
+    journal(run, ControllerLeft.event, leader=1)
     follower.join(20)
     assert got == [2]
     assert inbox.take(run.inbox) == []

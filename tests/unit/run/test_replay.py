@@ -78,6 +78,16 @@ def test_a_lost_controllers_journal_tells_what_ran_and_what_was_over(tmp_path: P
     assert (past.drilled, past.groups) == (1, 4)
 
 
+def test_drained_nodes_are_read_until_slurm_drains_them_no_longer(tmp_path: Path) -> None:
+    drained = [line("node_shunned", node=node, reason="Slurm says draining") for node in ("n2", "n1")]
+    past, _ = read_past(ex.new_run(tmp_path / "a", [*ARRAY, *drained]))
+    assert past is not None
+    assert past.shunned == ("n1", "n2")
+    past, _ = read_past(ex.new_run(tmp_path / "b", [*ARRAY, *drained, line("node_unshunned", node="n2", reason="x")]))
+    assert past is not None
+    assert past.shunned == ("n1",)
+
+
 MOVES = [("leaving", "81_1"), ("leaving", "81_2"), ("leaving", "81_3"), ("granted", "81_1"), ("lost", "81_3")]
 
 

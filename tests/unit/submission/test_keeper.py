@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.config.schema import Config
+from ftslurm.protocol.records import ControllerLeft
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
@@ -38,7 +39,7 @@ def last(run: RunDir, event: str, **fields: object) -> None:
         (-9, "run_finished", None),  # it had done its work
         (1, "progress", "the controller has failed (exit code 1), see "),  # an exception
         (1, "run_finished", None),
-        (0, leadership.LEFT, None),
+        (0, ControllerLeft.event, None),
         (0, "progress", None),  # another one leads
         (1, "run_requeued", None),
         (keeper.BAD_INPUT, "progress", None),  # it would not begin the next time either

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from programs import Programs
+from raw_record import RawRecord
 
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir, replace_text
@@ -75,9 +76,9 @@ def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:
     config.run.dir = None
     replace_text(run.job_id, job)
     with Journal(run.events) as journal:
-        journal.append("run_started")
+        journal.append(RawRecord("run_started"))
         if outcome is not None:
-            journal.append("run_finished", outcome=outcome)
+            journal.append(RawRecord("run_finished", outcome=outcome))
     return run
 
 

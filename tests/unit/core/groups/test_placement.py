@@ -213,6 +213,15 @@ def test_a_node_that_is_drained_is_used_only_where_no_other_is_free() -> None:
     assert only.unit(B0).place == Place(("n2",))
     again = play(*RUNNING, told, (35, ev.NodeState("n2", "mixed", "none")), (40, killed(B0)), (60,))
     assert again.unit(B0).place == Place(("n2",))
+    assert again.records("node_unshunned") == [{"node": "n2", "reason": "Slurm says mixed"}]
+
+
+def test_slurm_is_asked_about_a_drained_node_until_it_drains_it_no_longer() -> None:
+    story = play(*RUNNING, (30, ev.NodeState("n2", "draining", "maintenance")), (160,))
+    assert story.all(act.AskState) == [act.AskState("n2")] * 2
+    story.turn(161, [ev.NodeState("n2", "mixed", "none")])
+    story.wait(400)
+    assert len(story.all(act.AskState)) == 2
 
 
 @pytest.mark.parametrize(("word", "unfit"), [("down*", True), ("fail", True), ("mixed", False), ("idle", False)])

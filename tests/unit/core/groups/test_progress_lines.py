@@ -9,10 +9,10 @@ import pytest
 
 from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, decide
-from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, RunState
 from ftslurm.core.state.units import swap
+from ftslurm.protocol.records import JournalRecord
 
 START = 1_790_000_000.0
 Line = tuple[float, dict[str, object]]
@@ -45,7 +45,7 @@ def train(groups: int, seconds: int, seed: int = 0) -> tuple[RunState, list[Line
         ]
         if events:
             state, actions = decide(state, events, now, config)
-            lines += [(now, dict(a.fields)) for a in actions if isinstance(a, act.Record) and a.event == "progress"]
+            lines += [(now, dict(a.fields)) for a in actions if isinstance(a, JournalRecord) and a.event == "progress"]
     return state, lines, config
 
 
@@ -73,7 +73,7 @@ def test_what_is_left_out_is_added_to_the_next_line_and_told_before_the_attempt_
     ended = START + seconds + 5.0
     for group in range(groups):
         state, actions = decide(state, [ev.Ended(state.groups[group].id, code=1)], ended, config)
-        records = [a for a in actions if isinstance(a, act.Record)]
+        records = [a for a in actions if isinstance(a, JournalRecord)]
         mine = [record.event for record in records if record.fields.get("group") == group]
         assert "progress" not in mine[mine.index("step_exited") :]
         lines += [(ended, dict(record.fields)) for record in records if record.event == "progress"]
@@ -90,6 +90,6 @@ def test_a_group_that_tells_nothing_more_has_its_last_word_written_down_all_the_
     state, lines, config = train(64, 30)
     for second in range(9):
         state, actions = decide(state, [], START + 31.0 + second, config)
-        lines += [(0.0, dict(a.fields)) for a in actions if isinstance(a, act.Record) and a.event == "progress"]
+        lines += [(0.0, dict(a.fields)) for a in actions if isinstance(a, JournalRecord) and a.event == "progress"]
     newest = {line["group"]: line["step"] for _, line in lines}
     assert newest == dict.fromkeys(range(64), 5 * 29 + 1)

@@ -27,6 +27,7 @@ from ftslurm.core.groups.standby import REFILL_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence, Phase, Place, Rank, StepId
+from ftslurm.protocol.records import JournalRecord
 
 OTHER = StepId("standby-001", 0)
 
@@ -297,4 +298,8 @@ def test_after_a_full_restart_groups_come_back_through_standbys_too() -> None:
 
 def test_a_standby_that_is_taken_leaves_its_records_in_order() -> None:
     story = play(*STARTED, (30, killed(B0)), config=warm())
-    assert [r.event for r in story.all(act.Record, since=30)] == ["step_exited", "restart_scheduled", "step_launched"]
+    assert [r.event for r in story.all(JournalRecord, since=30)] == [
+        "step_exited",
+        "restart_scheduled",
+        "step_launched",
+    ]

@@ -1,0 +1,17 @@
+"""A journal line of any name and any fields, as another version or a bug could write it."""
+
+from __future__ import annotations
+
+from ftslurm.protocol.records import JournalRecord
+
+
+class RawRecord(JournalRecord):
+    """A record that is none of EVENTS."""
+
+    def __init__(self, event: str, /, **fields: object) -> None:
+        object.__setattr__(self, "event", event)
+        object.__setattr__(self, "_raw", fields)
+
+    @property
+    def fields(self) -> dict[str, object]:
+        return self.__dict__["_raw"]

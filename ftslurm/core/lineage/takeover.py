@@ -146,20 +146,18 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
 
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
     """Keep off the nodes that the controller before kept off. Lost ones are probed first of all."""
-    if config.cluster.kind != "local":
-        state = replace(state, nodes=replace(state.nodes, shunned=frozenset(past.shunned)))
-    for out in past.left_out if config.cluster.kind != "local" else ():
-        state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid | {out.node}))
-        if out.group is None:
-            state = replace(
-                state,
-                nodes=replace(state.nodes, returning=(*state.nodes.returning, Returning(out.node, out.since, now))),
-            )
-        else:
-            state = replace(
-                state, nodes=replace(state.nodes, suspected=(*state.nodes.suspected, (out.node, out.group)))
-            )
-    return state
+    if config.cluster.kind == "local":
+        return state
+    lost = (Returning(out.node, out.since, now) for out in past.left_out if out.group is None)
+    suspected = ((out.node, out.group) for out in past.left_out if out.group is not None)
+    nodes = replace(
+        state.nodes,
+        avoid=state.nodes.avoid | {out.node for out in past.left_out},
+        returning=(*state.nodes.returning, *lost),
+        suspected=(*state.nodes.suspected, *suspected),
+        shunned=frozenset(past.shunned),
+    )
+    return replace(state, nodes=nodes)
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:

@@ -2,7 +2,7 @@
 
 Writers build one of these; `fields` gives the fields of the line in their order on disk, without `seq`, `time` and
 `event`. ftslurm/run/journal_lines.py reads a line back into its dataclass. docs/journal.md and
-docs/schema/events.schema.json are generated from this module (`make docs`).
+docs/schema/events.schema.json are made from this module by docs/journal.py.
 
 Conventions:
     `T | None` without a default: always written, null if unknown.

@@ -1,4 +1,4 @@
-"""Groups leave a job that is about to end: at once when it must be, one by one when there is time. Pure."""
+"""Move groups out of Slurm jobs that are about to end: one by one while there is time, else at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.core.state.units import places, pool_of, swap
 
 
 def vacate(state: RunState, now: float, config: Config) -> Outcome:
-    """Bring down what runs in jobs that end, politely, and choose who moves next while there is time."""
+    """Stop the units in jobs that end with SIGTERM first, and choose the group that moves next while there is time."""
     actions: list[Action] = []
     if state.ending is not None or not uses_jobs(config):
         return state, actions
@@ -67,7 +67,7 @@ def _bring_down(state: RunState, unit: Unit, cause: Cause | None, now: float, co
 
 
 def _moves(state: RunState, one: Job, now: float, config: Config) -> bool:
-    """Whether the group of a job goes to another one now, though it need not go yet.
+    """Whether the group of a job moves to another job before it must.
 
     One at a time, while others hold the training's state and step on: the training never stops. As soon as there is
     another place; halfway to the end also if there is none, because the node it leaves may be what its successor

@@ -26,7 +26,7 @@ def urls(state: RunState, config: Config) -> tuple[str, ...]:
 
 
 def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Tell the groups that were assigned to servers elsewhere where these are now."""
+    """Send the current addresses of the servers to the groups that have others."""
     if not config.groups.serve or state.ending is not None:
         return state, []
     there, actions = urls(state, config), list[Action]()

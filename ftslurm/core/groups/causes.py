@@ -1,4 +1,4 @@
-"""Why did this step end? Decided from evidence, never from the launcher's exit code alone: srun turns most into 137."""
+"""Decide why a step ended, from the evidence; srun's exit code alone says little, since it is mostly 137."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     """The verdict on the step of `unit` that has just ended.
 
     Strong evidence goes before weak: a lost node, a task killed for memory, a task killed by a signal, an exception.
-    A rank that is killed makes its siblings raise, and whose word arrives first is chance.
+    A rank that is killed makes the other ranks raise, and the order in which their reports arrive is chance.
 
     Args:
         tasks: how many tasks the step had.
@@ -81,7 +81,7 @@ def _strength(evidence: Evidence) -> int:
     return 3 if evidence.error is not None else 4  # equal ones: the first that came
 
 
-# What ranks say of which a peer has just died (Gloo, NCCL, TCPStore, sockets): its echo, and no reason for it.
+# Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
 _ECHO = re.compile(
     r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
     r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|remote process (exit|has terminated)|"

@@ -190,7 +190,7 @@ def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
 
 
 def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
-    """Nobody misses a standby; it is launched again as a group would be, on its own budget."""
+    """Handle the end of a standby's step: it is launched again as a group would be, on its own budget."""
     if state.ending is not None:
         return swap(state, replace(unit, phase=Phase.FAILED)), actions
     own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # a lost node is not its doing

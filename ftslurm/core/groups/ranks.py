@@ -1,4 +1,4 @@
-"""Given where the tasks of a step are, who is who?"""
+"""Number the tasks of a step as torchrun would, from the nodes they run on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ftslurm.core.state.model import Place, Rank
 
 
 def table(hosts: Sequence[str]) -> tuple[Rank, ...]:
-    """The rank table of one group's step.
+    """Return the rank table of one group's step.
 
     Args:
         hosts: hosts[task] is the node on which that task runs, in the order of Slurm's task ids.

@@ -1,4 +1,4 @@
-"""How long did each part of a group's way back take? In seconds, for the journal."""
+"""How long each part of a group's recovery took, in seconds, for the journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Slurm says of the jobs that give groups their nodes, folded into the state. Pure; supply.py acts on it."""
+"""Fold what Slurm and pilots say of the jobs that give groups their nodes into the state. supply.py acts on it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ENDS = {
 
 
 def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Outcome:
-    """Fold one of Slurm's answers, or a pilot's word, into the state."""
+    """Fold one answer of Slurm's, or one message of a pilot, into the state."""
     match event:
         case JobsSeen():
             return _seen(state, event, now, config)
@@ -56,7 +56,7 @@ def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Out
 
 
 def job(state: RunState, name: str | None) -> Job | None:
-    """The job of this name."""
+    """Return the job of this name; None if there is none."""
     return None if name is None else state.job_pool.by_name.get(name)
 
 
@@ -83,12 +83,12 @@ def poll_by(state: RunState, time: float) -> RunState:
 
 
 def living(state: RunState, name: str) -> Iterator[Unit]:
-    """The units that have a step in this job."""
+    """Return the units that have a step in this job."""
     return (u for u in state.units if u.phase in LIVE and u.place is not None and u.place.allocation == name)
 
 
 def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
-    """A guard has looked for the pilot of its job, which is on the job's first node."""
+    """Fold in whether a guard on the job's first node sees the pilot there."""
     one = job(state, unit.place.allocation) if unit.place is not None else None
     if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
         return state
@@ -96,7 +96,7 @@ def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) 
 
 
 def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
-    """Start another pilot in jobs whose own is gone although they run: it holds the job, and may lead the run."""
+    """Start another pilot in running jobs that have lost theirs: the pilot holds the job and may lead the run."""
     actions: list[Action] = []
     started: list[Job] = []
     for one in state.job_pool.jobs if state.ending is None else ():
@@ -133,7 +133,7 @@ def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
 
 
 def doubt(state: RunState, name: str | None, now: float) -> RunState:
-    """A step in this job was ended by others: Slurm is asked at once whether the job still runs."""
+    """Ask Slurm at once whether a job still runs: a step in it was ended from outside."""
     known = job(state, name)
     if known is None or known.state != "RUNNING":
         return state
@@ -141,7 +141,7 @@ def doubt(state: RunState, name: str | None, now: float) -> RunState:
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
-    """Whether the verdict on a step that has ended waits for Slurm's word on the job that it was told to end with."""
+    """Whether the cause of a step's end is decided later: Slurm has yet to say whether the step's job ends."""
     unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
     if (
         unit is None
@@ -156,7 +156,7 @@ def holds(state: RunState, step: StepId, now: float) -> bool:
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
-    """Whether a sign is that of a step in a job beside the controller's, which is told to end and not dead yet."""
+    """Whether the evidence says that Slurm has told a running step in a group's own job to end."""
     there = unit.phase is Phase.RUNNING and unit.place is not None and unit.place.allocation is not None
     return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
@@ -241,7 +241,7 @@ def _was_leaving(state: RunState, new: Job) -> Cause | None:
 
 
 def unsettled(one: Job, now: float) -> bool:
-    """Whether its next state is awaited."""
+    """Whether a job is between two states, so that Slurm is asked more often."""
     between = one.state in BETWEEN or (one.state == "PENDING" and one.reason == "BeginTime")
     waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S

@@ -44,7 +44,7 @@ def uses_jobs(config: Config) -> bool:
 
 
 def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
-    """Whether a group without a place can still hope for one."""
+    """Whether a group without a place may still get one from a job."""
     if not uses_jobs(config):
         return False
     pool = pool_of(unit.group, config)
@@ -124,7 +124,7 @@ def _gone(state: RunState) -> frozenset[str]:
 
 
 def _bad(state: RunState) -> tuple[str, ...]:
-    """The nodes that no job is to get."""
+    """Return the nodes that new jobs must not get."""
     return tuple(sorted(state.nodes.avoid - _gone(state)))[:MOST_EXCLUDED]
 
 
@@ -166,7 +166,7 @@ def recover(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def supply(state: RunState, now: float, config: Config) -> Outcome:
-    """Ask for the jobs that are missing, take leave of those that are not needed, keep an eye on all of them."""
+    """Submit the jobs that are missing, cancel those that are not needed, and poll Slurm about all."""
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None or not uses_jobs(config):
         return state, actions
@@ -185,7 +185,7 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def settle(state: RunState, now: float, config: Config) -> Outcome:
-    """Note which jobs their group has left, and try those again about which Slurm does not answer."""
+    """Note which jobs their group has left; use a job again if Slurm does not answer whether it runs."""
     changed: dict[str, Job] = {}
     for one in state.job_pool.jobs:
         job = one
@@ -256,7 +256,7 @@ def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
 
 
 def _requeue(state: RunState, now: float, config: Config) -> Outcome:
-    """Make a pilot that its group had to leave come back, and cut the wait of those that Slurm has requeued."""
+    """Requeue the jobs that their group had to leave, and start at once those that Slurm holds after a requeue."""
     actions: list[Action] = []
     tried: list[Job] = []
     for one in state.job_pool.jobs:
@@ -274,7 +274,7 @@ def _requeue(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def over(state: RunState) -> tuple[str, ...]:
-    """The jobs that are left when the run ends."""
+    """Return the jobs to cancel when the run ends."""
     return tuple(one.name for one in state.job_pool.jobs if one.alive or one.state in queue.BETWEEN)
 
 

@@ -1,4 +1,4 @@
-"""Does the training go on from where it is? The guard against starting it anew by accident, and the full restart. Pure.
+"""Keep one history of the training: no group starts it anew by accident. Full restart when all state is lost.
 
 A group that has just been launched has random weights. It must heal from a live group, or resume from a checkpoint,
 before it counts; when neither is there, nobody trains on as if nothing had happened. docs/state.md has the orders of

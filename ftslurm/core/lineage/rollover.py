@@ -24,7 +24,7 @@ from ftslurm.protocol import records
 
 
 def ask(state: RunState, now: float, patience_s: float) -> RunState:
-    """Ask for a checkpoint of the present step, or a later one; for how long it is waited is `patience_s`."""
+    """Ask the groups for a checkpoint of this step or a later one, and wait for it at most `patience_s` seconds."""
     restarts = (
         state.lineage.resuming or state.lineage.lost is not None
     )  # nobody holds more than the checkpoint they start from
@@ -33,7 +33,7 @@ def ask(state: RunState, now: float, patience_s: float) -> RunState:
 
 
 def answered(state: RunState, now: float) -> bool:
-    """Whether there is no more reason to wait: it is there, or could not be saved, or does not come."""
+    """Whether the wait for the checkpoint is over: it is saved, has failed, or is too late."""
     saving = state.lineage.saving
     if saving is None or state.lineage.newest >= saving.step or saving.error is not None or now >= saving.until:
         return True
@@ -50,7 +50,7 @@ def checkpointed(state: RunState, event: Checkpointed) -> RunState:
 
 
 def save(state: RunState, now: float, config: Config) -> Outcome:
-    """Tell every group whose script runs, once."""
+    """Send the request for a checkpoint to each group whose script runs, once."""
     saving = state.lineage.saving
     if saving is None or answered(state, now) or state.ending is not None:
         return state, []

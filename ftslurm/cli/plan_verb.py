@@ -29,7 +29,7 @@ from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
-from ftslurm.submission import pilots
+from ftslurm.submission import pilot_jobs
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
 
@@ -119,7 +119,7 @@ def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Itera
     for pool, count in Counter(job.pool for job in jobs).items():
         whom = "of the pilots" if pool == 0 else f"of the pilots for groups {config.cluster.ranges[pool - 1].groups}"
         yield f"sbatch script {whom}, submitted by the controller"
-        yield from ("  " + line for line in pilots.sbatch_script(config, run, pool, count).strip().splitlines())
+        yield from ("  " + line for line in pilot_jobs.sbatch_script(config, run, pool, count).strip().splitlines())
         yield ""
 
 

@@ -14,7 +14,7 @@ from ftslurm.run import configuration
 from ftslurm.run.directory import replace_text
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
-from ftslurm.submission import array_task, capabilities, keeper, pilots, requeue, submit
+from ftslurm.submission import array_task, capabilities, keeper, pilot_jobs, requeue, submit
 
 
 def main(words: list[str]) -> int:
@@ -70,7 +70,7 @@ def _start(config: Config, sweep: bool) -> int:
         return _control_here(config)
     run = submit.create(config)
     if config.cluster.mode == "array":
-        submit.unless_refused(run, lambda: pilots.try_out(config, run))
+        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))
     submit.submit(config, run)
     local = config.cluster.kind == "local"
     print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)

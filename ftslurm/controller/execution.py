@@ -6,6 +6,7 @@ Only journal records and `Finish` are not handled here: the loop writes records 
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class Executor:
             case act.Attach():
                 return self._attach(action)
             case act.Kill(step, stuck):
-                self.children.kill(step, self.launcher.kill_signal, stuck=stuck)
+                self.children.kill(step, signal.SIGTERM, stuck=stuck)
             case act.Cancel(step):
                 return self._cancel(step)
             case act.Probe(node, allocation):

@@ -60,7 +60,8 @@ from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import claim, home, newest_checkpoint
 from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
-from ftslurm.slurm import commands, parse
+from ftslurm.slurm import parse
+from ftslurm.slurm.commands import is_batch, job_name
 from ftslurm.slurm.questions import AskOwnState, ProbeNode
 
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
@@ -103,11 +104,12 @@ class Controller:
             run.alive.touch(mode=0o600)
 
         self.state = begin(config)
-        homes = frozenset({home(self.job, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
+        name = job_name(os.environ) if self.separate_jobs else self.job
+        homes = frozenset({home(name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
         saved, refused = newest_checkpoint(config, run), claim(config, run)
         self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision
-        self.start = run_started(config, run, allocation.name, number, past, after=after or None)
+        self.start = run_started(config, run, name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
 
         self.wakeup = Wakeup(SIGNALS, signals)
@@ -227,7 +229,7 @@ class Controller:
         elif self.separate_jobs and number == signal.SIGTERM:
             self.slurm.ask_own_state(self.job, ANSWER_S)
         else:
-            self.events.append(asked_by_signal(number, self.config, commands.is_batch(os.environ)))
+            self.events.append(asked_by_signal(number, self.config, is_batch(os.environ)))
             if number == signal.SIGTERM and self.job.isdigit():
                 self.slurm.ask_own_state(self.job)
 
@@ -274,7 +276,7 @@ class Controller:
         if any(words in line for words in NODE_LOST):
             self.executor.ask_own_nodes()
         if parse.out_of_time(line, self.job):
-            self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=commands.is_batch(os.environ), by=SRUN)
+            self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=is_batch(os.environ), by=SRUN)
         evidence = parse.read_srun(line)
         if evidence is not None and step in self.children.adopted:
             self._check_lead()  # the same line comes if another controller has attached to the step
@@ -286,7 +288,7 @@ class Controller:
     def _own_state_answered(self, text: str) -> None:
         """Slurm has answered why it ends the controller's own job."""
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
-        stops = asked_by_slurm(text.split(), self.config, restarts, commands.is_batch(os.environ))
+        stops = asked_by_slurm(text.split(), self.config, restarts, is_batch(os.environ))
         if not self.separate_jobs:
             self.events += [*stops, Explained()]
         elif stops:

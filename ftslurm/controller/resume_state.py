@@ -1,7 +1,8 @@
-"""All that has happened in a run, for a controller that takes it over: the journal, read once, and not from its start.
+"""Read the history of a run for a controller that takes it over, without reading the whole journal.
 
-The controller writes down now and then what the journal has come to (RUN/past.json), and up to where. Its successor
-goes on from there; if that file is damaged, somebody else's, of another version or of another journal, from the start.
+Every few minutes the controller saves in RUN/past.json what the journal amounts to, and up to which byte. Its successor
+reads the journal from there; or from the start, if that file is damaged, of another version or of another journal, or
+belongs to somebody else.
 """
 
 from __future__ import annotations
@@ -25,29 +26,29 @@ from ftslurm.security import owned_files
 from ftslurm.security.json_text import read_object
 from ftslurm.security.terminal import readable
 
-VERSION = 1  # of the file: another version's is passed over
+VERSION = 1  # of the file; a file of another version is ignored
 SAVE_S = 300.0
-LONG = 1 << 22  # bytes of journal that are worth a file at once
+LONG = 1 << 22  # after reading so many bytes of journal the file is saved at once
 _LINE = 1 << 16  # no line of ours is longer
 
 
 class Story:
-    """A run's journal. Whoever asks again only reads what has been added."""
+    """A run's journal, folded. Each `read` reads only what has been added."""
 
     def __init__(self, run: RunDir) -> None:
-        """Begin; nothing of the journal is read yet."""
+        """Load what was saved; nothing of the journal is read yet."""
         self._run, self._journal, self._skim = run, JournalReader(run.events), Skim()
         self._reading, self.status = Reading(), RunStatus()
-        self._saved = 0  # where in the journal, when it was written down last
+        self._saved = 0  # offset in the journal when the file was saved last
         with suppress(OSError, ValueError, RecursionError):
             self._restore(json.loads(owned_files.read_text(run.past, own=True)))
         self._next = time.monotonic() + SAVE_S
 
     def read(self) -> tuple[Past | None, str | None]:
-        """What the run's controllers have come to, and the outcome if it is over (past.read_past); and `status`.
+        """Return what the run's controllers have done, and the outcome if the run is over; also updates `status`.
 
         Raises:
-            EnvironmentProblem: there is a journal, and it cannot be read.
+            EnvironmentProblem: the journal cannot be read.
         """
         folding = StatusFold(self.status)
         for event in self._skim.read(self._journal):
@@ -59,16 +60,16 @@ class Story:
         return self._reading.past, self._reading.outcome
 
     def shown(self) -> RunStatus:
-        """The status for people: nothing in it steers their terminal."""
+        """The status without control characters, which could steer a terminal."""
         return unpack(RunStatus, readable(pack(self.status)))
 
     def told(self, tell: Callable[[Event], None]) -> Callable[[Event], None]:
-        """A function that is called with every event that is in the journal, as `tell` is, and writes the file."""
+        """Wrap `tell`, which is called with every event of the journal: also save the file when it is due."""
 
         def also(event: Event) -> None:
             tell(event)
             if time.monotonic() >= self._next:
-                with suppress(EnvironmentProblem):  # the journal's own writer will say so
+                with suppress(EnvironmentProblem):  # the journal's writer reports it
                     self.read()
                     self._save()
 
@@ -78,7 +79,7 @@ class Story:
         self._next, self._saved = time.monotonic() + SAVE_S, self._journal.offset
         seq = _seq_before(self._run, self._saved)
         known = {"version": VERSION, "offset": self._saved, "seq": seq}
-        with suppress(OSError):  # a full disk: the journal itself says all
+        with suppress(OSError):  # a full disk: the successor reads the whole journal
             replace_text(
                 self._run.past, json.dumps({**known, "past": pack(self._reading), "status": pack(self.status)})
             )
@@ -95,7 +96,7 @@ class Story:
 
 
 def _seq_before(run: RunDir, offset: int) -> int | None:
-    """The number of the line that ends just before this offset; None: none does."""
+    """The `seq` of the line that ends at this offset; None if no line ends there."""
     with suppress(OSError, IndexError), owned_files.open_file(run.events) as file:
         start = max(0, offset - _LINE)
         text = os.pread(file.fileno(), offset - start, start)

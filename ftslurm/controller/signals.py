@@ -1,4 +1,4 @@
-"""Signals as something a selector can wait for. The handlers only record; the loop acts."""
+"""Signals that a selector can wait for. The handlers only record the number; the controller's loop acts."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import signal
 import time
 from collections.abc import Sequence
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)  # those that mean something to a controller
-ONCE_S = 1.0  # one signal may come twice: to the process, and to the one that passes it on
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)  # those that a controller handles
+ONCE_S = 1.0  # one signal may come twice: to this process, and to the keeper, which passes it on
 
 
 class Wakeup:
     """Wakes a selector at SIGCHLD and collects the other signals.
 
-    To be made in the main thread, the only one in which Python handles signals.
+    Create it in the main thread, the only one in which Python handles signals.
     """
 
     def __init__(self, numbers: Sequence[int], passed_on: int | None = None) -> None:
         """Begin to collect.
 
         Args:
-            passed_on: a pipe through which another process passes on its signals, a byte each; to be waited for, too.
+            numbers: the signals to collect.
+            passed_on: a pipe of the keeper's, with a byte for each of its signals; the selector waits for it too.
         """
         self.passed_on = passed_on
         self._last: dict[int, float] = {}
@@ -33,16 +34,16 @@ class Wakeup:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # ignored by whoever started us: their choice
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: whoever started us wants it ignored
                 signal.signal(number, lambda seen, _: self._seen.append(seen))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # who has started us may have held them back until now
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the keeper blocks them until now
 
     def drain(self) -> list[int]:
-        """The signals since the last call, SIGCHLD left out."""
+        """Return the signals since the last call, without SIGCHLD."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self.fd, 512):
                 pass
-        seen, self._seen = self._seen, []  # swap, never clear: a handler may run between any two lines
+        seen, self._seen = self._seen, []  # not clear(): a handler may run between any two lines
         with contextlib.suppress(BlockingIOError):
             seen += os.read(self.passed_on, 512) if self.passed_on is not None else b""
         now, new = time.monotonic(), list[int]()

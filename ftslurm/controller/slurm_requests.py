@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -47,6 +46,7 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import Cause, Job, RunState
 from ftslurm.launchers.background import PATIENCE_S, Answered, BackgroundCommands
+from ftslurm.launchers.job_command import JobRole, job_command, submit_pilots_command, submit_successor_command
 from ftslurm.run.directory import RunDir
 from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node
@@ -103,8 +103,8 @@ class SlurmRequests:
             case AskFate(node):
                 self._ask(AskNodeRecord(node), commands.node_record(node))
             case RequestJobs(pool, count, exclude):
-                words = (str(pool), str(count), ",".join(exclude))
-                self._ask(SubmitPilots(pool), self._submit_command(*words), env=_clean(), timeout_s=5 * PATIENCE_S)
+                command = submit_pilots_command(self.run, pool, count, exclude)
+                self._ask(SubmitPilots(pool), command, env=_clean(), timeout_s=5 * PATIENCE_S)
             case Exclude(name, nodes):
                 out = ",".join(filter(None, (self.config.cluster.exclude, *nodes)))
                 self._ask(ExcludeNodes(name), commands.exclude_nodes(name, out))
@@ -131,7 +131,7 @@ class SlurmRequests:
     def submit_successor(self) -> None:
         """Submit another job for the controller (array mode); the new controller asks this one to hand over."""
         if self.config.cluster.controller == "job":
-            self._ask(SubmitSuccessor(), self._submit_command(), env=_clean())
+            self._ask(SubmitSuccessor(), submit_successor_command(self.run), env=_clean())
 
     def end(self, names: tuple[str, ...]) -> None:
         """Cancel the run's remaining jobs when the run is over, those of an sbatch in progress too."""
@@ -145,11 +145,8 @@ class SlurmRequests:
     def _ask(self, question: Question, argv: list[str], **options: Any) -> None:
         self.background.ask(question, argv, **options)
 
-    def _submit_command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "ftslurm.submission.pilots", str(self.run.root), *words]
-
     def _requeue(self, name: str) -> list[Event]:
-        if name == _own_task() and PILOT in os.environ:
+        if PILOT in os.environ and name == commands.job_name(os.environ):
             with suppress(ProcessLookupError):
                 os.kill(int(os.environ[PILOT]), signal.SIGUSR1)
             return []
@@ -165,7 +162,7 @@ class SlurmRequests:
         srun = commands.srun_command(
             job=job, name="pilot", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
         )
-        argv = [*srun, sys.executable, "-m", "ftslurm.submission.entry", "pilot-again", str(self.run.root)]
+        argv = [*srun, *job_command(self.run, JobRole.EXTRA_PILOT)]
         self._ask(RunPilot(name, self.pilots_started), argv, env=_pilot_environment(name), timeout_s=inf)
 
     def _cancel(self, names: tuple[str, ...]) -> list[str]:
@@ -236,7 +233,7 @@ class SlurmRequests:
         return [JobsSeen(tuple(seen), asked, took_s), *leaving]
 
     def _submitted(self, pool: int, text: str) -> Event:
-        """Read the output of ftslurm.submission.pilots: the jobs' names as JSON in the last line, or an error."""
+        """Read the output of ftslurm.submission.pilot_jobs: the jobs' names as JSON in the last line, or an error."""
         lines, names = [line for line in text.splitlines() if line.strip()], list[str]()
         with suppress(ValueError, IndexError, RecursionError):
             printed = json.loads(lines[-1])
@@ -281,12 +278,6 @@ class SlurmRequests:
 def srun_names(state: RunState) -> dict[str, str]:
     """The id of each job, by name: srun needs it, because a task of an array has an id of its own."""
     return {job.name: job.id or job.name for job in state.job_pool.jobs}
-
-
-def _own_task() -> str | None:
-    """The name of the array task in which this process runs; None if it runs in none."""
-    array_job, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    return f"{array_job}_{task}" if array_job and task else None
 
 
 def _pilot_environment(name: str) -> dict[str, str]:

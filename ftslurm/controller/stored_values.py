@@ -1,6 +1,6 @@
-"""Values of our own types as JSON and back: dataclasses, named tuples, enums and what they hold. It names no class.
+"""Convert dataclasses, named tuples and enums to JSON and back. The JSON names no class.
 
-What comes back is checked against the types: a file that something else has written raises, and does nothing.
+`unpack` checks all data against the types, so a file that something else has written can only raise an error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def pack(value: object) -> Any:
-    """The value as json.dumps takes it."""
+    """Convert a value to what json.dumps accepts."""
     if is_dataclass(value):
         return {field.name: pack(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Enum):
@@ -30,10 +30,10 @@ def pack(value: object) -> Any:
 
 
 def unpack(kind: type[T], data: object) -> T:
-    """The value of this type that was packed.
+    """Convert packed data back to a value of this type.
 
     Raises:
-        ValueError: the data is none, or of a version with other fields.
+        ValueError: the data is no such value, or of a version with other fields.
     """
     try:
         made: T = _unpack(kind, data)
@@ -45,7 +45,7 @@ def unpack(kind: type[T], data: object) -> T:
 def _unpack(kind: Any, data: Any) -> Any:
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        (other,) = (one for one in inner if one is not type(None))
+        (other,) = (option for option in inner if option is not type(None))
         return None if data is None else _unpack(other, data)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
         return _record(kind, data)
@@ -54,7 +54,7 @@ def _unpack(kind: Any, data: Any) -> Any:
     if origin in (dict, Mapping):
         return {_unpack(inner[0], key): _unpack(inner[1], item) for key, item in _list(data)}
     if origin is tuple and inner[-1] is not Ellipsis:
-        return tuple(_unpack(one, item) for one, item in zip(inner, _list(data), strict=True))
+        return tuple(_unpack(part, item) for part, item in zip(inner, _list(data), strict=True))
     if origin in (tuple, list, set, frozenset):
         return origin(_unpack(inner[0], item) for item in _list(data))
     if kind is float and isinstance(data, int) and not isinstance(data, bool):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,11 @@ GPUS = "FTSLURM_LOCAL_GPUS"  # the GPUs the run may use; submitit's local execut
 
 @dataclass
 class LocalLauncher:
-    """A group of K nodes x W workers becomes K * W processes; each node is this machine under another name."""
+    """Starts K * W processes for a group of K nodes x W workers; each node is this machine under another name."""
 
     config: Config
     run: RunDir
     url: str | None = None
-    kill_signal: int | None = signal.SIGTERM  # guards obey the `kill` message; this is for what is no guard yet
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
         argv = step_command.command(self.config, launch, log_dir, local=True, url=self.url)
@@ -42,19 +40,17 @@ class LocalLauncher:
                 out.append(Command(argv, {**base, **task, "FTSLURM_NODE": node, "CUDA_VISIBLE_DEVICES": gpus}))
         return out
 
-    def probe(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one
-        """A look at our processes under this virtual node's name (ftslurm.guard.probe)."""
+    def probe(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one allocation
         known = secret_variables.without(self.config.job.secrets, os.environ)
         env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
         return Command([sys.executable, "-m", "ftslurm.guard.probe"], env)
 
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 nodes are virtual here
-        """The share of the visible GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
         count = self.config.groups.gpus or 0
         return f"{group * self.config.groups.nodes * count}:{count}"
 
     def _gpus(self, launch: Launch, node_index: int) -> list[str]:
-        """The share of one (group, node) pair; shares of all pairs are disjoint. A standby sees all, for the time."""
+        """The GPUs of one (group, node) pair; pairs share none. A standby sees all until it becomes a group."""
         per_node, group = self.config.groups.gpus or 0, launch.group
         if group is None:
             return visible_gpus(os.environ) if per_node and step_command.is_standby(launch) else []
@@ -71,5 +67,5 @@ def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
 
 
 def allocation(config: Config) -> Allocation:
-    """This machine under as many names as the run needs nodes: placement and ranks are what they are on Slurm."""
+    """This machine under as many names as the run needs nodes, so that placement and ranks work as on Slurm."""
     return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(config))))

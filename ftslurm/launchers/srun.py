@@ -1,11 +1,10 @@
-"""Steps through srun: one step per group, in the allocation that this process runs in."""
+"""Build the srun commands of a run's steps: one Slurm step per group, in the controller's job or in the group's own."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,20 +23,23 @@ from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
 from ftslurm.slurm.parse import expand_hosts
 
-KEEPER = "FTSLURM_KEEPER"  # the process that starts us again if we crash; without it our Lighthouse ends, too
-_BESIDE = {"FTSLURM_TASK": "0", "FTSLURM_LOCAL_TASK": "0", "FTSLURM_NODE": platform.node()}  # no step, but a process
-PRESENT_S, ON_ITS_WAY_S = 1.0, 15.0  # how long the guards of a step that is to be adopted may take to answer
+KEEPER = "FTSLURM_KEEPER"  # PID of the process that starts the controller again; the Lighthouse ends with it
+_BESIDE = {
+    "FTSLURM_TASK": "0",
+    "FTSLURM_LOCAL_TASK": "0",
+    "FTSLURM_NODE": platform.node(),
+}  # a process beside the controller
+PRESENT_S, STARTING_S = 1.0, 15.0  # how long the guards of a step that is adopted may take to answer
 
 
 @dataclass
 class SrunLauncher:
-    """One srun per step; it carries the control channel and dies of SIGTERM with all its tasks in 0.1 s."""
+    """One srun per step. It carries the control channel; SIGTERM ends it with all its tasks within 0.1 s."""
 
     config: Config
     run: RunDir
     url: str | None = None
-    kill_signal: int | None = signal.SIGTERM
-    jobs: Mapping[str, str] = field(default_factory=dict)  # name of an allocation -> what srun calls it
+    jobs: Mapping[str, str] = field(default_factory=dict)  # name of an allocation -> its id for srun --jobid
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
         if launch.id.unit == LIGHTHOUSE and self.config.cluster.mode == "array":
@@ -48,19 +50,19 @@ class SrunLauncher:
         return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})]
 
     def attach(self, step: StepId, place: Place, known: bool) -> Command:
-        """A way to the guards of a step that runs: an srun with the same layout as the step's own.
+        """The srun that attaches to the guards of a running step; it has the layout of the step.
 
         Args:
-            known: the step has been up; one that has only just been launched is waited for.
+            known: the step has been up. A step that has just been launched gets more time.
         """
         lighthouse = step.unit == LIGHTHOUSE
         log_dir = self.run.logs if lighthouse else self.run.attempt(step.unit, step.attempt)
-        known = known or lighthouse  # it is up within a moment
-        way = step_command.attach(self.config, step, log_dir, PRESENT_S if known else ON_ITS_WAY_S)
+        patience_s = PRESENT_S if known or lighthouse else STARTING_S
+        attach = step_command.attach(self.config, step, log_dir, patience_s)
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         env = {name: value for name, value in env.items() if name not in ("FTSLURM_STEP", "FTSLURM_TASK")}
         if lighthouse and self.config.cluster.mode == "array":
-            return Command(way, env | _BESIDE, by_order=True)
+            return Command(attach, env | _BESIDE, by_order=True)
         srun = commands.srun_command(
             job=self._job(place.allocation),
             name=f"adopt-{step.unit}",
@@ -70,7 +72,7 @@ class SrunLauncher:
             chdir=str(Path.cwd()),
             extra=[],
         )
-        argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *way]
+        argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *attach]
         return Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})
 
     def _without_secrets(self) -> dict[str, str]:
@@ -80,14 +82,13 @@ class SrunLauncher:
         return os.environ.get("SLURM_JOB_ID", "0") if allocation is None else self.jobs.get(allocation, allocation)
 
     def _lighthouse(self, launch: Launch, log_dir: Path) -> Command:
-        """Beside the controller, which need not be in an allocation: a process like any other."""
+        """The Lighthouse as a process beside the controller, which need not run in an allocation."""
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         argv = step_command.command(self.config, launch, log_dir, local=False, url=self.url)
         keeper = os.environ.get(KEEPER) or str(os.getpid())
         return Command([*argv, f"--keeper={keeper}"], env | _BESIDE, by_order=True)
 
     def probe(self, node: str, allocation: str | None = None) -> Command:
-        """A probe of one node: is it there, and which of our processes? (ftslurm.guard.probe)"""
         job = self._job(allocation)
         argv = commands.srun_command(
             job=job, name="look", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
@@ -98,13 +99,12 @@ class SrunLauncher:
         return Command(argv, env)
 
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 a slot is a share of a node
-        """The share of the node's GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
         count = self.config.groups.gpus or 0
         return f"{slot * count}:{count}"
 
 
 def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
-    """The whole command of one step, srun and what it runs; `url` is the Lighthouse's, if it has had one."""
+    """The command of one step, with srun; `url` is the Lighthouse's address, if there has been one."""
     group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
     return [
         *commands.srun_command(
@@ -121,10 +121,10 @@ def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | 
 
 
 def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Allocation:
-    """The allocation this process runs in; without nodes in array mode, where groups have jobs of their own.
+    """The allocation of this process; without nodes in array mode, where groups have jobs of their own.
 
     Raises:
-        EnvironmentProblem: it runs in none.
+        EnvironmentProblem: this process runs in no allocation.
     """
     job, nodes = environ.get("SLURM_JOB_ID"), environ.get("SLURM_JOB_NODELIST")
     if config.cluster.mode == "array":

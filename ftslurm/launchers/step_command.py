@@ -1,4 +1,4 @@
-"""What every step runs, whatever starts it: the worker's command line and the environment it begins with."""
+"""The command line and the environment of every task, on Slurm and on one machine alike."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from ftslurm.security import secret_variables
 
 
 class Launcher(Protocol):
-    """How this run's steps are started. The two differ in their command lines and in what a first kill takes."""
+    """Builds the commands of a run's steps: with srun (srun.py) or as local processes (local.py)."""
 
-    @property
-    def kill_signal(self) -> int | None:
-        """Sent to the step's processes besides the `kill` message."""
+    def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
+        """The processes of a step."""
 
-    def commands(self, launch: Launch, log_dir: Path) -> list[Command]: ...
+    def probe(self, node: str, allocation: str | None = None) -> Command:
+        """A process that lists the run's processes on a node (ftslurm.guard.probe)."""
 
-    def probe(self, node: str, allocation: str | None = None) -> Command: ...
-
-    def gpus(self, group: int, slot: int) -> str: ...
+    def gpus(self, group: int, slot: int) -> str:
+        """The share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
 
 
 def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: str | None) -> list[str]:

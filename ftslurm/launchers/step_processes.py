@@ -1,6 +1,6 @@
-"""The controller's own processes: started, listened to, written to, signalled and reaped, never waited for.
+"""The controller's child processes: start them, read and write their pipes, signal and reap them, without waiting.
 
-What happened is found by looking, not from the signal that woke us: a lost wake-up costs one tick, nothing more.
+Every call of `listen` checks all pipes and children, whatever woke the selector: a lost signal costs one tick.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import commands
 from ftslurm.slurm.questions import CancelStep
 
-HELPER_S = 5.0  # srun's helper process ends within a second or two of srun, or it is itself stuck
-ORDER_S = 1.0  # and a process that has been told to end in less
-LONGEST_LINE = 4096  # bytes of a line of the launcher's that are looked at
-STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is gone
+HELPER_S = 5.0  # srun's helper process ends within two seconds of srun, or it is stuck
+ORDER_S = 1.0  # a process that has been ordered to end needs less
+LONGEST_LINE = 4096  # bytes of a line on stderr that are read
+STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is lost
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Command:
 
     argv: list[str]
     env: Mapping[str, str]
-    by_order: bool = False  # no srun, whose death would end nothing: it is told to end, or lives on
+    by_order: bool = False  # no srun but the process itself: it ends by the message `kill`, or lives on
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class _Step:
     log_max_mb: int  # logs.max_mb
     kills: int = 0
     slurm_id: str | None = None  # JOB.STEP, once a task has said it
-    heard: bool = False
-    over: bool = False  # every process we started for it has ended
-    cancelling: bool = False  # scancel was asked to make sure
-    stuck: bool = False  # its srun waits for a node that is gone
+    heard: bool = False  # a task has sent a message
+    over: bool = False  # all its processes here have ended
+    cancelling: bool = False  # scancel has been started
+    stuck: bool = False  # its srun waits for a lost node
     over_since: float | None = None
 
 
 class Children:
-    """Every step that runs."""
+    """The processes of all steps: one srun each, or one process for each worker of a local run."""
 
     def __init__(
         self,
@@ -107,20 +107,22 @@ class Children:
         greeting: bytes = b"",
         log_max_mb: int = 0,
     ) -> None:
-        """None runs yet.
+        """Begin without any step.
 
         Args:
-            check_lead: raises if the steps are another controller's by now.
-            greeting: the first line to every process.
-            log_max_mb: the cap of each step.log in MiB; 0: none.
+            check_lead: raises if another controller leads, to which the steps then belong.
+            greeting: the first line that every process gets.
+            log_max_mb: the largest size of each step.log in MiB; 0: no limit.
         """
         self.local, self.check_lead, self.greeting, self.log_max_mb = local, check_lead, greeting, log_max_mb
-        prctl(PR_SET_CHILD_SUBREAPER, 1)  # what a killed guard leaves behind becomes ours, to be swept up
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of a killed guard become our children, and are killed
         self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
         self.selector = selectors.DefaultSelector()
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}
-        self.adopted: set[StepId] = set()  # another controller's srun has started these, ours only speak with them
+        self.adopted: set[StepId] = (
+            set()
+        )  # an earlier controller's srun has started these; our srun only carries messages
         self.background = BackgroundCommands()
 
     def identify(self, step: StepId, slurm_id: str) -> None:
@@ -129,10 +131,10 @@ class Children:
             self.steps[step].slurm_id = slurm_id
 
     def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
-        """Start a step's processes, each in a session of its own. Returns what went wrong, or None."""
+        """Start a step's processes, each in a session of its own; returns an error, or None."""
         try:
             sink = os.fdopen(owned_files.open_fd(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
-        except OSError:  # a full disk, a log folder that somebody deleted: no reason not to train
+        except OSError:  # a full disk or a deleted log folder does not stop the training
             sink = open(os.devnull, "ab", buffering=0)  # noqa: SIM115, PTH123
         self.steps[step] = entry = _Step([], sink, log, self.log_max_mb)
         for command in commands:
@@ -150,7 +152,7 @@ class Children:
             except (OSError, ValueError) as error:  # ValueError: a NUL character in the environment
                 _log(entry, f"cannot start {command.argv[0]}: {error}\n".encode())
                 self.kill(step, None)
-                if not entry.children:  # nobody whose end could be waited for
+                if not entry.children:  # no process whose end will be reaped
                     entry.log.close()
                     del self.steps[step]
                 return f"cannot start {command.argv[0]}: {error}"
@@ -169,7 +171,7 @@ class Children:
         return None
 
     def adopt(self, step: StepId, command: Command, cwd: str, log: Path, slurm_id: str | None) -> str | None:
-        """Start the way to a step that runs. If that ends badly, so must the step: slurm_id, if that is known."""
+        """Start an srun that attaches to a running step. If it fails, and slurm_id is known, the step is cancelled."""
         self.adopted.add(step)
         problem = self.launch(step, [command], cwd, log)
         if step in self.steps:
@@ -177,11 +179,11 @@ class Children:
         return problem
 
     def leave(self) -> None:
-        """Let go of all steps, so that they live on in their jobs and a new controller may adopt them.
+        """Detach from all steps, so that they run on and a new controller can adopt them.
 
-        However an srun ends, its step ends too, unless all its processes are killed at once (measured on 22.05, 24.11).
-        A Lighthouse beside us ends, for it writes in the run directory; not if another controller has adopted it: then
-        it does not hear us.
+        When an srun ends its step ends too, unless all processes of srun are killed at once (measured on 22.05, 24.11).
+        A Lighthouse beside the controller is ended, because it writes in the run directory. If another controller has
+        adopted it, it does not hear this one.
         """
         for pid, child in self.by_pid.items():
             if child.by_order:
@@ -204,12 +206,12 @@ class Children:
                 self._write(child)
 
     def kill(self, step: StepId, first: int | None, stuck: bool = False) -> None:
-        """Bring a step down at once: by order and by `first`; asked again, by SIGKILL.
+        """End a step at once: by the message `kill` and the signal `first`, and by SIGKILL when called again.
 
-        SIGKILL goes to the launcher's main process alone: when srun's dies, its helper process kills the tasks.
+        SIGKILL goes to the launcher's main process alone: when that of srun dies its helper process kills the tasks.
 
         Args:
-            stuck: a node of the step is gone: what is left of it here is not waited for.
+            stuck: a node of the step is lost, so the rest of the step is not waited for.
         """
         entry = self.steps.get(step)
         if entry is None:
@@ -219,7 +221,7 @@ class Children:
         entry.kills += 1
         number = first if entry.kills == 1 else signal.SIGKILL
         if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
-            entry.cancelling = True  # our srun is not the one with which it ends
+            entry.cancelling = True  # the end of our srun would not end it
             self.background.ask(CancelStep(entry.slurm_id), commands.cancel(entry.slurm_id))
         for child in entry.children:
             if child.code is None and number is not None:
@@ -227,11 +229,11 @@ class Children:
                     os.kill(child.process.pid, number)
 
     def killed(self, step: StepId) -> bool:
-        """Whether we are bringing this step down."""
+        """Whether this step is being ended by us."""
         return step in self.steps and self.steps[step].kills > 0
 
     def listen(self, timeout: float) -> Iterator[News]:
-        """Wait for something to happen, at most `timeout` seconds, and tell what has."""
+        """Wait at most `timeout` seconds, and yield what has happened."""
         for key, events in self.selector.select(timeout):
             if key.data is None:
                 continue  # a wake-up: its owner drains it
@@ -266,7 +268,7 @@ class Children:
                 for line in child.out.feed(data):
                     message = messages.parse(line)
                     if message is None:
-                        _log(step, line + b"\n")  # not ours, but somebody will want to read it
+                        _log(step, line + b"\n")  # no message: output that a person may want to read
                     else:
                         step.heard = True
                         yield Received(child.id, message)
@@ -283,7 +285,7 @@ class Children:
         except OSError as error:
             if error.errno != errno.EPIPE:
                 raise
-            child.unsent.clear()  # it has ended; that will be found when it is reaped
+            child.unsent.clear()  # it has ended; `_reap` will find it
         registered = pipe.fileno() in self.selector.get_map()
         if child.unsent and not registered:
             self.selector.register(pipe, selectors.EVENT_WRITE, (child, "in"))
@@ -291,7 +293,7 @@ class Children:
             self.selector.unregister(pipe)
 
     def _reap(self) -> Iterator[News]:
-        """Collect the dead. What they still had to say comes first, then, once all of a step are gone, its end."""
+        """Reap children. Yields their last messages first; a step is over when all its processes are."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -304,7 +306,7 @@ class Children:
                 continue
             child = self.by_pid.pop(pid, None)
             if child is None:
-                continue  # an orphan that we adopted
+                continue  # an orphan of a guard
             child.code = child.process.returncode = os.waitstatus_to_exitcode(status)
             for stream in ("out", "err"):
                 yield from self._read(child, stream)
@@ -322,10 +324,10 @@ class Children:
             step.over = all(c.code is not None for c in step.children)
 
     def _settle(self) -> Iterator[News]:
-        """Tell of the steps that are over, once nothing of them can be left anywhere.
+        """Yield the end of each step that is over, once none of its tasks can be left on any node.
 
-        When srun itself is killed, its helper process kills the tasks (0.1 s), so that is waited for; when the helper
-        is killed too, nobody does, and the tasks would run on beside the next attempt: scancel ends them.
+        When srun is killed its helper process kills the tasks within 0.1 s, so the helper is waited for. If the helper
+        is killed too, the tasks would run on beside the next attempt: scancel ends them.
         """
         for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
             if not self.local:
@@ -353,7 +355,7 @@ class Children:
             yield StepEnded(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
 
     def _sweep(self) -> None:
-        """Kill orphans: processes of this run whose parent we have become without starting them."""
+        """Kill orphans: processes of this run that have become our children although we have not started them."""
         for pid in descendants(os.getpid(), depth=1):
             if pid not in self.by_pid and self._is_of_this_run(pid):
                 for stray in [pid, *descendants(pid)]:

@@ -31,6 +31,18 @@ def is_batch(environ: Mapping[str, str]) -> bool:
     return "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
 
 
+def job_name(environ: Mapping[str, str]) -> str:
+    """The name by which squeue shows the job of this process: 81, or 81_2 for a task of an array.
+
+    The id of a task (SLURM_JOB_ID) is another number, and for one of the tasks it is the id of the whole array.
+
+    Raises:
+        KeyError: this process runs in no job.
+    """
+    array_job, task = environ.get("SLURM_ARRAY_JOB_ID"), environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{array_job}_{task}" if array_job and task else environ["SLURM_JOB_ID"]
+
+
 def srun_command(
     *, job: str, name: str, nodes: Sequence[str], tasks_per_node: int, gpus: bool, chdir: str, extra: Sequence[str]
 ) -> list[str]:

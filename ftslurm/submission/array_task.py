@@ -1,6 +1,7 @@
-"""One task of an array that was submitted by hand (sbatch/array.sbatch): every task runs the same command.
+"""One task of a job array that was submitted by hand (sbatch/array.sbatch).
 
-All of them share one run. Each holds its nodes as a pilot does, and each may carry the controller.
+Who runs this: `ftslurm run` in every task of the array, with the same command. The tasks share one run. Each holds its
+nodes as a pilot does (pilots.py) and may carry the controller (candidate.py).
 """
 
 from __future__ import annotations
@@ -18,39 +19,43 @@ from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
+from ftslurm.slurm.commands import job_name
 from ftslurm.submission import pilots
 from ftslurm.submission.candidate import Candidate
 
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The job array that this process is a task of, if the run's groups are to be in its tasks."""
+    """The job array of this process, if the run's groups are to run in its tasks; else None."""
     wanted = config.cluster.mode == "array" and config.cluster.controller == "here"
     task = environ.get("SLURM_ARRAY_TASK_ID")
     return environ.get("SLURM_ARRAY_JOB_ID") if wanted and task is not None else None
 
 
 def take_part(config: Config) -> int:
-    """Be one of the run's pilots until it is over; the exit code is the run's, or 0 if we are not needed any more.
+    """Be a pilot of the run until the run is over or does not need this task any more.
+
+    Returns:
+        The exit code: 1 if the run has failed or was stopped, else 0.
 
     Raises:
-        EnvironmentProblem: the array is not what the configuration needs, or the run directory cannot be had.
+        EnvironmentProblem: the array does not fit the configuration, or the run directory cannot be created.
     """
     check(config, os.environ)
     run = join(config)
     config = configuration.of_run(run)
-    print(f"run {run.root}, task {pilots.name()}", flush=True)
+    print(f"run {run.root}, task {job_name(os.environ)}", flush=True)
     if read_past(run)[1] is None:
-        pilots.stay(config, run, Candidate(config, run, os.environ["SLURM_JOB_ID"]))
+        pilots.stay(config, run, Candidate(config, run, job_name(os.environ)))
     outcome = read_past(run)[1]
     print(f"the run has {outcome}" if outcome else "this task ends, the run goes on", flush=True)
     return int(outcome not in (None, "succeeded"))
 
 
 def check(config: Config, environ: Mapping[str, str]) -> None:
-    """Refuse an array with too few tasks, tasks of too few nodes, or settings for groups that are not alike.
+    """Refuse an array with too few tasks or nodes, and settings for groups of different kinds.
 
     Raises:
-        EnvironmentProblem: it says what to type instead.
+        EnvironmentProblem: the array does not fit; the message says what to type instead.
     """
     groups, standbys = config.groups, config.standby.count
     need, have = groups.count + standbys, int(environ.get("SLURM_ARRAY_TASK_COUNT", groups.count + standbys))
@@ -71,11 +76,11 @@ def check(config: Config, environ: Mapping[str, str]) -> None:
 
 
 def join(config: Config) -> RunDir:
-    """The run directory of all tasks; who comes first makes it, and it appears whole.
+    """Return the run directory of all tasks. The first task creates it under another name and renames it.
 
     Raises:
-        EnvironmentProblem: the place cannot be written, or another run has it.
-        Distrusted: others could put another run directory in its place, or have.
+        EnvironmentProblem: the directory cannot be created, or another run has it.
+        Distrusted: other users could replace it, or have.
     """
     array = config.cluster.pilots
     root = Path(config.run.dir or Path(config.run.root) / f"{config.run.name}-{array}")

@@ -1,9 +1,8 @@
-"""A job that may carry the controller, beside what it does itself.
+"""A job that may carry the controller, beside its own work.
 
-These are the tasks of an array that was submitted by hand, and the pilots of a run whose controller's own job is lost.
-
-Whoever is first takes the lead (run/leadership.py) and runs the controller as a child process, which dies with it. The
-others look now and then whether the lead is vacant.
+Who runs this: the tasks of an array that was submitted by hand (array_task.py), and the pilots of a run whose
+controller's own job may be lost (pilots.py). Each calls `tend` about twice a second. The first candidate that finds the
+lead vacant takes it (run/leadership.py) and starts the controller as a child process (controller_process.py).
 """
 
 from __future__ import annotations
@@ -20,29 +19,33 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
 from ftslurm.submission import keeper
 
-LOOKS_PER_S = 32  # of all candidates together: each look asks the file server a few times
-STANDS_BACK_S = 5.0  # so long another one is given the chance: the controller's successor, or who does not end itself
-MAKES_WAY_S = 5.0  # so long a controller may take to leave its steps
-ENDS_S = 30.0  # and so long to tidy up when the run is over
-FOLLOWS_S = 20.0  # another one is given the chance for so long when controllers crash here again and again
+CHECKS_PER_S = 32  # of all candidates together: each check asks the file server a few times
+STAND_BACK_S = 5.0  # head start of better candidates: the controller's successor, or a job that is not about to end
+LEAVE_S = 5.0  # how long a controller may take to leave its steps
+END_S = 30.0  # how long it may take to tidy up when the run is over
+CRASHED_S = 20.0  # head start of all others after several crashes here
 
 
 class Candidate:
-    """One of those that may lead the run."""
+    """Watches the lead of a run, and takes it when it is vacant."""
 
-    def __init__(self, config: Config, run: RunDir, job: str | None) -> None:
-        """Begin to watch the lead. job: id of our Slurm job."""
+    def __init__(self, config: Config, run: RunDir, job: str) -> None:
+        """Begin to watch the lead.
+
+        Args:
+            job: name of this process's Slurm job.
+        """
         self.config, self.run, self.job = config, run, job
-        self.by_hand = config.cluster.pilots is not None  # else the controller's own job comes before us
+        self.by_hand = config.cluster.pilots is not None  # else the controller's own job comes first
         self.tasks = config.groups.count + config.standby.count
-        self.every_s = max(1.0, self.tasks / LOOKS_PER_S)
+        self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.process: subprocess.Popen[bytes] | None = None
-        self.number = 0  # ours, when we have led last
+        self.number = 0  # under which this process has led last
         self.crashes = keeper.Crashes()
-        self.told = 0  # the leader that our output has named last
+        self.told = 0  # the leader that this job's output has named last
         self.making_way = False
-        self.asked = 0  # the number of the one that was told to
-        self.next_look = 0.0
+        self.asked = 0  # the leader that was asked to hand over
+        self.next_check = 0.0
         self.vacant_since: float | None = None
         self.watch = liveness.Watch()
 
@@ -52,20 +55,20 @@ class Candidate:
         return self.process is not None and self.process.poll() is None
 
     def tend(self) -> None:
-        """Take the lead if nobody has it; to be called about twice a second."""
+        """Take the lead if it is vacant. Called about twice a second."""
         now = time.monotonic()
         if self.leads:
             return
         if self.process is not None:
             self._ended(self.process.returncode, now)
-        if now < self.next_look:
+        if now < self.next_check:
             return
-        self.next_look = now + self.every_s * random.uniform(0.75, 1.25)  # noqa: S311
-        with suppress(OSError):  # a file server that is away; the next look will tell
-            self._look(now)
+        self.next_check = now + self.every_s * random.uniform(0.75, 1.25)  # noqa: S311
+        with suppress(OSError):  # a file server that is away; the next check will tell
+            self._check(now)
 
     def make_way(self) -> None:
-        """This job is about to end: let another one go on with what runs, if there may be any."""
+        """Let another candidate lead, if there may be one, because this job is about to end."""
         if self.tasks == 1:
             return
         self.making_way = True
@@ -77,36 +80,36 @@ class Candidate:
 
     @property
     def makes_way(self) -> bool:
-        """Whether the controller here has been told to, and has not ended yet."""
+        """Whether the controller here has been asked to hand over, and has not ended yet."""
         return self.leads and self.asked == self.number
 
     def finish(self) -> None:
-        """We are about to end, and the controller with us: wait until it has tidied up, or made way."""
+        """Wait until the controller here has tidied up or handed over: it ends with this process."""
         if not self.leads or self.process is None:
             return
         over = last_event(self.run.events) == "run_finished"
         if not over:
             self.make_way()
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(ENDS_S if over else MAKES_WAY_S)
+            self.process.wait(END_S if over else LEAVE_S)
 
     def _ended(self, code: int, now: float) -> None:
-        """The controller here has ended. One that has crashed is started again at once, for nobody can know sooner."""
+        """Handle the end of the controller here; after a crash start it again, as no other candidate knows sooner."""
         self.process = None
-        self.next_look = 0.0
+        self.next_check = 0.0
         how = keeper.crashed(self.run, code)
         if how is None:
             return
         print(f"{how} (here)", flush=True)
         if self.crashes.note():
-            self.next_look = now + FOLLOWS_S
+            self.next_check = now + CRASHED_S
         elif leadership.held(self.run, self.number):
-            with suppress(OSError):  # a file server that is away; the next look will tell
+            with suppress(OSError):  # a file server that is away; the next check will tell
                 self._lead(self.number, how)
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         self._say_who_leads()
-        ended = self.number > 0 and leadership.newest(self.run) == self.number  # it was ours, and is no more
+        ended = self.number > 0 and leadership.newest(self.run) == self.number  # the last leader ran here
         jitter_s = random.uniform(0, self.every_s)  # noqa: S311
         last = leadership.vacant(self.run, self.config, self.watch, ended=ended, jitter_s=jitter_s)
         if last is None:
@@ -114,7 +117,7 @@ class Candidate:
             return
         self.vacant_since = now if self.vacant_since is None else self.vacant_since
         stands_back = self.making_way or not self.by_hand
-        if stands_back and now < self.vacant_since + STANDS_BACK_S:
+        if stands_back and now < self.vacant_since + STAND_BACK_S:
             return
         self._lead(last)
 
@@ -128,7 +131,7 @@ class Candidate:
         self.process = keeper.start(self.run, number, *options)
 
     def _say_who_leads(self) -> None:
-        """For who reads the output of this job and looks for that of the run."""
+        """Name the leader in the output of this job, for a reader who looks for the output of the run."""
         who = leadership.leader(self.run)
         if who is not None and who.number not in (self.told, self.number):
             self.told = who.number

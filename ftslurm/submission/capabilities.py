@@ -44,8 +44,9 @@ def resolve(config: Config, preview: bool = False) -> str:
         if not partitions and asked:
             raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
         cluster.kind = "slurm" if partitions else "local"
-        there = "run would submit to it" if preview else "submitting to it"
-        note = f"Slurm answers: {there}" if partitions else f"{why_not}: running on this machine (cluster=local)"
+        here = cluster.controller == "here"
+        doing = "running in this allocation" if here else "run would submit to it" if preview else "submitting to it"
+        note = f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"
     elif cluster.kind == "slurm" and not partitions and not preview:
         raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
     if cluster.kind == "slurm" and cluster.controller == "here" and (cluster.mode == "steps" or cluster.pilots):

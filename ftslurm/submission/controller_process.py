@@ -1,62 +1,129 @@
 """`python -m ftslurm.submission.controller_process RUN NUMBER PID [...]`: the controller as a child process.
 
-Its parent (keeper.py, or a pilot) has this PID, and has taken the lead for it under that NUMBER.
+Who runs this: a keeper (keeper.py) or a candidate for the lead (candidate.py). It has this PID, and has taken the lead
+for the controller under that NUMBER. The controller of a local run has no parent: entry.py calls `control`.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from ftslurm.config.schema import Config
+from ftslurm.controller.resume_state import Story
 from ftslurm.controller.signals import SIGNALS
-from ftslurm.errors import FtslurmError
+from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
-from ftslurm.run import configuration
+from ftslurm.launchers import local, srun
+from ftslurm.monitor.status import RunStatus
+from ftslurm.run import configuration, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, last_event
+from ftslurm.submission import requeue
 from ftslurm.submission.keeper import BAD_INPUT
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the controller to its end, or until another one goes on; the exit code is `keeper.control`'s."""
+    """Run the controller to its end, or until another one goes on; returns the exit code of `control`."""
     parser = argparse.ArgumentParser(prog="python -m ftslurm.submission.controller_process", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("number", type=int)
     parser.add_argument("pid", type=int)
     parser.add_argument("--signals", type=int, help="the pipe through which the keeper passes on its signals")
     parser.add_argument("--after", default="", help="how the controller before has crashed")
-    parser.add_argument("--pilot", action="store_true", help="the keeper is a pilot that may be told to requeue itself")
-    told = parser.parse_args(words)
-    if told.signals is None:  # what Slurm sends to the job is for the pilot, which tells us when we are to make way
+    parser.add_argument("--pilot", action="store_true", help="the parent is a pilot that may be told to requeue itself")
+    args = parser.parse_args(words)
+    if args.signals is None:  # the parent is a pilot, which gets the job's signals and asks us to make way
         for number in (*SIGNALS, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     from ftslurm.controller.slurm_requests import PILOT
     from ftslurm.monitor import summary, table
-    from ftslurm.run.journal import last_event
-    from ftslurm.submission import submit
-    from ftslurm.submission.keeper import control
 
-    run = RunDir(told.run)
-    if os.getppid() != told.pid:
-        return 1  # the keeper died before the line above took effect
-    if told.pilot:
-        os.environ[PILOT] = str(told.pid)
+    run = RunDir(args.run)
+    if os.getppid() != args.pid:
+        return 1  # the parent died before the line above took effect
+    if args.pilot:
+        os.environ[PILOT] = str(args.pid)
     try:
         config, console = configuration.of_run(run), table.console()
-        lines, again = table.Lines(console), partial(submit.submit, config, run)
-        code = control(config, run, again, lines.tell, lines.know, told.number, told.signals, told.after)
+        lines = table.Lines(console)
+        code = control(config, run, lines.tell, lines.know, args.number, args.signals, args.after)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return BAD_INPUT
     if last_event(run.events) == "run_finished":
         console.print(summary.summary(lines.status, run))
     return code
+
+
+def control(
+    config: Config,
+    run: RunDir,
+    tell: Callable[[Event], None] = lambda _: None,
+    known: Callable[[RunStatus], None] = lambda _: None,
+    number: int | None = None,
+    signals: int | None = None,
+    after: str = "",
+) -> int:
+    """Run the controller in this process; if the run is to go on in another job, start that job again.
+
+    Args:
+        tell: called with every event once it is in the journal.
+        known: called first, with the status of the run as earlier controllers have left it.
+        number: the number under which the lead was taken; None: a local run, which has one controller only.
+        signals: the pipe through which the keeper passes on its signals, a byte each.
+        after: how the controller before has crashed.
+
+    Returns:
+        The exit code of the run: 0 if it has succeeded or goes on with another controller, else 1.
+    """
+    logger = _controller_log(config, run)
+    story = Story(run)
+    try:
+        allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
+        with liveness.kept(
+            run.alive, config.health.heartbeat_s, lambda: number is None or leadership.held(run, number)
+        ):
+            past, outcome = story.read()  # a long journal takes its time
+            if outcome in ("succeeded", "failed"):
+                return int(outcome == "failed")
+            known(story.shown())
+            from ftslurm.controller.loop import Controller
+
+            controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after)
+        outcome = controller.run()
+    except EnvironmentProblem:
+        raise
+    except Exception:
+        logger.exception("the controller failed; this is a bug in ftslurm")
+        raise
+    if outcome == "requeued":
+        from ftslurm.submission import submit
+
+        why_not = requeue.go_on(config, run, partial(submit.submit, config, run))
+        if why_not is None:
+            return 0
+        logger.error("%s", why_not)
+        tell(requeue.end_journal(run, why_not))
+    return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
+
+
+def _controller_log(config: Config, run: RunDir) -> logging.Logger:
+    handler = log_cap.Handler(run.controller_log, config.logs.max_mb)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("ftslurm")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    return logger
 
 
 if __name__ == "__main__":

@@ -1,36 +1,47 @@
-"""`python -m ftslurm.submission.entry WHAT RUN`: what a submitted job runs: a controller, its successor, or a pilot.
+"""`python -m ftslurm.submission.entry ROLE RUN`: the process that a job runs: a controller, its successor, or a pilot.
 
-All it is told is the run directory; that, and the configuration in it, must be ours alone to be acted on. Nothing is
-unpickled here.
+Who runs this: Slurm, as the batch process of a job that submit.py (controller, successor) or pilot_jobs.py (pilot) has
+submitted; srun, for an extra pilot; submitit, as a local process, for the controller of a local run. The run directory
+is all it is told; that directory and its configuration must belong to this user alone. Nothing is unpickled here.
+
+    controller, successor   keeper.keep -> controller_process.py -> controller/loop.py
+    controller, local run   controller_process.control -> controller/loop.py
+    pilot, pilot-again      pilots.hold, with a candidate.Candidate that may start controller_process.py, too
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
+from typing_extensions import assert_never
+
 from ftslurm.errors import FtslurmError
+from ftslurm.launchers.job_command import JobRole
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import keeper, pilots, submit
+from ftslurm.submission import keeper, pilots
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit code is the run's; 2: nothing could be begun, and the job's output says why."""
-    what, run = words[0], RunDir(Path(words[1]))
+    """Run a role; returns the exit code: the run's, or 2 if nothing could be begun (the output says why)."""
+    role, run = JobRole(words[0]), RunDir(Path(words[1]))
     try:
-        if what in (submit.PILOT, submit.PILOT_AGAIN):
-            return pilots.hold(run, batch=what == submit.PILOT)
-        return lead_run(run, hand_over=what == submit.SUCCESSOR)
+        match role:
+            case JobRole.CONTROLLER | JobRole.SUCCESSOR:
+                return lead_run(run, hand_over=role is JobRole.SUCCESSOR)
+            case JobRole.PILOT | JobRole.EXTRA_PILOT:
+                return pilots.hold(run, batch=role is JobRole.PILOT)
+            case _:
+                assert_never(role)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
 
 
 def lead_run(run: RunDir, hand_over: bool) -> int:
-    """What the controller's job runs. When Slurm has requeued the job this is the run's second life, or a later one.
+    """Lead a run from the controller's job. If Slurm has requeued the job the run goes on where it was.
 
     Args:
         hand_over: there is an earlier controller (array mode), which is to make way.
@@ -39,11 +50,13 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
         The exit code: if the run does not succeed, neither does the job.
 
     Raises:
-        FtslurmError: the run directory cannot be read, or may be somebody else's work.
+        FtslurmError: the run directory cannot be read, or belongs to somebody else.
     """
     config = configuration.of_run(run)
-    if config.cluster.kind == "local":  # workers end with the controller: nobody could adopt them
-        return keeper.control(config, run, partial(submit.submit, config, run))
+    if config.cluster.kind == "local":  # its workers end with the controller: a keeper could save nothing
+        from ftslurm.submission.controller_process import control  # pilots, which run this module too, stay small
+
+        return control(config, run)
     return keeper.keep(config, run, hand_over)
 
 

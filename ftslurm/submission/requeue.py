@@ -29,18 +29,18 @@ from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 
-TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (translate.MARGIN_S)
-ANSWER_S = 20.0  # the longest that one command of Slurm's may take
+TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (controller.translate.MARGIN_S)
+ANSWER_S = 20.0  # time-out of one command of Slurm's
 
 
 def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str | None:
-    """The controller in this process has done its work: the run goes on in another job.
+    """Let the run go on in another job, when the controller in this process has done its work.
 
     Args:
-        submit: submits such a job, to start after this one; may raise EnvironmentProblem.
+        submit: submits a job that starts after this one; may raise EnvironmentProblem.
 
     Returns:
-        Why it does not; None: it does.
+        Why the run does not go on; None if it does.
     """
     why = requeue(os.environ)
     if why is None:
@@ -60,7 +60,11 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
 
 
 def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
-    """Close the journal of a run that nobody carries on, so that nobody waits for it; `left`: what still runs."""
+    """Write the end of the journal of a run without a controller, so that nobody waits for it.
+
+    Args:
+        left: the steps that still run.
+    """
     now = fold_all(Skim().read(JournalReader(run.events)))
     with Journal(run.events) as journal:
         for step in left:
@@ -75,7 +79,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
                     cause=Cause.CANCELLED.value,
                     node=None,
                     rank=None,
-                    error="no controller minds it any more",
+                    error="the run has no controller any more",
                     step=None,
                     launched=None,
                     healthy_s=None,
@@ -91,10 +95,8 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
 
 
 def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
-    """Have Slurm start the job of this process again; why it does not, None: it does, or has decided to before."""
-    job = environ["SLURM_JOB_ID"]
-    if "SLURM_ARRAY_TASK_ID" in environ:  # the raw id of one task means the whole array
-        job = f"{environ['SLURM_ARRAY_JOB_ID']}_{environ['SLURM_ARRAY_TASK_ID']}"
+    """Requeue the job of this process; returns why Slurm refuses, or None if the job is or will be requeued."""
+    job = commands.job_name(environ)
     state, restarts, *reason = [*client.call(commands.job_state(job), ANSWER_S).out.split(), "", ""]
     if restarts.isdigit() and int(restarts) > int(environ.get("SLURM_RESTART_COUNT") or 0):
         return None
@@ -110,10 +112,10 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
 
 
 def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:
-    """The run that this job had begun before Slurm started it again, and its outcome; None: there is none.
+    """Find the run that this job began before it was requeued, and the run's outcome; None if there is none.
 
-    A batch script may have several runs, one after the other: that of the same settings counts, else the newest that is
-    not over.
+    A batch script may have several runs, one after the other: the one with the same settings counts, else the newest
+    that is not over.
     """
     if not commands.is_batch(environ) or not int(environ.get("SLURM_RESTART_COUNT") or 0):
         return None
@@ -129,7 +131,7 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
 
 
 def _settings(config: Config) -> str:
-    """All that makes a run, but for its folder."""
+    """The configuration as text, without the run's folder."""
     folder, config.run.dir = config.run.dir, None
     try:
         return compose.dump(config)

@@ -7,7 +7,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,13 +17,11 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import local
+from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files
 from ftslurm.submission import submitit_adapter
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-
-CONTROLLER, SUCCESSOR, PILOT = "controller", "successor", "pilot"  # what a job may run (ftslurm.submission.entry)
-PILOT_AGAIN = "pilot-again"  # a pilot in a job that has lost its batch process
 
 
 def create(config: Config) -> RunDir:
@@ -69,14 +66,14 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     if config.cluster.kind == "local":
         os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
         with _ignoring(signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches this process alone, which tells the controller
-            job = submitit_adapter.start_process(run.submitit, command(run, CONTROLLER), config.cluster.setup)
+            job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), config.cluster.setup)
     else:
         parameters = sbatch_parameters(config, run)
         if after is not None:
             parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
-        what = SUCCESSOR if hand_over else CONTROLLER
+        role = JobRole.SUCCESSOR if hand_over else JobRole.CONTROLLER
         try:
-            job = submitit_adapter.submit_batch(run.submitit, batch_command(run, what), parameters)
+            job = submitit_adapter.submit_batch(run.submitit, batch_command(run, role), parameters)
         except submitit_adapter.SbatchRefused as error:
             if after is None and not hand_over:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
@@ -149,17 +146,19 @@ def exported(config: Config, environ: Mapping[str, str]) -> str | None:
 
 def sbatch_script(config: Config, run: RunDir) -> str:
     """Return the sbatch script of the controller's job, for `ftslurm plan`."""
-    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, CONTROLLER), sbatch_parameters(config, run))
+    return submitit_adapter.sbatch_script(
+        run.submitit, batch_command(run, JobRole.CONTROLLER), sbatch_parameters(config, run)
+    )
 
 
-def command(run: RunDir, what: str) -> str:
+def command(run: RunDir, role: JobRole) -> str:
     """Return the shell command that a job runs (ftslurm.submission.entry)."""
-    return shlex.join([sys.executable, "-u", "-m", "ftslurm.submission.entry", what, str(run.root)])
+    return shlex.join(job_command(run, role))
 
 
-def batch_command(run: RunDir, what: str) -> str:
+def batch_command(run: RunDir, role: JobRole) -> str:
     """Return the command for a batch script: its process becomes Python, as Slurm's warning would kill a shell."""
-    return f"exec {command(run, what)}"
+    return f"exec {command(run, role)}"
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def tasks(cluster: Cluster) -> dict[str, Task]:
 def leader(cluster: Cluster, run: Run) -> str:
     """The task in which the controller runs."""
     job = run.named("run_started")[-1]["job_id"]
-    return next(name for name, task in tasks(cluster).items() if task.job == job)
+    return next(name for name in tasks(cluster) if name == job)
 
 
 def group_in(run: Run, task: str) -> int:
@@ -103,7 +103,7 @@ def test_no_task_takes_the_state_of_the_others_for_its_own(slurm_cluster: Cluste
     look = tmp_path / "look.py"
     look.write_text(
         f"#!{sys.executable}\nimport time\n"
-        "from ftslurm.submission import pilots\nprint(pilots._ends())\ntime.sleep(3)\n"
+        "from ftslurm.submission import pilots\nprint(pilots._job_ends())\ntime.sleep(3)\n"
     )
     command = ["sbatch", "--array=0-1", "--wait", f"--output={tmp_path}/%a.out", str(look)]
     subprocess.run(command, env=slurm_cluster.environ(), check=True, capture_output=True)

@@ -43,14 +43,14 @@ def test_an_error_in_one_action_is_recorded_and_the_others_are_carried_out(
         raise KeyError("x")
 
     monkeypatch.setattr(controller.executor.launcher, "commands", broken)
-    killed: list[StepId] = []
-    monkeypatch.setattr(controller.children, "kill", lambda step, *_, **__: killed.append(step))
+    killed: list[tuple[StepId, int]] = []
+    monkeypatch.setattr(controller.children, "kill", lambda step, first, **_: killed.append((step, first)))
     controller.events = []
     controller._act([Launch(STEP, 0, PLACE), Kill(STEP), AskFate("n1")])
     failed, ended = controller.events
     assert isinstance(failed, TaskFailed)
     assert isinstance(ended, Ended)  # the core does not wait for the end of a step that has not begun
-    assert killed == [STEP]
+    assert killed == [(STEP, signal.SIGTERM)]
     controller._write([])
     (line,) = [json.loads(line) for line in controller.run_dir.events.read_text().splitlines()]
     assert (line["event"], line["where"], line["error"]) == ("controller_error", "an action (Launch)", "KeyError: 'x'")

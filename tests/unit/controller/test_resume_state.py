@@ -20,7 +20,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_filter import Skim
 from ftslurm.run.replay import read_past
-from ftslurm.submission import keeper
+from ftslurm.submission import controller_process
 
 
 @pytest.fixture
@@ -154,4 +154,4 @@ def test_the_controller_is_heard_while_it_reads_its_past(tmp_path: Path, monkeyp
         return None, "succeeded"  # then there is nothing left to control
 
     monkeypatch.setattr(Story, "read", read)
-    assert keeper.control(config, run, lambda _: None) == 0
+    assert controller_process.control(config, run) == 0

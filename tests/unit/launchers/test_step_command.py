@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -251,10 +250,6 @@ def test_srun_starts_from_a_clean_slate_and_tells_its_own_failures_apart() -> No
     assert left == {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_EXIT_ERROR": "78"}
     assert command.env["WANDB_API_KEY"] == SECRET
     assert command.env["PATH"] == os.environ["PATH"]
-
-
-def test_the_first_kill_is_a_sigterm_to_srun() -> None:
-    assert SrunLauncher(config(), RUN).kill_signal == signal.SIGTERM
 
 
 @pytest.mark.usefixtures("job")

@@ -1,0 +1,35 @@
+"""The command lines of ftslurm's own processes in Slurm jobs. ftslurm/submission has the modules that they start."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+
+from ftslurm.run.directory import RunDir
+
+
+class JobRole(Enum):
+    """What a process in a job does for the run (ftslurm.submission.entry)."""
+
+    CONTROLLER = "controller"
+    SUCCESSOR = "successor"  # a controller that takes over from the leader, in another job (array mode)
+    PILOT = "pilot"  # holds the nodes of its job for a group
+    EXTRA_PILOT = "pilot-again"  # a pilot that srun starts in a job that has lost its batch process
+
+
+def job_command(run: RunDir, role: JobRole) -> list[str]:
+    """The command of a job, or of a process beside the steps of a job."""
+    return [sys.executable, "-u", "-m", "ftslurm.submission.entry", role.value, str(run.root)]
+
+
+def submit_pilots_command(run: RunDir, pool: int, count: int, exclude: tuple[str, ...]) -> list[str]:
+    """The command with which the controller submits jobs for groups."""
+    return [
+        *(sys.executable, "-m", "ftslurm.submission.pilot_jobs", str(run.root)),
+        *(str(pool), str(count), ",".join(exclude)),
+    ]
+
+
+def submit_successor_command(run: RunDir) -> list[str]:
+    """The command with which the controller submits its successor."""
+    return [sys.executable, "-m", "ftslurm.submission.pilot_jobs", str(run.root)]

@@ -1,0 +1,131 @@
+"""Submit the jobs that give groups their nodes: their options, a trial before the run, and the submission itself.
+
+In array mode these jobs are the pilots, tasks of a job array; in steps mode they replace lost nodes. Every job runs
+`ftslurm.submission.entry pilot`; the controller starts a group's step in it with `srun --jobid`.
+
+Who runs this: the controller runs `python -m ftslurm.submission.pilot_jobs` in the background, because sbatch may take
+its time; `ftslurm run` and `ftslurm plan` call `try_out` and `sbatch_script` in the user's process.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.launchers.job_command import JobRole
+from ftslurm.run import configuration
+from ftslurm.run.directory import RunDir
+from ftslurm.slurm import client, commands
+from ftslurm.submission import submitit_adapter
+from ftslurm.submission.submit import batch_command, sbatch_parameters
+from ftslurm.submission.submit import submit as submit_controller
+
+NOT_AVAILABLE = "Requested node configuration is not available"  # of sbatch --test-only: too large, or all are down
+UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxArraySize
+
+
+def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ()) -> dict[str, Any]:
+    """Return submitit's parameters for the jobs of one pool.
+
+    They have no --no-kill: a job that has lost a node is of no use, and Slurm requeues it by itself (measured on 22.05:
+    with --no-kill it stays, and a node that returns is not given back to it).
+    """
+    told = sbatch_parameters(config, run, group=True)
+    options = told["additional_parameters"]
+    options["comment"] = f"{run.mark()}:{pool}"
+    if pool:
+        own = config.cluster.ranges[pool - 1]
+        for key in ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation"):
+            if getattr(own, key) is not None:
+                options[key] = getattr(own, key)
+        options |= {key.replace("_", "-"): value for key, value in own.sbatch.items()}
+    if exclude:
+        options["exclude"] = ",".join([*([str(options["exclude"])] if options.get("exclude") else []), *exclude])
+    return told
+
+
+def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence[str] = ()) -> list[str]:
+    """Submit jobs of one pool as one array; returns their names, as squeue shows them.
+
+    Raises:
+        EnvironmentProblem: sbatch refused all of them; its message is passed on.
+    """
+    told = parameters(config, run, pool, exclude)
+    try:
+        job = submitit_adapter.submit_batch(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
+    except submitit_adapter.SbatchRefused as error:
+        if TOO_MANY not in str(error) or count == 1:
+            raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {error}") from error
+        names = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
+        with suppress(EnvironmentProblem):  # some are better than none; the rest is asked for again
+            names += submit(config, run, pool, count - count // 2, exclude)
+        return names
+    return [f"{job}_{task}" for task in range(count)] if count > 1 else [job]
+
+
+def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
+    """Return the sbatch script of so many jobs of a pool, for `ftslurm plan`."""
+    told = parameters(config, run, pool)
+    return submitit_adapter.sbatch_script(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
+
+
+def try_out(config: Config, run: RunDir) -> None:
+    """Ask Slurm whether it would accept the jobs of every pool, before anything is submitted.
+
+    Raises:
+        EnvironmentProblem: Slurm would refuse jobs of a pool.
+    """
+    for pool in range(len(config.cluster.ranges) + 1):
+        text = submitit_adapter.sbatch_script(run.submitit, "true", parameters(config, run, pool))
+        with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
+            script.write(text)
+            script.flush()
+            answer = client.call(commands.try_submission(script.name))
+        if answer.failure in (None, client.Failure.NOT_STARTED, client.Failure.TIMED_OUT):
+            continue
+        words = [line.partition("error: ")[2] or line for line in answer.err.splitlines() if line.strip()]
+        # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
+        waits = any("currently not available" in word.lower() for word in words)
+        waits = waits or (any(NOT_AVAILABLE in word for word in words) and _some_nodes_are_down())
+        if not waits:
+            where = f" of cluster.ranges[{pool - 1}]" if pool else ""
+            raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {'; '.join(words)}")
+
+
+def _some_nodes_are_down() -> bool:
+    """Whether some nodes cannot start a job now but may later: sbatch --test-only ignores such nodes."""
+    return any(state.strip() not in UP for state in client.call(commands.node_states()).out.splitlines())
+
+
+def main(words: Sequence[str]) -> int:
+    """Submit jobs and print their names as JSON, or an error.
+
+    Args:
+        words: RUN POOL COUNT NODE,NODE,... submits jobs that avoid these nodes; RUN alone submits the controller's
+            successor.
+    """
+    run = RunDir(Path(words[0]))
+    try:
+        if len(words) == 1:
+            submit_controller(configuration.of_run(run), run, hand_over=True)
+            return 0
+        bad = [node for node in words[3].split(",") if node]
+        names = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
+        run.remember(names, int(words[1]))
+    except FtslurmError as error:
+        print(error)
+        return 2
+    print(json.dumps(names))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -150,9 +150,10 @@ class SlurmRequests:
             with suppress(ProcessLookupError):
                 os.kill(int(os.environ[PILOT]), signal.SIGUSR1)
             return []
-        if shutil.which("scontrol") is None:
-            return [RequeueRefused(name, "there is no scontrol here")]
-        self._ask(Requeue(name), commands.requeue(name))
+        command = commands.requeue(name)
+        if shutil.which(command[0]) is None:
+            return [RequeueRefused(name, f"there is no {command[0]} here")]
+        self._ask(Requeue(name), command)
         return []
 
     def _start_pilot(self, name: str, job: str, node: str) -> None:

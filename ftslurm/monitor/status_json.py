@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.monitor.status import RunStatus, aged
+from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus, aged
 
 
 def to_json(status: RunStatus, now: float) -> dict[str, object]:
@@ -11,7 +11,8 @@ def to_json(status: RunStatus, now: float) -> dict[str, object]:
     run_id, name, mode, job_id, job_starts (how many jobs, or starts of one, its controller has had);
     outcome (running, succeeded, failed, stopped) and reason; step, total_steps (or null),
     steps_per_s (null: not known, or nobody steps); started, updated, finished (unix seconds or null); restarts;
-    longest_gap_s; excluded_nodes (those left out for now); warnings (sentences for the user);
+    longest_gap_s; excluded_nodes (those left out for now); draining_nodes (Slurm drains them);
+    warnings (sentences for the user);
     checkpoint (the step of the newest, or null);
     lighthouse: phase, attempt, nodes; null if there is none (lighthouse=none);
     standbys, by name: name, phase, attempt, nodes, ready (it could take over at once);
@@ -57,44 +58,46 @@ def to_json(status: RunStatus, now: float) -> dict[str, object]:
             {"name": s.name, "phase": s.phase.value, "attempt": s.attempt, "nodes": list(s.nodes), "ready": s.ready}
             for s in status.standbys
         ],
-        "jobs": [
-            {
-                "name": job.name,
-                "pool": job.pool,
-                "nodes": list(job.nodes),
-                "reason": job.reason,
-                "ends": job.ends,
-                "leaving": job.leaving,
-            }
-            for job in status.jobs.there
-        ],
+        "jobs": [_job(job) for job in status.jobs.there],
         "jobs_refused": {str(pool): why for pool, why in status.jobs.refused.items()},
         "jobs_asked": status.jobs.asked,
         "jobs_lost": status.jobs.lost,
-        "groups": [
-            {
-                "group": g.group,
-                "role": g.role,
-                "phase": g.phase.value,
-                "step": g.step,
-                "participants": g.participants,
-                "quorum_id": g.quorum_id,
-                "sessions": g.sessions,
-                "attempt": g.attempt,
-                "nodes": list(g.nodes),
-                "restarts": g.restarts,
-                "steps_per_s": _rounded(g.steps_per_s),
-                "still_s": _rounded(g.still_s),
-                "longest_gap_s": _rounded(g.longest_gap_s),
-                "last_error": g.last_error,
-                "last_evidence": list(g.last_evidence),
-                "last_traceback": g.last_traceback,
-                "waiting_for": g.waiting_for,
-                "job": g.job,
-            }
-            for g in status.groups
-        ],
+        "groups": [_group(group) for group in status.groups],
         "recoveries": [r._asdict() for r in status.recoveries],
+    }
+
+
+def _group(g: GroupStatus) -> dict[str, object]:
+    return {
+        "group": g.group,
+        "role": g.role,
+        "phase": g.phase.value,
+        "step": g.step,
+        "participants": g.participants,
+        "quorum_id": g.quorum_id,
+        "sessions": g.sessions,
+        "attempt": g.attempt,
+        "nodes": list(g.nodes),
+        "restarts": g.restarts,
+        "steps_per_s": _rounded(g.steps_per_s),
+        "still_s": _rounded(g.still_s),
+        "longest_gap_s": _rounded(g.longest_gap_s),
+        "last_error": g.last_error,
+        "last_evidence": list(g.last_evidence),
+        "last_traceback": g.last_traceback,
+        "waiting_for": g.waiting_for,
+        "job": g.job,
+    }
+
+
+def _job(job: JobStatus) -> dict[str, object]:
+    return {
+        "name": job.name,
+        "pool": job.pool,
+        "nodes": list(job.nodes),
+        "reason": job.reason,
+        "ends": job.ends,
+        "leaving": job.leaving,
     }
 
 

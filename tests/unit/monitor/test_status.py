@@ -300,7 +300,17 @@ def test_the_json_has_stable_keys() -> None:
             "steps_per_s",
             "started",
         ),
-        *("updated", "finished", "restarts", "longest_gap_s", "excluded_nodes", "lighthouse", "standbys", "groups"),
+        *(
+            "updated",
+            "finished",
+            "restarts",
+            "longest_gap_s",
+            "draining_nodes",
+            "excluded_nodes",
+            "lighthouse",
+            "standbys",
+            "groups",
+        ),
         *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost"),
     }
     groups: Any = status["groups"]

@@ -22,8 +22,10 @@ from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.events import Ended, Event, Granted, JobsSeen, NodesLeft, TaskFailed
-from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState
+from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
@@ -160,10 +162,11 @@ def _rank_table(config: Config, launches: list[Launch]) -> Iterator[str]:
 def _standbys(state: RunState, config: Config) -> list[Standby]:
     """Find for each warm standby the groups it can become: one that sits beside a group can become only that one."""
     out = []
-    for unit in _training(state).standbys:
+    training = _training(state)
+    for unit in training.standbys:
         if unit.place is None:
             continue
-        alone = replace(_training(state), standbys=(unit,))
+        alone = replace(training, table=UnitTable.of((training.lighthouse, *training.groups, unit)))
         nodes = set(unit.place.nodes)
         near = [g for g in alone.groups if g.place is not None and not nodes.isdisjoint(g.place.nodes)]
         far = next((g for g in alone.groups if g not in near), None)
@@ -258,9 +261,11 @@ def _training(state: RunState) -> RunState:
         replace(u, phase=Phase.RUNNING, current=replace(u.current, hosts=u.place.nodes if u.place else ()))
         for u in state.standbys
     )
-    if state.lighthouse.phase is Phase.STARTING:
-        state = replace(state, lighthouse=replace(state.lighthouse, phase=Phase.RUNNING))
-    return replace(state, groups=running, standbys=warm, released=True, lineage=replace(state.lineage, step=10))
+    lighthouse = state.lighthouse
+    if lighthouse.phase is Phase.STARTING:
+        lighthouse = replace(lighthouse, phase=Phase.RUNNING)
+    table = UnitTable.of((lighthouse, *running, *warm))
+    return replace(state, table=table, released=True, lineage=replace(state.lineage, step=10))
 
 
 def _few(nodes: tuple[str, ...]) -> str:

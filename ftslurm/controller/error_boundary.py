@@ -16,7 +16,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core import rules as core
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Event, Granted
-from ftslurm.core.state.model import RunState
+from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.records import ControllerError, JournalRecord
 from ftslurm.run.leadership import Superseded
 from ftslurm.security.json_text import brief

@@ -18,7 +18,8 @@ from ftslurm.controller.translate import order
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Ended, Event, InjectRefused, TaskFailed
-from ftslurm.core.state.model import Announce, Evict, Evidence, RunState, StepId
+from ftslurm.core.state.model import Announce, Evict, Evidence, StepId
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.launchers.assignment import assignment
 from ftslurm.launchers.local import LocalLauncher

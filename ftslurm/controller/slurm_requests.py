@@ -44,7 +44,8 @@ from ftslurm.core.state.events import (
     ScaleAsked,
     Submitted,
 )
-from ftslurm.core.state.model import Cause, Job, RunState
+from ftslurm.core.state.model import Cause, Job
+from ftslurm.core.state.run_state import RunState
 from ftslurm.launchers.background import PATIENCE_S, Answered, BackgroundCommands
 from ftslurm.launchers.job_command import JobRole, job_command, submit_pilots_command, submit_successor_command
 from ftslurm.run.directory import RunDir

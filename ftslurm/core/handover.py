@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import placement
 from ftslurm.core.jobs.queue import TOLD_S, Outcome, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.model import LIVE, Cause, Job, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Job, Phase, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.units import places, pool_of, swap
+from ftslurm.core.state.values import replace
 
 
 def vacate(state: RunState, now: float, config: Config) -> Outcome:

@@ -6,11 +6,12 @@ been told nothing, is told everything. Only our own (`lighthouse.kind=ftslurm`) 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, NewHistory, Redirect
-from ftslurm.core.state.model import LIVE, Announce, Evict, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Announce, Evict, Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 
 
 def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -18,13 +19,15 @@ def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     lighthouse = state.lighthouse
     if config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
         return state, []
-    told = state.told or (None,) * len(state.groups)
-    wanted = tuple(_order(unit, state) for unit in state.groups)
-    new = [order for order, old in zip(wanted, told, strict=True) if order is not None and not _same(order, old)]
-    if new:
-        both = zip(wanted, told, strict=True)
-        state = replace(state, told=tuple(old if order is None or _same(order, old) else order for order, old in both))
-    actions: list[Action] = [*new]  # the dead first: none of them may be in the new history
+    actions: list[Action] = []  # the dead first: none of them may be in the new history
+    told = state.told.mutate()
+    for unit in state.attended():
+        order = _order(unit, state) if unit.group is not None else None
+        if order is not None and not _same(order, state.told.get(unit.name)):
+            told[unit.name] = order
+            actions.append(order)
+    if actions:
+        state = replace(state, told=told.finish())
     if state.lineage.resuming and state.lineage.allowed_by != lighthouse.id:
         actions.append(NewHistory(lighthouse.id, state.lineage.resume_step))
         state = replace(state, lineage=replace(state.lineage, allowed_by=lighthouse.id))
@@ -33,16 +36,13 @@ def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[
 
 def redirect(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Tell the groups that were assigned to a Lighthouse elsewhere where it is now."""
+    actions: list[Action] = []
     url = state.lighthouse_url
-    groups = tuple(
-        replace(u, current=replace(u.current, lighthouse=url))
-        if u.phase in LIVE and u.current.lighthouse not in (None, url)
-        else u
-        for u in state.groups
-    )
-    both = zip(groups, state.groups, strict=True)
-    actions: list[Action] = [Redirect(u.id, url) for u, old in both if u != old and url is not None]
-    return (replace(state, groups=groups), actions) if actions else (state, [])
+    for unit in state.attended() if url is not None else ():
+        if unit.group is not None and unit.phase in LIVE and unit.current.lighthouse not in (None, url):
+            state = swap(state, replace(unit, current=replace(unit.current, lighthouse=url)))
+            actions.append(Redirect(unit.id, str(url)))
+    return state, actions
 
 
 def _order(unit: Unit, state: RunState) -> Announce | Evict | None:

@@ -6,7 +6,6 @@ told when it goes and when it is there again; level, not edge, as with the Light
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from ftslurm.config.schema import Config
@@ -14,13 +13,17 @@ from ftslurm.core.groups import fault_drills
 from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.state.actions import Action, Servers
 from ftslurm.core.state.events import Served, Serving, SessionOpened
-from ftslurm.core.state.model import LIVE, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import independent, serves, swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 
 def urls(state: RunState, config: Config) -> tuple[str, ...]:
     """Where the server of each serving group is, in the order of their ids; empty: nowhere at the moment."""
+    if not config.groups.serve:
+        return ()
     serving = (unit for unit in state.groups if serves(unit.group, config))
     return tuple(unit.current.url or "" if unit.phase is Phase.RUNNING else "" for unit in serving)
 
@@ -30,7 +33,7 @@ def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Ac
     if not config.groups.serve or state.ending is not None:
         return state, []
     there, actions = urls(state, config), list[Action]()
-    for unit in state.groups:
+    for unit in state.groups:  # few runs have servers
         if unit.phase in LIVE and unit.current.assigned and unit.current.servers != there:
             state = swap(state, replace(unit, current=replace(unit.current, servers=there)))
             actions.append(Servers(unit.id, there))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 from functools import singledispatch
 
 from ftslurm.config.schema import Config
 from ftslurm.core import parameter_servers
 from ftslurm.core.groups import fault_drills, progress_lines, ranks
 from ftslurm.core.groups.exits import Outcome, ended
-from ftslurm.core.groups.launching import fence, rank_row
+from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
 from ftslurm.core.health import lost_connections, node_fate, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
-from ftslurm.core.state.actions import Action, Assign, Begin, Broken
+from ftslurm.core.state.actions import Action, Broken
 from ftslurm.core.state.events import (
     Adopted,
     Alive,
@@ -55,22 +54,11 @@ from ftslurm.core.state.events import (
     Traced,
     Warned,
 )
-from ftslurm.core.state.model import (
-    LIVE,
-    SIGTERM,
-    SLURM,
-    SRUN,
-    Cause,
-    Ending,
-    Evidence,
-    Phase,
-    Pulse,
-    RunOutcome,
-    RunState,
-    Unit,
-)
+from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Cause, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import independent, swap, tasks_of
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 LONGEST_TRACEBACK = 8000  # characters that are kept
@@ -121,8 +109,10 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
         return rollover.begin(state, event, now, config)
     if isinstance(event, Explained):
         return replace(state, ending=state.ending and replace(state.ending, until=0.0)), []
-    unit = next((u for u in state.units if u.id == event.id), None)
-    if unit is None or unit.phase not in LIVE:
+    if isinstance(event, Alive):
+        return silence.heard(state, (event,), now), []
+    unit = state.table.living(event.id)
+    if unit is None:
         return state, []  # a late word of an attempt that is over
     if unit.group is None and isinstance(event, _OF_GROUPS):
         return state, []  # the Lighthouse and standbys do not train
@@ -140,8 +130,8 @@ def _explained(state: RunState, event: StopAsked) -> RunState:
     ending = state.ending
     if ending is None or ending.by != SIGTERM or event.by != SLURM or event.cause is Cause.CANCELLED:
         return state
-    for unit in state.groups:
-        if unit.phase is Phase.STOPPING and unit.current.intent is ending.cause:
+    for unit in state.table.in_phase(Phase.STOPPING):
+        if unit.current.intent is ending.cause:
             state = swap(state, replace(unit, current=replace(unit.current, intent=event.cause)))
     return replace(state, ending=replace(ending, outcome=event.outcome, reason=event.reason, cause=event.cause))
 
@@ -159,7 +149,7 @@ def _(event: Hello, state: RunState, unit: Unit, now: float, config: Config) -> 
     unit = replace(
         unit, current=replace(unit.current, hosts=tuple(hosts), slurm_step=event.slurm_step or unit.current.slurm_step)
     )
-    unit = silence.beat(unit, event.task, Pulse(now, moved=now))
+    unit = silence.beat(unit, Alive(event.id, event.task, now))
     if None not in hosts and unit.marks.hello is None:
         unit = replace(unit, marks=replace(unit.marks, hello=now))
     return swap(state, unit), []
@@ -168,13 +158,6 @@ def _(event: Hello, state: RunState, unit: Unit, now: float, config: Config) -> 
 @_step_event.register
 def _(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     return takeover.said(event, state, unit, now, config)
-
-
-@_step_event.register
-def _(event: Alive, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    pulse = Pulse(event.time, event.state, event.step, event.stage, event.time - event.since_s)
-    state = state if event.pilot is None else queue.pilot_seen(state, unit, event.task, event.pilot, now)
-    return swap(state, silence.beat(unit, event.task, pulse)), []
 
 
 @_step_event.register
@@ -227,19 +210,16 @@ def _(event: QuorumRefused, state: RunState, unit: Unit, now: float, config: Con
 
 @_step_event.register
 def _(event: QuorumBroken, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    return state, [Broken(u.id, event.quorum_id) for u in state.groups if u.phase is Phase.RUNNING]
+    return state, [Broken(u.id, event.quorum_id) for u in state.table.in_phase(Phase.RUNNING)]
 
 
 @_step_event.register
 def _(event: QuorumSeen, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    for group, step in event.members:
-        if 0 <= group < len(state.groups) and state.groups[group].phase is Phase.RUNNING:
-            state = swap(
-                state,
-                replace(
-                    state.groups[group], current=replace(state.groups[group].current, seen=(event.quorum_id, step))
-                ),
-            )
+    groups = (number for number, _ in event.members if 0 <= number < state.table.groups)
+    units = {number: u for number in groups if (u := state.table.group(number)).phase is Phase.RUNNING}
+    steps = ((units[number], step) for number, step in event.members if number in units)
+    seen = (replace(u, current=replace(u.current, seen=(event.quorum_id, step))) for u, step in steps)
+    state = replace(state, table=state.table.put_unnoticed(seen))
     return state, []
 
 
@@ -270,7 +250,7 @@ def _(event: Progressed, state: RunState, unit: Unit, now: float, config: Config
         unit = replace(unit, marks=replace(unit.marks, joined=now))
         actions.append(takeover.joined(unit, now, event.step, event.quorum_id, event.participants))
     unit, line = progress_lines.reported(
-        replace(unit, current=replace(unit.current, aborted=event.aborted)), progress, now, len(state.groups)
+        replace(unit, current=replace(unit.current, aborted=event.aborted)), progress, now, state.table.groups
     )
     actions += line
     if event.committed > 0:
@@ -407,58 +387,3 @@ def _(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config
 def _(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     again = takeover.not_reached(event, state, unit, now, config)
     return ended(event, state, takeover.never_reached(unit), now, config) if again is None else (again, [])
-
-
-def _not_waited_for(unit: Unit, state: RunState) -> bool:
-    """Whether the others may begin: it has its store, it has failed since all were started, or it has no node."""
-    failed = bool(unit.exits) and (state.lineage.restarted is None or unit.exits[-1].time > state.lineage.restarted)
-    there = unit.phase in LIVE and unit.current.store is not None
-    return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
-
-
-def assignments(state: RunState, now: float, config: Config) -> Outcome:
-    """Tell steps who they are once all their tasks are ready, and let them begin once their store is up.
-
-    At the first start and at a full restart the groups begin together: whoever begins alone commits steps alone, and
-    the others have to heal from it. Every group waits for every other's store, or for its first failure.
-    """
-    actions: list[Action] = []
-    for unit in state.groups:
-        if unit.phase is not Phase.STARTING or state.lighthouse_url is None or unit.group is None:
-            continue
-        if (
-            not unit.current.assigned
-            and len(unit.current.ready) == tasks_of(unit, config)
-            and None not in unit.current.hosts
-        ):
-            table = ranks.table([str(h) for h in unit.current.hosts])
-            slot = unit.place.slot if unit.place is not None else 0
-            url, over = state.lighthouse_url, fence(unit) if unit.current.ran_as is not None else ()
-            there = parameter_servers.urls(state, config)
-            actions.append(Assign(unit.id, unit.group, table, url, unit.attempt, slot, over, there))
-            due = now + config.health.start_timeout_s  # for its store
-            state = swap(
-                state,
-                replace(unit, due=due, current=replace(unit.current, assigned=True, lighthouse=url, servers=there)),
-            )
-    alone = independent(config)
-    released = alone or state.released or all(_not_waited_for(u, state) for u in state.groups)
-    state = replace(state, released=released)
-    for unit in state.groups:
-        if (
-            released
-            and unit.phase is Phase.STARTING
-            and unit.current.store is not None
-            and now >= unit.current.begin_after
-        ):
-            heals, floor = (False, 0) if alone else (continuity.heals(state, config), continuity.floor(state, config))
-            actions.append(Begin(unit.id, *unit.current.store, heals, floor))
-            begun = replace(unit.marks, begun=now)
-            state = swap(
-                state, replace(unit, phase=Phase.RUNNING, marks=begun, current=replace(unit.current, floor=floor))
-            )
-            if alone and state.drills.stepping_since is None:
-                state = replace(
-                    state, drills=replace(state.drills, stepping_since=now)
-                )  # drills have no better beginning
-    return state, actions

@@ -9,12 +9,13 @@ nothing and asks for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from math import inf
+from typing import cast
 
 from ftslurm.config.schema import Config
-from ftslurm.core import handover, parameter_servers
+from ftslurm.core import assignments, handover, parameter_servers
 from ftslurm.core.groups import fault_drills, launching, progress_lines
 from ftslurm.core.groups.exits import Outcome, given_up
 from ftslurm.core.groups.launching import over_from
@@ -22,28 +23,33 @@ from ftslurm.core.health import first_step, hangs, lost_connections, node_fate, 
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
 from ftslurm.core.lineage import continuity, rollover, takeover
-from ftslurm.core.reduce import assignments, observe
+from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
-from ftslurm.core.state.events import Ended, Event
-from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunOutcome, RunState, Unit
+from ftslurm.core.state.events import Alive, Ended, Event
+from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
+from ftslurm.core.state.unit_table import NOBODY, Trait, UnitTable
 from ftslurm.core.state.units import independent, serves, swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, harder one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless one of them has died and nobody knows it yet
+OVER = (Phase.SUCCEEDED, Phase.FAILED)
+EXACT = 256  # of more entries in the agenda the first may be too early: then a unit is looked at in vain
 STUCK_S = 0.3  # the same where srun cannot end by itself, because a node it waits for is gone
 
 
 def begin(config: Config) -> RunState:
     """The state of a run before anything has happened."""
-    groups = tuple(Unit(group_unit(g), g) for g in range(config.groups.count))
-    standbys = tuple(Unit(standby_unit(i), None) for i in range(config.standby.count))
+    groups = (Unit(group_unit(g), g) for g in range(config.groups.count))
+    standbys = (Unit(standby_unit(i), None) for i in range(config.standby.count))
     if independent(config):  # as if a Lighthouse had come to its end already
         over = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED)
-        return RunState(lighthouse=over, groups=groups, standbys=standbys, lighthouse_url="")
-    return RunState(lighthouse=Unit(LIGHTHOUSE, None), groups=groups, standbys=standbys)
+        return RunState(UnitTable.of((over, *groups, *standbys)), lighthouse_url="")
+    return RunState(UnitTable.of((Unit(LIGHTHOUSE, None), *groups, *standbys)))
 
 
 def decide(state: RunState, events: Sequence[Event], now: float, config: Config) -> Outcome:
@@ -52,13 +58,8 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
     Returns:
         The new state, and the actions in the order in which they must be carried out. Records come first.
     """
-    actions: list[Action] = []
-    for event in events:
-        if isinstance(event, Ended) and _holds(state, event, now, config):
-            state = replace(state, held=(*state.held, event))
-        else:
-            state, more = observe(state, event, now, config)
-            actions += more
+    state, actions = _fold(state, events, now, config)
+    state = replace(state, table=state.table.woken(now))
     state, looks = lost_connections.judge(state, now, config)
     actions += looks
     state, looks = node_fate.judge(state, now, config)
@@ -70,13 +71,44 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
             actions += more
     if state.finished:
         return state, actions
+    state = replace(state, table=state.table.noticing())
+    all_concerned, judged = state.concerns_all, state.concerns()
     for rule in RULES:
         state, more = rule(state, now, config)
         actions += more
-    actions.sort(
-        key=lambda action: not isinstance(action, records.JournalRecord)
-    )  # stable: records first, each in its order
+    actions.sort(key=lambda action: not isinstance(action, records.JournalRecord))  # records first, in their order
+    return _settled(state, all_concerned, judged, now, config), actions
+
+
+def _fold(state: RunState, events: Sequence[Event], now: float, config: Config) -> Outcome:
+    """Fold the events into the state; signs of life that come in a row are folded in together."""
+    actions: list[Action] = []
+    for alive, run in groupby(events, key=lambda event: isinstance(event, Alive)):
+        if alive:
+            state = silence.heard(state, cast("Iterable[Alive]", run), now)
+            continue
+        for event in run:
+            if isinstance(event, Ended) and _holds(state, event, now, config):
+                state = replace(state, held=(*state.held, event))
+            else:
+                state, more = observe(state, event, now, config)
+                actions += more
     return state, actions
+
+
+def _settled(state: RunState, all_concerned: bool, judged: tuple[object, ...], now: float, config: Config) -> RunState:
+    """The state after a decision: who is looked at again, and when.
+
+    What the rules themselves have changed is looked at once more at the next decision, by the rules that came before.
+    """
+    table = state.table
+    units = table.named(table.to_look_at())
+    if all_concerned:  # their times may depend on what has changed; those of a group that runs do not
+        units += [*table.others(), *table.in_phase(Phase.PENDING, Phase.STARTING, Phase.STOPPING)]
+    table = table.due_at((unit.name, _due(unit, state, now, config)) for unit in units)
+    if len(table.agenda) <= EXACT:
+        table = table.without_early_entries(lambda unit: _due(unit, state, now, config))
+    return replace(state, table=replace(table, noticed=NOBODY), judged=judged)
 
 
 def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
@@ -90,37 +122,53 @@ def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
 
 def deadline(state: RunState, now: float, config: Config) -> float | None:
     """When decide has to be asked again even if nothing happens; None: not before something does."""
-    due = [u.due for u in state.units if u.phase in (Phase.PENDING, Phase.STOPPING)]
-    due += [limit for u in state.units if (limit := _start_limit(u)) is not None]
-    due += [u.current.begin_after for u in state.groups if u.phase is Phase.STARTING]
-    due += [limit for u in state.groups if (limit := _join_limit(u, config)) is not None]
-    due += [u.due + config.health.start_timeout_s for u in state.groups if u.waits_for is not None]
-    due += [u.due + config.health.wait_timeout_s for u in state.groups if u.waits_for is not None]
-    due += [time for time in (over_from(state, config), fault_drills.next_random(state, config)) if time is not None]
+    due = [time for time in (over_from(state, config), fault_drills.next_random(state, config)) if time is not None]
     due += [state.ending.until] if state.ending is not None else []
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
-    due += [*silence.deadlines(state, config), *hangs.deadlines(state, config)]
-    due += [*supply.deadlines(state, now, config), *takeover.deadlines(state), *queue.pilot_deadlines(state)]
-    due += [
-        *lost_connections.deadlines(state, config),
-        *node_fate.deadlines(state),
-        *first_step.deadlines(state, config),
-    ]
-    return min((time for time in due if now < time < inf), default=None)
+    due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
+    due += [*supply.deadlines(state, now, config), *queue.pilot_deadlines(state), *first_step.deadlines(state, config)]
+    first = min((time for time in due if now < time), default=inf)
+    first = min(first, state.table.next_due)
+    return first if first < inf else None
+
+
+def _due(unit: Unit, state: RunState, now: float, config: Config) -> float:
+    """When the rules next have to look at a unit even if nothing is heard of it; infinite: never."""
+    return min((time for time in _due_times(unit, state, config) if time > now), default=inf)
+
+
+def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
+    """When the rules have to look at a unit even if nothing is heard of it."""
+    if unit.phase in (Phase.PENDING, Phase.STOPPING):
+        yield unit.due
+    for limit in (_start_limit(unit), _join_limit(unit, config)):
+        if limit is not None:
+            yield limit
+    if unit.phase is Phase.STARTING:
+        yield unit.current.begin_after
+    if unit.waits_for is not None:
+        yield unit.due + config.health.start_timeout_s
+        yield unit.due + config.health.wait_timeout_s
+    if unit.current.told is not None:
+        yield unit.current.told + queue.TOLD_S
+    yield from progress_lines.due_times(unit, state.table.groups)
+    yield from takeover.due_times(unit)
+    if state.ending is None:
+        yield from silence.due_times(unit, config)
+        yield from lost_connections.due_times(state, unit, config)
 
 
 def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
     """Has the run come to its end, good or bad?"""
     if state.ending is not None:
         return state, []
-    serving = [u for u in state.groups if serves(u.group, config)]
-    groups = [u for u in state.groups if not serves(u.group, config) and not u.retired]
-    succeeded = [u for u in groups if u.phase is Phase.SUCCEEDED]
-    failed = [u for u in groups if u.phase is Phase.FAILED]
-    if len(succeeded) + len(failed) == len(groups) and len(succeeded) >= config.groups.min:
+    serving, succeeded, failed = _come_to_an_end(state, config)
+    retired = sum(not serves(u.group, config) for u in state.table.named(state.table.having_trait(Trait.RETIRED)))
+    groups = state.table.groups - len(serving) - retired
+    if len(succeeded) + len(failed) == groups and len(succeeded) >= config.groups.min:
         reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
         if failed:
-            reason = f"{len(succeeded)} of {len(groups)} groups finished; group {failed[0].group} did not"
+            reason = f"{len(succeeded)} of {groups} groups finished; group {failed[0].group} did not"
         if state.lineage.resuming and state.lineage.resume_step > 0:
             reason += f"; nothing was left to do after the checkpoint of step {state.lineage.resume_step}"
         elif state.lineage.step == 0 and not independent(config):
@@ -135,16 +183,19 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
                 f"restart.max_per_group={config.restart.max_per_group} and restart.policy={config.restart.policy}"
             )
             return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
-    if len(groups) - len(failed) < config.groups.min:
+    if groups - len(failed) < config.groups.min:
         why = "; ".join(f"group {u.group}: {_last_words(u)}" for u in failed[:3])
         reason = (
-            f"{len(failed)} of {len(groups)} groups were given up, fewer than groups.min={config.groups.min} are "
+            f"{len(failed)} of {groups} groups were given up, fewer than groups.min={config.groups.min} are "
             f"left ({why}; see restart.max_per_group={config.restart.max_per_group} and restart.policy="
             f"{config.restart.policy})"
         )
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
+    pending = state.table.count(Phase.PENDING)
+    if groups - len(failed) - pending >= config.groups.min and not serving:
+        return state, []  # whoever waits for a place, enough others are there
     waiting = _without_place(state, now, config)
-    left = len(groups) - len(failed) - sum(not serves(u.group, config) for u in waiting)
+    left = groups - len(failed) - sum(not serves(u.group, config) for u in waiting)
     needed = any(serves(u.group, config) for u in waiting)
     if waiting and (needed or left < config.groups.min):
         who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
@@ -158,21 +209,28 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
     return state, []
 
 
+def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:
+    """The groups that only serve; of the others, those that have succeeded and those that were given up."""
+    serving = [u for u in state.groups if serves(u.group, config)] if config.groups.serve else []
+    ended = state.table.in_phase(Phase.SUCCEEDED, Phase.FAILED) if state.table.count(*OVER) else []
+    ended = [u for u in ended if not u.retired and not serves(u.group, config)]
+    return serving, [u for u in ended if u.phase is Phase.SUCCEEDED], [u for u in ended if u.phase is Phase.FAILED]
+
+
 def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
     """The groups that wait for a node that will not come: in one allocation only a lost one that is still ours may."""
     found = []
-    for unit in state.groups if state.allocation is not None else ():
-        if unit.phase is not Phase.PENDING or now < unit.due or unit.retired:
+    finder = launching.PlaceFinder(now, config, many=True)
+    for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
+        if now < unit.due or unit.retired:
             continue
-        place = launching.spot(state, unit, now, config)
+        place = finder.find(state, unit)
         if place is not None:
-            state = swap(state, replace(unit, phase=Phase.STARTING, place=place))  # it will be there, not the next one
+            finder.remove(place, unit)  # it will be there, not the next one
         elif supply.may_come(state, unit, now, config):
             continue
-        elif (
-            not state.nodes.returning or now >= unit.due + config.health.start_timeout_s
-        ):  # else Slurm may yet give it back
-            found.append(unit)
+        elif not state.nodes.returning or now >= unit.due + config.health.start_timeout_s:
+            found.append(unit)  # Slurm will not give a node back
     return found
 
 
@@ -188,11 +246,11 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
     since = over_from(state, config)
     over = since is not None and now >= since
     actions: list[Action] = []
-    for unit in state.units:
+    for unit in state.units if over else state.attended():
         start = _start_limit(unit)
         late = start is not None and now >= start
         limit = _join_limit(unit, config)
-        slow = limit is not None and now >= limit and any(u.joined for u in state.groups)
+        slow = limit is not None and now >= limit and bool(state.table.having_trait(Trait.JOINED))
         going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
         stray = over and unit.group is not None and going and not unit.joined
         if late:
@@ -233,16 +291,13 @@ def _timed_out(state: RunState, unit: Unit, words: str, now: float) -> RunState:
     return swap(state, stop(unit, Cause.START_TIMEOUT, now, now, sign))
 
 
-def _assign(state: RunState, now: float, config: Config) -> Outcome:
-    return (state, []) if state.ending is not None else assignments(state, now, config)
-
-
 def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
     """Kill what is STOPPING and due; when the run ends, ask the groups to stop first, the Lighthouse last."""
     actions: list[Action] = []
     ending = state.ending
     if ending is not None:
-        for unit in (*state.groups, *state.standbys):
+        going = state.table.in_phase(Phase.PENDING, Phase.STARTING, Phase.RUNNING)
+        for unit in (*going, *state.standbys):
             if unit.phase is Phase.PENDING:
                 state = swap(state, replace(unit, phase=Phase.FAILED))
             elif unit.phase in (Phase.STARTING, Phase.RUNNING):
@@ -251,7 +306,7 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
                 state = swap(state, unit)
                 actions += stops
         state = _bring_down_lighthouse(state, now)
-    for unit in state.units:
+    for unit in state.attended():
         if unit.phase is Phase.STOPPING and now >= unit.due:
             stuck = any(sign.stuck for sign in unit.current.evidence)
             actions.append(Kill(unit.id, stuck))
@@ -266,13 +321,14 @@ def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
     lighthouse = state.lighthouse
     if lighthouse.phase is Phase.PENDING:
         return swap(state, replace(lighthouse, phase=Phase.FAILED))
-    if lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not any(u.phase in LIVE for u in state.groups):
+    if lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not state.table.count(*LIVE):
         return swap(state, stop(lighthouse, Cause.CANCELLED, now, now))
     return state
 
 
 def _finish(state: RunState, now: float, config: Config) -> Outcome:
-    if state.ending is None or now < state.ending.until or any(u.phase in LIVE for u in state.units):
+    living = state.table.count(*LIVE) or any(u.phase in LIVE for u in state.table.others())
+    if state.ending is None or now < state.ending.until or living:
         return state, []
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
@@ -288,35 +344,34 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     ]
 
 
-RULES = (
-    progress_lines.tell,
-    takeover.attach,
-    node_fate.judge,
-    silence.watch,
-    silence.mind_lighthouse,
-    hangs.find_hangs,
-    silence.restore,
-    handover.vacate,
-    supply.recover,
-    supply.settle,
-    queue.keep_pilots,
-    _expire,
-    continuity.guard,
-    _end_if_over,
-    rollover.roll,
-    orders,
-    redirect,
-    launching.launch,
-    supply.supply,
-    launching.explain,
-    scale.trim,
-    _assign,
-    rollover.save,
-    parameter_servers.tell,
-    fault_drills.inject_random,
-    _bring_down,
-    silence.forget,
-    hangs.forget,
-    first_step.watch,
-    _finish,
+RULES = (  # in this order, each with the reason for its place; docs/architecture.md says what each does
+    progress_lines.tell,  # how far a group came is in the journal before what is found out about it below
+    takeover.attach,  # a step whose job is gone gets its verdict before anybody waits for its heartbeat
+    node_fate.judge,  # `attach` has just found them
+    silence.watch,  # everything below places, stops or counts groups by it
+    silence.mind_lighthouse,  # one on a lost node is lost, not hung
+    hangs.find_hangs,  # a lost node is no hang
+    silence.restore,  # before the launch: a group may be waiting for the node
+    handover.vacate,  # it must know which groups still hold the state, after the losses above
+    supply.recover,  # before the launch
+    supply.settle,  # after `vacate`; `supply` requeues them
+    queue.keep_pilots,  # not in a job that `vacate` has just marked as leaving
+    _expire,  # a lost node or a hang explains a delay better than a limit
+    continuity.guard,  # after everything that takes groups down, before the launch: a fresh group must not begin alone
+    _end_if_over,  # after all verdicts, before anything new is started
+    rollover.roll,  # after `_end_if_over`: a run that finished meanwhile has succeeded
+    orders,  # before the launch: the dead are evicted first
+    redirect,  # with the orders
+    launching.launch,  # nodes, evictions and the end of the run are settled
+    supply.supply,  # after the launch: what found no place needs a job
+    launching.explain,  # after `supply`: it names the job that was just asked for
+    scale.trim,  # after `orders`: their eviction has been sent
+    assignments.assign,  # after the launch: a standby that was taken is assigned at once
+    rollover.save,  # also those that have just begun
+    parameter_servers.tell,  # an assignment already has the addresses; this sends the changes
+    fault_drills.inject_random,  # on what runs now
+    _bring_down,  # after every rule that stops something: the kill is part of the same decision
+    silence.forget,  # after all that could settle the suspicion
+    first_step.watch,  # it looks at who runs at the end of the decision
+    _finish,  # no step may be left
 )

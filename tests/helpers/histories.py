@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, TypeVar
 
@@ -13,7 +13,8 @@ from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, RunState, Saved, StepId, Unit
+from ftslurm.core.state.model import Allocation, Evidence, Job, Phase, Saved, StepId, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.protocol.records import JournalRecord
 
 Moment = tuple[Any, ...]  # the time, then events and lists of events
@@ -123,7 +124,9 @@ class Story:
     def turn(self, now: float, events: Sequence[ev.Event]) -> list[act.Action]:
         """One decision, as the controller takes it; asked again, it must change nothing and ask for nothing."""
         self.now = now
+        everyone = decide(replace(self.state, judged=()), events, now, self.config)  # every rule looks at every unit
         self.state, actions = decide(self.state, events, now, self.config)
+        assert everyone == (self.state, actions), f"at {now}: a unit was not looked at that has something to do"
         kinds = [isinstance(action, JournalRecord) for action in actions]
         assert kinds == sorted(kinds, reverse=True), f"at {now}: a record comes after another action: {actions}"
         assert decide(self.state, [], now, self.config) == (self.state, []), f"at {now}: asking twice is not the same"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ftslurm.core import rules
-from ftslurm.core.state.model import Phase, RunState
+from ftslurm.core.state.model import Phase
+from ftslurm.core.state.run_state import RunState
 
 Change = tuple[Phase, Phase]
 

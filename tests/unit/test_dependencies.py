@@ -40,10 +40,13 @@ FOLDERS = [
 AT_THE_TOP = {"ftslurm.__init__", "ftslurm.__main__", "ftslurm.errors"}
 PURE = {
     "__future__",
+    "bisect",
     "collections",
     "dataclasses",
     "enum",
     "functools",
+    "heapq",
+    "immutables",
     "itertools",
     "math",
     "random",  # only random.Random(seed).random(), which is the same everywhere

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
 from ftslurm.core.groups.causes import classify, describe
@@ -11,8 +9,11 @@ from ftslurm.core.groups.timings import phases
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, AskState
 from ftslurm.core.state.events import LAST_LINE, Ended
-from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunOutcome, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunOutcome, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 Outcome = tuple[RunState, list[Action]]
@@ -117,7 +118,7 @@ def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: floa
     )
     state = queue.doubt(state, unit.place.allocation if unit.place is not None else None, now)
     state, actions = _follows(state, before, verdict, event, now, config, [])
-    after = next(u for u in state.units if u.name == unit.name)
+    after = state.table.by_name[unit.name]
     again_s = round(after.due - now, 3) if after.phase is Phase.PENDING else None
     refused = records.LaunchRefused(
         unit=unit.name,
@@ -212,13 +213,13 @@ def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, a
 def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
     """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
     state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
-    if state.lineage.resuming and not any(u.phase in LIVE for u in state.groups):
+    if state.lineage.resuming and not state.table.count(*LIVE):
         state = replace(
             state, lineage=replace(state.lineage, allowed_by=None)
         )  # the Lighthouse may have seen a step of which nothing is left
     if state.ending is not None or unit.retired:
         return state, actions
-    finished = [u.group for u in state.groups if u.phase is Phase.SUCCEEDED and not independent(config)]
+    finished = [] if independent(config) else [unit.group for unit in state.table.in_phase(Phase.SUCCEEDED)]
     if finished:
         reason = f"not restarted: group {finished[0]} had already finished, a fresh group would start a new history"
         return state, [*actions, given_up(unit, f"{describe(verdict)}; {reason}")]
@@ -246,12 +247,13 @@ def _got_anywhere(state: RunState, config: Config) -> bool:
 
 def _same_start_error(state: RunState) -> str | None:
     """If every group has failed in the same words before anybody's first step, it is the script; say so at once."""
-    if not all(u.exits for u in state.groups):
+    if len(state.table.having_trait(Trait.HAS_FAILED)) < state.table.groups:
         return None
-    ends = [u.exits[-1] for u in state.groups]
+    groups = state.groups
+    ends = [unit.exits[-1] for unit in groups]
     if len(ends) == 1:
-        ends = list(state.groups[0].exits[-2:])  # one failure of one group may be chance
-    if not all(e.launched for e in ends) and min(len(u.exits) for u in state.groups) < PATIENT_STARTS:
+        ends = list(groups[0].exits[-2:])  # one failure of one group may be chance
+    if not all(e.launched for e in ends) and min(len(unit.exits) for unit in groups) < PATIENT_STARTS:
         return None  # slurmctld may be away for a moment
     words = {e.error for e in ends}
     if len(ends) < 2 or len(words) > 1 or None in words or {e.cause for e in ends} - _AT_THE_START:
@@ -261,11 +263,12 @@ def _same_start_error(state: RunState) -> str | None:
 
 def _no_start_at_all(state: RunState) -> str | None:
     """If no group has ever come to its first step, none is on its way there, and all have tried often enough."""
-    if any(u.phase is Phase.RUNNING for u in state.groups):
+    failed = len(state.table.having_trait(Trait.HAS_FAILED))
+    if state.table.count(Phase.RUNNING) or failed < state.table.groups:
         return None
-    for unit in state.groups:
+    for unit in state.table.all_groups():
         tries = [e for e in unit.exits if e.launched]
-        if len(tries) < TRIES + (len(state.groups) == 1) or {e.cause for e in tries} - _NO_START:
+        if len(tries) < TRIES + (state.table.groups == 1) or {e.cause for e in tries} - _NO_START:
             return None
     words = "; ".join(f"group {u.group}: {describe(u.exits[-1])}" for u in state.groups[:3])
     return f"every group failed {TRIES} times or more before its first step ({words}): is it the script, or the nodes?"

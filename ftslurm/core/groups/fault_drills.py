@@ -7,7 +7,7 @@ stream (`faults.mean_s`), the same for the same seed on every machine; and those
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
@@ -15,9 +15,11 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
 from ftslurm.core.state.actions import Action, Cancel, Inject
 from ftslurm.core.state.events import InjectAsked
-from ftslurm.core.state.model import Phase, RunState, Unit
+from ftslurm.core.state.model import Phase, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LOCAL_ALLOCATION
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 FRESH_S = 120.0  # a failure is put down to the drill before it if that is no older
@@ -152,7 +154,7 @@ def since(unit: Unit, now: float) -> float | None:
 def _inject_in_group(
     state: RunState, kind: str, group: int | None, rank: int, now: float, by: str | int
 ) -> tuple[RunState, list[Action]]:
-    running = [u for u in state.groups if u.phase is Phase.RUNNING and group in (None, u.group)]
+    running = [u for u in state.table.in_phase(Phase.RUNNING) if group in (None, u.group)]
     if kind not in GROUPLESS and not running:
         reason = "no group runs" if group is None else f"group {group} does not run"
         return state, [records.FaultRefused(kind=kind, group=group, rank=rank, reason=reason)]

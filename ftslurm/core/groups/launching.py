@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
-from ftslurm.core.groups import placement, ranks, standby
+from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
+from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import Action, Launch
-from ftslurm.core.state.model import Attempt, Phase, Place, Rank, RunState, StepId, Unit
-from ftslurm.core.state.units import independent, places, pool_of, swap, tasks_of
+from ftslurm.core.state.model import LIVE, Attempt, Phase, Place, Rank, StepId, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import independent, pool_of, swap, tasks_of
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 FINISH_TOGETHER_S = 2.0  # groups finish in lockstep; one that has not even joined this long after the first never will
@@ -19,10 +21,9 @@ MOST_FENCED = 20  # earlier attempts that a launch makes sure of
 
 def over_from(state: RunState, config: Config) -> float | None:
     """From when on a group that has not joined could only start a new history; None: no group has finished yet."""
-    if independent(config):
+    if independent(config) or not state.table.count(Phase.SUCCEEDED) or state.lineage.step == 0:
         return None
-    finished = [u.exits[-1].time for u in state.groups if u.phase is Phase.SUCCEEDED]
-    return min(finished) + FINISH_TOGETHER_S if finished and state.lineage.step > 0 else None
+    return min(unit.exits[-1].time for unit in state.table.in_phase(Phase.SUCCEEDED)) + FINISH_TOGETHER_S
 
 
 def launch(state: RunState, now: float, config: Config) -> Outcome:
@@ -30,33 +31,51 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None:
         return state, actions
-    for unit in state.units:
-        if unit.phase is not Phase.PENDING or now < unit.due or unit.retired:
+    due = _due(state, now)
+    finder = PlaceFinder(now, config, many=len(due) > 4)
+    nobody_to_heal_from = state.lineage.lost is not None or over_from(state, config) is not None
+    for unit in due:
+        if nobody_to_heal_from and not unit.is_lighthouse:
             continue
-        if not unit.is_lighthouse and (state.lineage.lost is not None or over_from(state, config) is not None):
-            continue  # there is nobody to heal from
         picked = standby.pick(state, unit, config) if unit.group is not None else None
-        place = spot(state, unit, now, config) if picked is None else picked[1]
+        place = finder.find(state, unit) if picked is None else picked[1]
         if place is None and unit.group is not None and (place := _last_resort(state, unit, now, config)) is not None:
             state, more = _forgive(state, place)
-            actions += more
+            finder, actions = PlaceFinder(now, config, many=False), actions + more
         if place is None:
             if unit.group is not None and unit.waits_for is None:
                 state = swap(state, replace(unit, waits_for=""))  # for what: see explain
-        elif picked is not None:
-            group, empty = standby.take(state, unit, picked[0], place, now)
-            group = replace(
-                group,
-                due=now + config.health.start_timeout_s,
-                current=replace(group.current, begin_after=_begin_after(group, config)),
-            )
-            state = swap(swap(state, group), empty)
-            actions.append(_record(state, group, now, config))
+            continue
+        finder.remove(place, unit)
+        if picked is not None:
+            state, action = _take_over(state, unit, picked[0], place, now, config)
+            actions.append(action)
         else:
             unit = _new_attempt(unit, place, now, config)
             state = swap(state, unit)
             actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]
     return state, actions
+
+
+def _due(state: RunState, now: float) -> list[Unit]:
+    """The units that may be launched now: those that have become due, and those that wait for a place."""
+    if not state.concerns_all and not state.table.to_look_at():
+        return []  # nothing has happened that could give one a place
+    waiting = state.table.named(state.table.having_trait(Trait.WAITING))
+    units = state.attended() if not waiting else {unit.name: unit for unit in (*state.attended(), *waiting)}.values()
+    due = [unit for unit in units if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired]
+    return state.table.named(unit.name for unit in due) if waiting else due
+
+
+def _take_over(
+    state: RunState, unit: Unit, warm: Unit, place: Place, now: float, config: Config
+) -> tuple[RunState, records.StepLaunched]:
+    """Let a warm standby become a group's next attempt."""
+    group, empty = standby.take(state, unit, warm, place, now)
+    current = replace(group.current, begin_after=_begin_after(group, config))
+    group = replace(group, due=now + config.health.start_timeout_s, current=current)
+    state = swap(state, group, empty)
+    return state, _record(state, group, now, config)
 
 
 def fence(unit: Unit) -> tuple[StepId, ...]:
@@ -65,33 +84,75 @@ def fence(unit: Unit) -> tuple[StepId, ...]:
     return tuple(step for step in own if step not in (None, unit.id))[-MOST_FENCED:]  # a refused launch has our name
 
 
-def spot(state: RunState, unit: Unit, now: float, config: Config) -> Place | None:
-    """Where a unit can be launched now; None: nowhere. Jobs that end soon are used only where no other has a place."""
-    assert state.allocation is not None
-    if unit.is_lighthouse:
-        return Place(state.allocation.nodes[:1])  # on the controller's node: what kills one kills both
-    if unit.is_standby:
-        return standby.home(state, unit, config)
-    taken = places(state.groups, but=unit)
-    groups, every = config.groups, state.allocations(pool_of(unit.group, config))
-    lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, now, config)}
-    stay = [allocation for allocation in every if allocation.own or allocation.name in lasting]
-    for avoid in dict.fromkeys((state.nodes.avoid | state.nodes.shunned, state.nodes.avoid)):
-        for there in (stay, every):
-            place = placement.place(groups.nodes, groups.per_node, there, taken, avoid, unit.place)
-            if place is not None:
-                return place
-    return None
+class PlaceFinder:
+    """Finds places for the units that one decision launches. Not a value: it lives as long as the decision."""
+
+    def __init__(self, now: float, config: Config, *, many: bool) -> None:
+        """Begin.
+
+        Args:
+            many: many units need a place. Each of a few is mostly back where it was, which takes less to find out.
+        """
+        self._now, self._config, self._many = now, config, many
+        self._free: dict[int, list[FreePlaces]] = {}  # by pool
+        self._full = set[int]()  # pools without a free place
+
+    def find(self, state: RunState, unit: Unit) -> Place | None:
+        """Where a unit can be launched now; None: nowhere."""
+        assert state.allocation is not None
+        if unit.is_lighthouse:
+            return Place(state.allocation.nodes[:1])  # on the controller's node: what kills one kills both
+        if unit.is_standby:
+            return standby.home(state, unit, self._config)
+        pool = pool_of(unit.group, self._config)
+        if pool in self._full:
+            return None
+        if not self._many and pool not in self._free and _has_kept_its_place(state, unit):
+            return unit.place
+        if pool not in self._free:
+            self._free[pool] = self._free_places(state, pool)
+        found = next((place for free in self._free[pool] if (place := free.find(unit.place)) is not None), None)
+        if found is None:
+            self._full.add(pool)
+        return found
+
+    def remove(self, place: Place, unit: Unit) -> None:
+        """Note that a unit has a place now."""
+        for free in (one for every in self._free.values() for one in every if unit.group is not None):
+            free.remove(place)
+
+    def _free_places(self, state: RunState, pool: int) -> list[FreePlaces]:
+        """The free places, the best first: not on nodes that are drained, not in jobs that end soon."""
+        groups, every = self._config.groups, state.allocations(pool)
+        lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, self._now, self._config)}
+        stay = tuple(allocation for allocation in every if allocation.own or allocation.name in lasting)
+        living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
+        return [
+            FreePlaces(groups.nodes, groups.per_node, there, living, avoid)
+            for avoid in dict.fromkeys((state.nodes.avoid | state.nodes.shunned, state.nodes.avoid))
+            for there in dict.fromkeys((stay, every))
+        ]
+
+
+def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
+    """Whether a group's last place, in the controller's own allocation, is free and sound."""
+    place = unit.place
+    if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
+        return False
+    bad = state.nodes.avoid | state.nodes.shunned
+    there = all(node in state.allocation.nodes for node in place.nodes) and bad.isdisjoint(place.nodes)
+    others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
+    taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
+    return there and not any(p is not None and (p.allocation, p.slot) == (None, place.slot) for p in taken)
 
 
 def _last_resort(state: RunState, unit: Unit, now: float, config: Config) -> Place | None:
     """A place on nodes that are only suspected, because a group kept failing there: better than none."""
     suspected = frozenset(node for node, _ in state.nodes.suspected)
-    return (
-        spot(replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - suspected)), unit, now, config)
-        if suspected
-        else None
-    )
+    if not suspected:
+        return None
+    nodes = replace(state.nodes, avoid=state.nodes.avoid - suspected)
+    return PlaceFinder(now, config, many=True).find(replace(state, nodes=nodes), unit)
 
 
 def _forgive(state: RunState, place: Place) -> Outcome:
@@ -154,8 +215,10 @@ def explain(state: RunState, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     if state.ending is not None or state.lineage.lost is not None or over_from(state, config) is not None:
         return state, actions
-    for unit in state.groups:
-        if unit.phase is Phase.PENDING and unit.waits_for is not None and now >= unit.due and not unit.retired:
+    if not state.concerns_all and not state.table.to_look_at():
+        return state, actions
+    for unit in state.table.named(state.table.having_trait(Trait.WAITING)):
+        if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired:
             state, more = _wait(state, unit, config)
             actions += more
     return state, actions

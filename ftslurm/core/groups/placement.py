@@ -2,10 +2,83 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 
 from ftslurm.core.groups.restart import HARMLESS, unexplained
 from ftslurm.core.state.model import Allocation, Cause, Exit, Place
+
+
+class FreePlaces:
+    """The places that no group has, while a decision gives them out. Not a value: `remove` takes one away."""
+
+    def __init__(
+        self,
+        nodes: int,
+        per_node: int,
+        allocations: Iterable[Allocation],
+        taken: Iterable[Place],
+        avoid: frozenset[str],
+    ) -> None:
+        """Find the free places.
+
+        Args:
+            nodes: nodes of a group, all different.
+            per_node: slots of each node; the slot of a group is the same on all its nodes.
+            taken: where groups run.
+            avoid: nodes that were lost.
+        """
+        used = {(spot.allocation, spot.slot, node) for spot in taken for node in spot.nodes}
+        self._nodes, self._per_node = nodes, per_node
+        self._names = {_key(allocation): allocation.nodes for allocation in allocations}
+        self._index = {key: {node: i for i, node in enumerate(names)} for key, names in self._names.items()}
+        self._free = {  # indices of nodes, in order
+            (key, slot): [i for i, node in enumerate(names) if (key, slot, node) not in used and node not in avoid]
+            for key, names in self._names.items()
+            for slot in range(per_node)
+        }
+
+    def find(self, prefer: Place | None = None) -> Place | None:
+        """A free place for one group, or None if it has to wait.
+
+        The same place again if it is free and sound (its page cache is warm and its data may be there); else neighbours
+        in Slurm's order, since that order follows the network on most clusters; else whatever is nearest to that.
+        Earlier allocations, and in them earlier nodes, are filled first, so that spare nodes stay empty until they are
+        needed. All nodes of a group are of one allocation, because a step is.
+
+        Args:
+            prefer: where this group ran before.
+        """
+        if prefer is not None and len(prefer.nodes) == self._nodes and self._is_free(prefer):
+            return prefer
+        return next((spot for key in self._names if (spot := self._first(key)) is not None), None)
+
+    def remove(self, place: Place) -> None:
+        """Take a place away: a group has it now."""
+        index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
+        for node in place.nodes:
+            if (i := index.get(node)) is not None and _holds(free, i):
+                del free[bisect_left(free, i)]
+
+    def _is_free(self, place: Place) -> bool:
+        index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
+        return all((i := index.get(node)) is not None and _holds(free, i) for node in place.nodes)
+
+    def _first(self, key: str | None) -> Place | None:
+        """The first of the narrowest places in one allocation."""
+        best: tuple[int, int, int] | None = None  # (how far apart, first node, slot): the smallest wins
+        choice: list[int] = []
+        for slot in range(self._per_node):
+            free = self._free[key, slot]
+            for first in range(len(free) - self._nodes + 1):
+                score = (free[first + self._nodes - 1] - free[first], free[first], slot)
+                if best is None or score < best:
+                    best, choice = score, free[first : first + self._nodes]
+                if score[0] == self._nodes - 1:
+                    break  # nothing is narrower, and what comes later is no better
+        if best is None:
+            return None
+        return Place(tuple(self._names[key][i] for i in choice), best[2], key)
 
 
 def place(
@@ -16,55 +89,17 @@ def place(
     avoid: frozenset[str],
     prefer: Place | None = None,
 ) -> Place | None:
-    """A free place for one group, or None if it has to wait.
-
-    The same place again if it is free and sound (its page cache is warm and its data may be there); else neighbours
-    in Slurm's order, since that order follows the network on most clusters; else whatever is nearest to that.
-    Earlier allocations, and in them earlier nodes, are filled first, so that spare nodes stay empty until they are
-    needed. All nodes of a group are of one allocation, because a step is.
-
-    Args:
-        nodes: nodes of a group, all different.
-        per_node: slots of each node; the slot of a group is the same on all its nodes.
-        taken: where the other groups run.
-        avoid: nodes that were lost.
-        prefer: where this group ran before.
-    """
-    every, taken = list(allocations), list(taken)
-    for allocation in every:
-        if prefer is not None and prefer.allocation == _key(allocation) and len(prefer.nodes) == nodes:
-            sound = {allocation.nodes[i] for i in _free(allocation, prefer.slot, taken, avoid)}
-            if sound.issuperset(prefer.nodes):
-                return prefer
-    found = (_within(nodes, per_node, allocation, taken, avoid) for allocation in every)
-    return next((spot for spot in found if spot is not None), None)
+    """A free place for one group, as FreePlaces.find has it; None: it has to wait."""
+    return FreePlaces(nodes, per_node, allocations, taken, avoid).find(prefer)
 
 
 def _key(allocation: Allocation) -> str | None:
     return None if allocation.own else allocation.name
 
 
-def _free(allocation: Allocation, slot: int, taken: Sequence[Place], avoid: frozenset[str]) -> list[int]:
-    """Indices of the nodes of which this share is free. Jobs on one node have each their part of it."""
-    used = {node for spot in taken for node in spot.nodes if (spot.allocation, spot.slot) == (_key(allocation), slot)}
-    return [i for i, node in enumerate(allocation.nodes) if node not in used and node not in avoid]
-
-
-def _within(
-    nodes: int, per_node: int, allocation: Allocation, taken: Sequence[Place], avoid: frozenset[str]
-) -> Place | None:
-    best: tuple[int, int, int] | None = None  # (how far apart, first node, slot): the smallest wins
-    choice: list[int] = []
-    for slot in range(per_node):
-        candidates = _free(allocation, slot, taken, avoid)
-        for first in range(len(candidates) - nodes + 1):
-            window = candidates[first : first + nodes]
-            score = (window[-1] - window[0], window[0], slot)
-            if best is None or score < best:
-                best, choice = score, window
-    if best is None:
-        return None
-    return Place(tuple(allocation.nodes[i] for i in choice), best[2], _key(allocation))
+def _holds(ordered: list[int], value: int) -> bool:
+    at = bisect_left(ordered, value)
+    return at < len(ordered) and ordered[at] == value
 
 
 TWICE = 2  # so many failures of one group on one node, and none elsewhere, speak against the node

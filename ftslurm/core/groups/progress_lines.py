@@ -7,12 +7,15 @@ controller has to read. What is left out is added to the group's next line; noth
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from math import inf
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.model import RunState, Unit
+from ftslurm.core.state.model import Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol.records import Progress
 
 LINES_PER_S = 8  # of all groups together; each tells at most one a second
@@ -47,11 +50,18 @@ def told(unit: Unit, now: float) -> tuple[Unit, list[Action]]:
 def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """The lines that are due although their groups report nothing new: they stand still."""
     actions: list[Action] = []
-    for unit in state.groups:
-        if unit.current.untold is not None and _is_due(unit, now, len(state.groups)):
+    for unit in state.attended():
+        if unit.current.untold is not None and _is_due(unit, now, state.table.groups):
             unit, line = told(unit, now)
             state, actions = swap(state, unit), actions + line
     return state, actions
+
+
+def due_times(unit: Unit, groups: int) -> Iterator[float]:
+    """When the turn of a group comes that has something to tell."""
+    if unit.current.untold is not None and not _is_due(unit, -inf, groups):
+        shift, every = (unit.group or 0) / LINES_PER_S, every_s(groups)
+        yield (((unit.current.last_told or 0.0) - shift) // every + 1) * every + shift
 
 
 def _is_due(unit: Unit, now: float, groups: int) -> bool:

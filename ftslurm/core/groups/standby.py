@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import placement
-from ftslurm.core.state.model import LIVE, Phase, Place, RunState, Unit
+from ftslurm.core.jobs import queue
+from ftslurm.core.state.model import LIVE, Phase, Place, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import places, pool_of
+from ftslurm.core.state.values import replace
 
 REFILL_S = 1.0  # a new one starts this long after the last was taken: its imports would slow down the one that joins
 
@@ -40,29 +41,34 @@ def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | No
     """
     avoid = state.nodes.avoid | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
-    living = places(state.groups, but=unit)
-    used = {(place.allocation, node, place.slot) for place in living for node in place.nodes}
-    usable = {
-        None,
-        *(job.name for job in state.job_pool.jobs if job.usable and job.pool == pool_of(unit.group, config)),
-    }
     for standby in state.standbys:
-        nodes = standby.place.nodes if standby.place is not None else ()
-        if standby.phase is not Phase.RUNNING or standby.place is None or not avoid.isdisjoint(nodes):
+        place = standby.place
+        if standby.phase is not Phase.RUNNING or place is None or not avoid.isdisjoint(place.nodes):
             continue
-        where = standby.place.allocation
-        if where not in usable:
+        if not _usable(state, place.allocation, pool_of(unit.group, config)):
             continue
-        slots = [s for s in range(config.groups.per_node) if all((where, node, s) not in used for node in nodes)]
+        near = {other.name: other for node in place.nodes for other in state.table.near(node)}.values()
+        living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.place and u.name != unit.name]
+        used = {spot.slot for spot in living if spot.allocation == place.allocation}
+        slots = [slot for slot in range(config.groups.per_node) if slot not in used]
         if config.standby.cuda:
-            slots = [s for s in slots if s == standby.place.slot]  # its CUDA context is on that share's GPUs
+            slots = [slot for slot in slots if slot == place.slot]  # its CUDA context is on that share's GPUs
         if slots:
-            same = unit.place is not None and (unit.place.allocation, unit.place.nodes) == (where, nodes)
+            same = unit.place is not None and (unit.place.allocation, unit.place.nodes) == (
+                place.allocation,
+                place.nodes,
+            )
             old = unit.place if same else None
             slot = old.slot if old is not None and old.slot in slots else slots[0]
-            crowd = sum(not set(nodes).isdisjoint(place.nodes) for place in living)
-            found.append(((old is None, crowd, standby.name), standby, Place(nodes, slot, where)))
+            spot = Place(place.nodes, slot, place.allocation)
+            found.append(((old is None, len(living), standby.name), standby, spot))
     return min(found, key=lambda one: one[0])[1:] if found else None
+
+
+def _usable(state: RunState, allocation: str | None, pool: int) -> bool:
+    """Whether a step may be started in this allocation for a group of this pool."""
+    job = None if allocation is None else queue.job(state, allocation)
+    return allocation is None or (job is not None and job.usable and job.pool == pool)
 
 
 def take(state: RunState, unit: Unit, standby: Unit, place: Place, now: float) -> tuple[Unit, Unit]:

@@ -7,12 +7,14 @@ read from their logs where the record is written (ftslurm/run/first_step_report.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.model import Phase, RunState, Unit
+from ftslurm.core.state.model import Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
@@ -27,15 +29,18 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     """
     if config.health.first_step_s <= 0 or independent(config):
         return state, []
-    groups = [u for u in state.groups if not u.retired]
-    begun = any(u.joined or u.current.adoption is not None or u.phase is Phase.SUCCEEDED for u in groups)
+    table = state.table
+    begun = table.having_trait(Trait.JOINED) or table.having_trait(Trait.ADOPTING) or table.count(Phase.SUCCEEDED)
     if begun or state.lineage.lost is not None or state.ending is not None:
-        return replace(state, stepless=None), []
-    running = [u for u in groups if u.phase is Phase.RUNNING]
+        return (replace(state, stepless=None) if state.stepless is not None else state), []
+    if state.stepless is not None and now < _due(state.stepless, config):
+        return state, []
     if state.stepless is None:
-        coming = any(u.phase is Phase.STARTING or (u.phase is Phase.PENDING and u.waits_for is None) for u in groups)
-        return (replace(state, stepless=(now, 0.0)) if running and not coming else state), []
-    if not running or now < _due(state.stepless, config):
+        pending = table.count(Phase.PENDING) - len(table.having_trait(Trait.WAITING))
+        coming = table.count(Phase.STARTING) + pending
+        return (replace(state, stepless=(now, 0.0)) if table.count(Phase.RUNNING) and not coming else state), []
+    running = [unit for unit in table.in_phase(Phase.RUNNING) if not unit.retired]
+    if not running:
         return state, []
     seconds = round(now - state.stepless[0], 3)
     stuck: tuple[records.StuckGroup, ...] = tuple(

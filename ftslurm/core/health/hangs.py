@@ -7,18 +7,22 @@ to hang for being slow: it must stand still for health.hang_after_s after anothe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health.silence import condemn
 from ftslurm.core.state.actions import Action, Dump, Where
-from ftslurm.core.state.model import Cause, Evidence, Overtaken, Phase, Pulse, RunState, Unit
+from ftslurm.core.state.model import Cause, Evidence, Overtaken, Phase, Pulse, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 DUMP_S = 1.5  # how long the stacks of a hung group may take before it is killed all the same
+LOOK_S_PER_GROUP = 1e-4  # all groups are compared so rarely that it takes a tenth of the time at the most
 TOGETHER_S = 5.0  # groups that train together move at the same time, but for this long
 FRESH = 3  # heartbeats: a task that was not heard for longer is silent
 HEAL = 3  # times health.hang_after_s: so long may others wait for a group that heals
@@ -34,41 +38,55 @@ class Culprit(NamedTuple):
 
 def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Ask every task how far it is when some group stands still; dump the stacks of those that hang, then kill them."""
-    if config.health.hang_after_s <= 0 or state.ending is not None or len(state.groups) < 2:
-        return state, []  # the only group of a run is never said to hang: nothing would be won
+    if not _looks_for_hangs(state, config) or now < state.standstill.next_look:
+        return state, []
     actions: list[Action] = []
-    ask = _ask_where(state, config)
+    groups = joined(state)
+    ask = _ask_where(state, groups, config)
+    standstill = replace(state.standstill, next_look=now + LOOK_S_PER_GROUP * state.table.groups, ask=ask)
     if ask is not None and now >= ask:
-        state = replace(state, standstill=replace(state.standstill, asked_where=now))
-        actions += [Where(unit.id) for unit in state.groups if unit.joined]
-    state = replace(state, standstill=replace(state.standstill, overtaken=tuple(overtaken(state, now, config))))
-    for unit, task, pulse in hung(state, now, config):
-        since = pulse.moved if pulse.stopped is None else min(pulse.moved, pulse.stopped)
-        where = "stopped (SIGSTOP)" if pulse.state == "T" else Stage(pulse.stage).doing
-        after = "" if pulse.step is None else f" after step {pulse.step}"
-        reason = f"rank {task} has not moved for {now - since:.0f} s, {where}{after}"
-        evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
-        state, _ = condemn(state, unit, evidence, since, now, config)
-        down = next(u for u in state.groups if u.name == unit.name)
-        state = swap(state, replace(down, due=now + DUMP_S))
-        found = records.HangFound(
-            group=unit.group_id,
-            attempt=unit.attempt,
-            rank=task,
-            step=pulse.step,
-            stage=pulse.stage,
-            silent_s=round(now - since, 3),
-            reason=reason,
-        )
-        actions += [found, Dump(unit.id)]
+        standstill = replace(standstill, asked_where=now, ask=now + config.health.heartbeat_s)
+        actions += [Where(unit.id) for unit in groups]
+    state = replace(state, standstill=replace(standstill, overtaken=tuple(overtaken(state, now, config))))
+    culprits = hung(state, now, config)
+    for culprit in culprits:
+        state, more = _condemn(state, culprit, now, config)
+        actions += more
+    if culprits:  # who moved on or is brought down stands still no more
+        standstill = replace(state.standstill, overtaken=tuple(overtaken(state, now, config)))
+        state = replace(state, standstill=standstill)
     return state, actions
 
 
-def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Drop what is no longer so: who moved on, or is brought down."""
-    if config.health.hang_after_s <= 0 or len(state.groups) < 2:
-        return state, []
-    return replace(state, standstill=replace(state.standstill, overtaken=tuple(overtaken(state, now, config)))), []
+def _looks_for_hangs(state: RunState, config: Config) -> bool:
+    """The only group of a run is never said to hang: nothing would be won."""
+    return config.health.hang_after_s > 0 and state.ending is None and state.table.groups > 1
+
+
+def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    unit, task, pulse = culprit
+    since = pulse.moved if pulse.stopped is None else min(pulse.moved, pulse.stopped)
+    where = "stopped (SIGSTOP)" if pulse.state == "T" else Stage(pulse.stage).doing
+    after = "" if pulse.step is None else f" after step {pulse.step}"
+    reason = f"rank {task} has not moved for {now - since:.0f} s, {where}{after}"
+    evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
+    state, _ = condemn(state, unit, evidence, since, now, config)
+    state = swap(state, replace(state.table.by_name[unit.name], due=now + DUMP_S))
+    found = records.HangFound(
+        group=unit.group_id,
+        attempt=unit.attempt,
+        rank=task,
+        step=pulse.step,
+        stage=pulse.stage,
+        silent_s=round(now - since, 3),
+        reason=reason,
+    )
+    return state, [found, Dump(unit.id)]
+
+
+def joined(state: RunState) -> list[Unit]:
+    """The groups that train: they go through each step together."""
+    return state.table.named(state.table.having_trait(Trait.JOINED))
 
 
 def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
@@ -81,18 +99,20 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
     """
     limit = config.health.hang_after_s
     stopped: dict[str, Culprit] = {}
-    for unit in state.groups:
-        for task, pulse in enumerate(unit.pulses if unit.phase in (Phase.STARTING, Phase.RUNNING) else ()):
+    for unit in state.table.in_phase(Phase.STARTING, Phase.RUNNING):
+        for task, pulse in enumerate(unit.pulses):
             if pulse is not None and pulse.stopped is not None and pulse.time >= pulse.stopped + limit:
                 stopped.setdefault(unit.name, Culprit(unit, task, pulse))
     if stopped:
         return tuple(stopped.values())
-    since = {(one.unit, one.task): max(one.since, _last_change(state)) for one in state.standstill.overtaken}
+    if not state.standstill.overtaken or _heals(state, now, limit):
+        return ()
+    last_change = _last_change(state)
+    since = {(one.unit, one.task): max(one.since, last_change) for one in state.standstill.overtaken}
     found = []
     for peers in _ranks(state):
-        silent = any(now - one.pulse.time > FRESH * config.health.heartbeat_s for one in peers)
-        if silent or _heals(state, now, limit):
-            continue
+        if any(now - one.pulse.time > FRESH * config.health.heartbeat_s for one in peers):
+            continue  # a silent one may be what the others wait for
         passed = [one for one in peers if (one.unit.name, one.task) in since]
         began = [max(since[one.unit.name, one.task], one.pulse.moved) for one in passed]
         found += [one for one, time in zip(passed, began, strict=True) if one.pulse.time >= time + limit]
@@ -104,15 +124,29 @@ def overtaken(state: RunState, now: float, config: Config) -> Iterator[Overtaken
     """The tasks that another group's task of the same rank has passed, and since when that is known."""
     known = {(one.unit, one.task, one.moved): one.since for one in state.standstill.overtaken}
     for peers in _ranks(state):
-        for one in peers:
-            if any(_has_passed(peer.pulse, one.pulse, config.health.hang_after_s) for peer in peers):
-                key = (one.unit.name, one.task, one.pulse.moved)
-                yield Overtaken(*key, known.get(key, now))
+        for one in _passed(peers, config.health.hang_after_s):
+            key = (one.unit.name, one.task, one.pulse.moved)
+            yield Overtaken(*key, known.get(key, now))
+
+
+def _passed(peers: list[Culprit], limit: float) -> Iterator[Culprit]:
+    """Those that another has left behind at the point where they stand.
+
+    The other is further in the step or in a later one. Or it came later to an earlier point: when a collective times
+    out, the step is begun anew. Not if it came there at about the same time, as a group that hangs right after its
+    commit while the others already ask for the next quorum: then they wait for it.
+    """
+    points = [(one.pulse.step or 0, one.pulse.stage) for one in peers]
+    first = max(points, default=(0, 0))
+    behind = max((one.pulse.moved for one, point in zip(peers, points, strict=True) if point < first), default=-inf)
+    for one, point in zip(peers, points, strict=True):
+        if point < first or behind > one.pulse.moved + min(TOGETHER_S, limit / 2):
+            yield one
 
 
 def _ranks(state: RunState) -> Iterator[list[Culprit]]:
     """For every rank the tasks that have it, one of each group that trains: they go through each step together."""
-    groups = [u for u in state.groups if u.joined]
+    groups = joined(state)
     for rank in range(max((len(u.pulses) for u in groups), default=0)):
         known = [(u, u.pulses[rank]) for u in groups if rank < len(u.pulses)]
         yield [Culprit(u, rank, pulse) for u, pulse in known if pulse is not None and pulse.step is not None]
@@ -120,39 +154,29 @@ def _ranks(state: RunState) -> Iterator[list[Culprit]]:
 
 def _heals(state: RunState, now: float, limit: float) -> bool:
     """Whether a group is in a quorum, and fetches the state from another before its first step."""
-    began = [u.marks.quorum for u in state.groups if u.phase is Phase.RUNNING and not u.joined]
+    if state.table.count(Phase.RUNNING) == len(state.table.having_trait(Trait.JOINED)):
+        return False
+    began = [unit.marks.quorum for unit in state.table.in_phase(Phase.RUNNING) if not unit.joined]
     return any(time is not None and now < time + HEAL * limit for time in began)
 
 
 def _last_change(state: RunState) -> float:
     """When a group last failed or joined: whoever stood still before that may have waited for it."""
-    times = [
-        t for u in state.groups for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None
-    ]
+    units = state.table.all_groups()
+    times = (t for u in units for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None)
     return max(times, default=0.0)
 
 
-def _has_passed(other: Pulse, one: Pulse, limit: float) -> bool:
-    """Whether `other` has left the point where `one` stands behind it.
-
-    It is further in the step or in a later one. Or it came later to an earlier point: when a collective times out, the
-    step is begun anew. Not if it came there at about the same time, as a group that hangs right after its commit while
-    the others already ask for the next quorum: then they wait for it.
-    """
-    here, there = (one.step or 0, one.stage), (other.step or 0, other.stage)
-    return there > here or (there < here and other.moved > one.moved + min(TOGETHER_S, limit / 2))
-
-
-def _ask_where(state: RunState, config: Config) -> float | None:
+def _ask_where(state: RunState, groups: list[Unit], config: Config) -> float | None:
     """When every task is to be asked how far it is, because some group stands still; None: nobody does."""
-    moved = [p.moved for u in state.groups if u.joined for p in u.pulses if p is not None and p.step is not None]
-    if config.health.hang_after_s <= 0 or len(state.groups) < 2 or not moved:
+    moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
+    first = min(moved, default=None)
+    if first is None:
         return None
-    return max(min(moved) + config.health.hang_after_s / 2, state.standstill.asked_where + config.health.heartbeat_s)
+    return max(first + config.health.hang_after_s / 2, state.standstill.asked_where + config.health.heartbeat_s)
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
     """When find_hangs has to be asked again even if nothing is heard."""
-    ask = None if state.ending is not None else _ask_where(state, config)
-    if ask is not None:
-        yield ask
+    if _looks_for_hangs(state, config) and state.standstill.ask is not None:
+        yield max(state.standstill.ask, state.standstill.next_look)

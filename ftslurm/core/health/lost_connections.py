@@ -9,14 +9,15 @@ counts as lost. A rank that was killed is told of by its guard within causes.WOR
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.causes import WORDS_S, silent_siblings
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, Probe
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Look, Phase, RunState, StepId, Unit
+from ftslurm.core.state.model import Cause, Evidence, Look, Phase, StepId, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 
 KILL_S = 1.0  # for so long at most a failed step is left as it is, for a probe to see
 
@@ -34,7 +35,7 @@ def failed(unit: Unit, now: float, config: Config) -> Unit:
 
 def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
     """Whether the verdict on a step that has ended waits for what its nodes answer."""
-    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    unit = state.table.living(step)
     open_ = unit is not None and state.ending is None and any(_open(state, unit, config))
     return unit is not None and open_ and now < _until(unit, config)
 
@@ -42,7 +43,8 @@ def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Send the probes, and put what they have shown among the evidence."""
     actions: list[Action] = []
-    for unit in state.units if state.ending is None else ():
+    failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
+    for unit in failing if state.ending is None and config.cluster.kind != "local" else ():
         for node in suspects(unit, config):
             look = _look(state, unit, node)
             if look is None:
@@ -60,19 +62,18 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
                     state, more = silence.exclude(state, node, sign.error or "lost", now, config)
                     actions += more
                 break
-        unit = next(u for u in state.units if u.name == unit.name)
+        unit = state.table.by_name[unit.name]
         if unit.current.spared and unit.phase is Phase.STOPPING and not any(_open(state, unit, config)):
             state = swap(state, replace(unit, due=min(unit.due, now)))
     return state, actions
 
 
-def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """When judge has to be asked again even if nothing is heard."""
-    for unit in state.units if state.ending is None else ():
-        for node in suspects(unit, config):
-            look = _look(state, unit, node)
-            yield _noticed(unit) + WORDS_S if look is None else look.asked + config.health.lost_after_s / 2
-            yield _until(unit, config)  # at the latest
+def due_times(state: RunState, unit: Unit, config: Config) -> Iterator[float]:
+    """When `judge` has to look at a unit even if nothing is heard."""
+    for node in suspects(unit, config):
+        look = _look(state, unit, node)
+        yield _noticed(unit) + WORDS_S if look is None else look.asked + config.health.lost_after_s / 2
+        yield _until(unit, config)  # at the latest
 
 
 def _noticed(unit: Unit) -> float:

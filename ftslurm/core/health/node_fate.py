@@ -7,16 +7,17 @@ is a job that Slurm has requeued, as after preemption, or a node without the ste
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import inf
 
 from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, AskFate
 from ftslurm.core.state.events import Ended, NodeFate
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Fate, RunState, StepId, Unit
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Fate, Phase, StepId, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 
 ANSWER_S = 5.0  # so long Slurm's answer is waited for
 RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been so because its node was lost
@@ -31,7 +32,7 @@ def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, no
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
     """Whether the verdict on a step waits for what Slurm says of its nodes."""
-    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    unit = state.table.living(step)
     known = {fate.node: fate for fate in state.nodes.fates}
     fates = [known.get(node) for node in _nodes(unit)] if unit is not None and state.ending is None else []
     return any(fate is None or (not fate.answered and now < fate.asked + ANSWER_S) for fate in fates)
@@ -49,14 +50,17 @@ def told(state: RunState, event: NodeFate) -> RunState:
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Ask about the nodes of the steps in doubt; those that are down, or were a moment ago, are why."""
     actions: list[Action] = []
-    asked = {node for unit in state.units for node in _nodes(unit)} if state.ending is None else set()
-    state = replace(
-        state, nodes=replace(state.nodes, fates=tuple(fate for fate in state.nodes.fates if fate.node in asked))
-    )
+    failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING)) if state.ending is None else ()
+    asked = {node for unit in failing for node in _nodes(unit)}
+    if not asked and not state.nodes.fates:
+        return state, actions
+    fates = tuple(fate for fate in state.nodes.fates if fate.node in asked)
+    if fates != state.nodes.fates:
+        state = replace(state, nodes=replace(state.nodes, fates=fates))
     for node in sorted(asked - {fate.node for fate in state.nodes.fates}):
         state = replace(state, nodes=replace(state.nodes, fates=(*state.nodes.fates, Fate(node, now))))
         actions.append(AskFate(node))
-    for unit in state.units:
+    for unit in failing:
         lost = next((f for f in state.nodes.fates if f.node in _nodes(unit) and _lost(f, unit, now)), None)
         if lost is not None:
             how = "is down" if lost.down else "was started again"

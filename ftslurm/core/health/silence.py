@@ -11,17 +11,19 @@ goes to the node, a step of its own, and its answer tells the three cases apart:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.causes import silent_siblings
+from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, AskState, Probe
-from ftslurm.core.state.events import Looked
-from ftslurm.core.state.model import Cause, Evidence, Look, Phase, Pulse, Returning, RunState, Unit
+from ftslurm.core.state.events import Alive, Looked
+from ftslurm.core.state.model import Cause, Evidence, Look, Phase, Pulse, Returning, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 LOOK_AGAIN_S = (15.0, 300.0)  # a lost node is looked at after this long, then after twice that, at most every so often
@@ -41,11 +43,9 @@ class Silence(NamedTuple):
     since: float  # when it last was, or was launched
 
 
-def silences(state: RunState) -> Iterator[Silence]:
-    """Every (unit, node) that should be heard, and when it last was."""
-    for unit in state.units:
-        if unit.phase not in (Phase.STARTING, Phase.RUNNING) or unit.place is None or unit.marks.launched is None:
-            continue
+def silences(unit: Unit) -> Iterator[Silence]:
+    """Every node of a unit that should be heard, and when it last was."""
+    if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.place is not None and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
             if next((task for task, host in enumerate(unit.current.hosts) if host == node), None) in unit.current.done:
                 continue  # the first task of a node speaks for it, and has ended well: others may take their time
@@ -74,12 +74,12 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     if state.ending is not None:
         return state, []
     health, actions = config.health, list[Action]()
-    for unit in state.units:
+    attended = state.attended()
+    for unit in attended:
         over = _over(unit)
         if over is not None and now >= over + health.lost_after_s:  # its srun waits for a node that is gone
             state = swap(state, stop(unit, None, now, now))
-    every = sorted(silences(state), key=lambda silence: silence.since)  # where a node is the key, its latest wins
-    quiet = [silence for silence in every if now >= silence.since + suspicious_s(config)]
+    quiet = _quiet(state, [unit.name for unit in attended], now, config)
     looks = {look.node: look for look in state.nodes.looks}
     for node, since in {silence.node: silence.since for silence in reversed(quiet)}.items():
         look = looks.get(node)
@@ -89,13 +89,12 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
             look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
             actions.append(Probe(node, _allocation(state, node)))
         looks[node] = replace(look, heard=last_heard(state, look))
-    state = replace(state, nodes=replace(state.nodes, looks=tuple(looks.values())))
-    if _cut_off(state, {silence.node: silence.since for silence in every}, now, config):
+    state = _with_looks(state, tuple(looks.values()))
+    late = [silence for silence in quiet if now >= silence.since + health.lost_after_s]
+    if not late or _cut_off(state, now, config):
         return state, actions
-    for silence in quiet:
-        if now < silence.since + health.lost_after_s:
-            continue
-        unit = next(u for u in state.units if u.name == silence.unit.name)
+    for silence in late:
+        unit = state.table.by_name[silence.unit.name]
         if unit.phase not in (Phase.STARTING, Phase.RUNNING):
             continue
         evidence = _judge(silence, looks[silence.node], now, config)
@@ -107,12 +106,41 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Drop the looks at nodes that are no longer under suspicion: all is heard again, or brought down."""
-    after = suspicious_s(config)
-    quiet = {silence.node for silence in silences(state) if now >= silence.since + after and state.ending is None}
-    quiet |= {node for unit in state.units for node in silent_siblings(unit)}  # echo.py waits for the answer
-    return replace(
-        state, nodes=replace(state.nodes, looks=tuple(look for look in state.nodes.looks if look.node in quiet))
-    ), []
+    if not state.nodes.looks:
+        return state, []
+    quiet = {silence.node for silence in _quiet(state, (), now, config)} if state.ending is None else set()
+    stopping = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
+    quiet |= {node for unit in stopping for node in silent_siblings(unit)}  # lost_connections.py waits for the answer
+    return _with_looks(state, tuple(look for look in state.nodes.looks if look.node in quiet)), []
+
+
+def _quiet(state: RunState, names: Iterable[str], now: float, config: Config) -> list[Silence]:
+    """The silences that have lasted long enough to be suspicious, the longest first.
+
+    Those of the units that are given, and of all units on nodes that are under suspicion already. Every other unit is
+    looked at when it would become suspicious, if nothing is heard of it until then (due_times).
+    """
+    known = {name for look in state.nodes.looks for name in state.table.on_node.get(look.node, ())}
+    units = state.table.named({*names, *known})
+    found = (silence for unit in units for silence in silences(unit) if now >= silence.since + suspicious_s(config))
+    return sorted(found, key=lambda silence: silence.since)
+
+
+def due_times(unit: Unit, config: Config) -> Iterator[float]:
+    """When `watch` has to look at a unit even if nothing is heard of it."""
+    lost_after_s = config.health.lost_after_s
+    for silence in silences(unit):
+        yield silence.since + suspicious_s(config)
+        yield silence.since + lost_after_s
+        yield silence.since + 2 * lost_after_s
+        yield silence.since + config.health.orphan_after_s
+    over = _over(unit)
+    if over is not None:
+        yield over + lost_after_s
+
+
+def _with_looks(state: RunState, looks: tuple[Look, ...]) -> RunState:
+    return state if looks == state.nodes.looks else replace(state, nodes=replace(state.nodes, looks=looks))
 
 
 def _allocation(state: RunState, node: str) -> str | None:
@@ -120,7 +148,7 @@ def _allocation(state: RunState, node: str) -> str | None:
     if state.allocation is not None and node in state.allocation.nodes:
         return None
     jobs = (job.name for job in state.job_pool.jobs if node in job.nodes)
-    places = (u.place.allocation for u in state.units if u.place is not None and node in u.place.nodes)
+    places = (u.place.allocation for u in state.table.near(node) if u.place is not None)
     return next((name for name in (*jobs, *places) if name is not None), None)
 
 
@@ -135,7 +163,7 @@ def _stale(look: Look, now: float, config: Config) -> bool:
 
 def last_heard(state: RunState, look: Look) -> float | None:
     """When anything was last heard from a node under suspicion, also from steps that are over meanwhile."""
-    both = (pair for u in state.units for pair in zip(u.current.hosts, u.pulses, strict=False))
+    both = (pair for u in state.table.near(look.node) for pair in zip(u.current.hosts, u.pulses, strict=False))
     words = [pulse.time for host, pulse in both if host == look.node and pulse is not None]
     return max([*words, *([] if look.heard is None else [look.heard])], default=None)
 
@@ -173,12 +201,19 @@ def _lost(task: int | None, node: str, error: str) -> Evidence:
     return Evidence(task, node, node_lost=True, error=error, stuck=True)
 
 
-def _cut_off(state: RunState, last: dict[str, float], now: float, config: Config) -> bool:
+def _cut_off(state: RunState, now: float, config: Config) -> bool:
     """Whether it is rather this node that has lost its network: every other one is silent, and there are several."""
     here = state.allocation.nodes[:1] if state.allocation is not None else ()
-    others = [since for node, since in last.items() if node not in here]
     half, patience = config.health.lost_after_s / 2, config.health.orphan_after_s
-    return len(others) >= _ALONE and all(since + half <= now < since + patience for since in others)
+    last = dict[str, float]()
+    for unit in state.table:
+        for silence in silences(unit):
+            if silence.node in here:
+                continue
+            if now < silence.since + half:
+                return False  # mostly the first that is asked has just been heard
+            last[silence.node] = max(silence.since, last.get(silence.node, silence.since))
+    return len(last) >= _ALONE and all(now < since + patience for since in last.values())
 
 
 def condemn(
@@ -249,7 +284,9 @@ def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list
             wait = min(LOOK_AGAIN_S[0] * 2.0 ** min(back.looks + 1, 20), LOOK_AGAIN_S[1])
             back = replace(back, next_look=now + wait, looks=back.looks + 1)
         returning.append(back)
-    return replace(state, nodes=replace(state.nodes, returning=tuple(returning))), actions
+    if tuple(returning) != state.nodes.returning:
+        state = replace(state, nodes=replace(state.nodes, returning=tuple(returning)))
+    return state, actions
 
 
 def slurm_answered(state: RunState) -> RunState:
@@ -300,16 +337,10 @@ def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """When watch or restore have to be asked again even if nothing is heard."""
+    """When `watch` or `restore` have to be asked again about nodes, even if nothing is heard; units: due_times."""
     if state.ending is not None:
         return
     half = config.health.lost_after_s / 2
-    for silence in silences(state):
-        yield silence.since + suspicious_s(config)
-        yield silence.since + 2 * half
-        yield silence.since + 4 * half
-        yield silence.since + config.health.orphan_after_s
-    yield from (over + 2 * half for unit in state.units if (over := _over(unit)) is not None)
     for look in state.nodes.looks:
         yield look.asked + half
         yield look.asked + 2 * half
@@ -322,15 +353,28 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
         yield state.nodes.drain_asked + DRAIN_AGAIN_S
 
 
-def beat(unit: Unit, task: int, pulse: Pulse) -> Unit:
+def heard(state: RunState, events: Iterable[Alive], now: float) -> RunState:
+    """The state after signs of life of living steps. No rule need look at a unit for one: it says that all is well."""
+    beating = dict[str, Unit]()
+    for event in events:
+        unit = state.table.living(event.id)
+        if unit is None:
+            continue  # a late word of an attempt that is over
+        if event.pilot is not None:
+            state = queue.pilot_seen(state, unit, event.task, event.pilot, now)
+        beating[unit.name] = beat(beating.get(unit.name, unit), event)
+    return replace(state, table=state.table.put_unnoticed(beating.values())) if beating else state
+
+
+def beat(unit: Unit, event: Alive) -> Unit:
     """The unit after a sign of life of one of its tasks."""
-    pulses = list(unit.pulses) or [None] * len(unit.current.hosts)
-    if task < len(pulses):
-        old = pulses[task]
-        if old is not None and (old.step, old.stage) == (pulse.step, pulse.stage):
-            same = abs(old.moved - pulse.moved) < JITTER_S
-            pulse = replace(pulse, moved=old.moved if same else pulse.moved)
-        if pulse.state == "T":
-            pulse = replace(pulse, stopped=pulse.time if old is None or old.stopped is None else old.stopped)
-        pulses[task] = pulse
-    return replace(unit, pulses=tuple(pulses))
+    pulses, task = unit.pulses or (None,) * len(unit.current.hosts), event.task
+    if task >= len(pulses):
+        return unit
+    old, moved, stopped = pulses[task], event.time - event.since_s, None
+    if old is not None and old.step == event.step and old.stage == event.stage and abs(old.moved - moved) < JITTER_S:
+        moved = old.moved
+    if event.state == "T":
+        stopped = event.time if old is None or old.stopped is None else old.stopped
+    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped)
+    return replace(unit, pulses=(*pulses[:task], pulse, *pulses[task + 1 :]))

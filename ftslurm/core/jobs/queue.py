@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from math import inf
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Phase, RunState, StepId, Unit
+from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Phase, StepId, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 Outcome = tuple[RunState, list[Action]]
@@ -84,7 +85,7 @@ def poll_by(state: RunState, time: float) -> RunState:
 
 def living(state: RunState, name: str) -> Iterator[Unit]:
     """Return the units that have a step in this job."""
-    return (u for u in state.units if u.phase in LIVE and u.place is not None and u.place.allocation == name)
+    return (unit for unit in state.table.of_job(name) if unit.phase in LIVE)
 
 
 def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
@@ -142,7 +143,7 @@ def doubt(state: RunState, name: str | None, now: float) -> RunState:
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
     """Whether the cause of a step's end is decided later: Slurm has yet to say whether the step's job ends."""
-    unit = next((u for u in state.units if u.id == step and u.phase in LIVE), None)
+    unit = state.table.living(step)
     if (
         unit is None
         or unit.current.told is None

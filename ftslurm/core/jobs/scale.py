@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.jobs.queue import Outcome
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import ScaleAsked
-from ftslurm.core.state.model import LIVE, Cause, Phase, RunState, Unit
+from ftslurm.core.state.model import LIVE, Cause, Phase, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import independent, swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 
@@ -32,11 +32,10 @@ def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> O
             actions += stops
         state = swap(state, unit)
     last = dict(state.parked)
-    for group in range(len(state.groups), event.groups):
+    for group in range(state.table.groups, event.groups):
         name = group_unit(group)
         new = Unit(name, group, attempt=last.get(name, -1), reason="the run has become larger", due=now)
-        state = replace(state, groups=(*state.groups, new), told=(*state.told, None) if state.told else ())
-        state = replace(state, planned=state.planned + (new.attempt >= 0))  # its next launch is no restart
+        state = replace(swap(state, new), planned=state.planned + (new.attempt >= 0))  # its next launch is no restart
     return state, actions
 
 
@@ -58,7 +57,7 @@ def refused(groups: int, config: Config) -> str | None:
 def _why_not_now(state: RunState, groups: int, config: Config) -> str | None:
     if state.ending is not None:
         return f"the run is ending: {state.ending.reason}"
-    if any(u.phase is Phase.SUCCEEDED for u in state.groups):
+    if state.table.count(Phase.SUCCEEDED):
         return "a group has finished already: a new one could only start a new history"
     go = [u for u in state.groups[groups:] if _trains(u)]
     if go and not independent(config) and not any(_trains(u) for u in state.groups[:groups]):
@@ -74,8 +73,11 @@ def _trains(unit: Unit) -> bool:
 
 def trim(state: RunState, now: float, config: Config) -> Outcome:
     """Drop the groups at the end that have left; what a later group of that number is called goes on from theirs."""
-    while len(state.groups) > 1 and state.groups[-1].retired and state.groups[-1].phase not in LIVE:
-        gone = state.groups[-1]
+    while state.table.groups > 1:
+        gone = state.table.group(state.table.groups - 1)
+        if not gone.retired or gone.phase in LIVE:
+            break
         parked = (*(one for one in state.parked if one[0] != gone.name), (gone.name, gone.attempt))
-        state = replace(state, groups=state.groups[:-1], told=state.told[: len(state.groups) - 1], parked=parked)
+        told = state.told.delete(gone.name) if gone.name in state.told else state.told
+        state = replace(state, table=state.table.without_last_group(), told=told, parked=parked)
     return state, []

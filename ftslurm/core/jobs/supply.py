@@ -11,15 +11,17 @@ does one that Slurm has requeued, so its requeue and ours never make two.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import Outcome, living
 from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import Asking, Cause, Job, Phase, RunState, Unit
+from ftslurm.core.state.model import Asking, Cause, Job, Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 LEAVES_S = 5.0  # after its group has left, Slurm has so long to end or requeue a pilot itself; then we requeue it
@@ -30,6 +32,7 @@ MOST_EXCLUDED = 100  # nodes that are named to sbatch
 SHORT_S = 60.0  # a node that is lost for less is not replaced while there is a spare one
 SAVES_S = 30.0  # a checkpoint may take so long
 SPARE_S = 5.0  # between the end of a group's grace time and that of its job
+_OVER = (Phase.SUCCEEDED, Phase.FAILED)
 HOPELESS = 4  # refusals in a row, after which a group without a place counts as one that will get none
 
 
@@ -92,14 +95,28 @@ def may_ask(config: Config) -> bool:
 
 def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
     """How many jobs a pool needs."""
-    groups = [u for u in state.groups if pool_of(u.group, config) == pool]
-    open_ = [u for u in groups if u.phase not in (Phase.SUCCEEDED, Phase.FAILED) and not u.retired]
+    groups = _open_groups(state, pool, config)
     if array(config):
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
-        return len(open_) + (standbys if open_ else 0)
-    there = {one.name for one in state.job_pool.jobs if one.alive}
-    away = sum((u.place is not None and u.place.allocation in there) or u.waits_for is not None for u in open_)
-    return max(away, _instead(state, len(open_), now, config) if pool == 0 else 0)
+        return groups + (standbys if groups else 0)
+    there = (one.name for one in state.job_pool.by_name.values() if one.alive)
+    names = {name for job in there for name in state.table.in_job.get(job, ())}
+    units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
+    away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
+    return max(away, _instead(state, groups, now, config) if pool == 0 else 0)
+
+
+def _open_groups(state: RunState, pool: int, config: Config) -> int:
+    """How many groups of a pool have not finished, nor been given up or taken out."""
+    if config.cluster.ranges:
+        return sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in state.table.all_groups())
+    retired = state.table.named(state.table.having_trait(Trait.RETIRED))
+    gone = sum(unit.phase not in _OVER for unit in retired)
+    return state.table.groups - state.table.count(*_OVER) - gone if pool == 0 else 0
+
+
+def _is_open(unit: Unit) -> bool:
+    return unit.group is not None and unit.phase not in _OVER and not unit.retired
 
 
 def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
@@ -242,7 +259,7 @@ def _asks_first(config: Config) -> bool:
 
 def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
     """The jobs in which a group of this pool ran that is to be launched again: it goes back there."""
-    waiting = (u for u in state.groups if u.phase is Phase.PENDING and u.place is not None and not u.retired)
+    waiting = (u for u in state.table.in_phase(Phase.PENDING) if u.place is not None and not u.retired)
     return {u.place.allocation for u in waiting if u.place is not None and pool_of(u.group, config) == pool}
 
 
@@ -281,7 +298,7 @@ def over(state: RunState) -> tuple[str, ...]:
 def comes(state: RunState, unit: Unit, config: Config) -> Job | None:
     """The job that a group without a place may get next, the first such group the oldest; None: there is none."""
     pool = pool_of(unit.group, config)
-    waiting = [u.name for u in state.groups if u.phase is Phase.PENDING and pool_of(u.group, config) == pool]
+    waiting = [u.name for u in state.table.in_phase(Phase.PENDING) if pool_of(u.group, config) == pool]
     every = [one for one in state.job_pool.jobs if one.alive and one.pool == pool and not one.usable]
     there = [one for one in every if one.state != "RUNNING"] or every  # those that may be ending bring nothing new
     index = waiting.index(unit.name) if unit.name in waiting else 0
@@ -312,7 +329,6 @@ def deadlines(state: RunState, now: float, config: Config) -> Iterator[float]:
         yield state.job_pool.next_poll
     yield from (one.again for one in state.job_pool.asking)
     yield from (back.since + SHORT_S for back in state.nodes.returning)
-    yield from (u.current.told + queue.TOLD_S for u in state.units if u.current.told is not None)
     for one in state.job_pool.jobs:
         if not one.alive and one.state not in queue.BETWEEN:
             continue

@@ -8,15 +8,16 @@ events in which torchft alone would, and who prevents each: our Lighthouse (ligh
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Granted, Progressed, Restored
-from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunOutcome, RunState, Saved, Unit
+from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunOutcome, Saved, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
@@ -92,7 +93,7 @@ def is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
     """
     if event.step <= unit.current.floor:
         return True
-    comes_late = unit.attempt > 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups)
+    comes_late = unit.attempt > 0 or bool(state.table.count(Phase.SUCCEEDED))
     return comes_late and event.step <= event.committed and event.step < state.lineage.step
 
 
@@ -107,9 +108,9 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     state = _older_checkpoint(state)
     if _nobody_resumed(state):
         return replace(state, ending=Ending(RunOutcome.FAILED, _not_resumed(state))), []
-    if state.lineage.step == 0 or any(u.phase is Phase.SUCCEEDED for u in state.groups):
+    if state.lineage.step == 0 or state.table.count(Phase.SUCCEEDED):
         return state, []
-    there = any(u.joined or u.current.adoption is not None for u in state.groups)
+    there = state.table.having_trait(Trait.JOINED) or state.table.having_trait(Trait.ADOPTING)
     if state.lineage.lost is None and not there and not state.lineage.resuming:
         last = max(state.groups, key=_failed_at)
         words = f"no group is left that holds the state of step {state.lineage.step}"
@@ -117,10 +118,9 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
         state = replace(state, lineage=replace(state.lineage, lost=words))
     if state.lineage.lost is None:
         return state, []
-    for unit in state.groups:
-        if unit.phase in (Phase.STARTING, Phase.RUNNING):
-            state = swap(state, stop(unit, Cause.CANCELLED, now, now))
-    if any(u.phase in LIVE for u in state.groups):
+    for unit in state.table.in_phase(Phase.STARTING, Phase.RUNNING):
+        state = swap(state, stop(unit, Cause.CANCELLED, now, now))
+    if state.table.count(*LIVE):
         return state, []
     why_not = why_no_restart(state.lineage.checkpoint, config)
     if why_not is not None:
@@ -130,7 +130,7 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     record = records.FullRestart(
         reason=state.lineage.lost, step=state.lineage.step, checkpoint=saved.path, checkpoint_step=saved.step
     )
-    waiting = [u for u in state.groups if u.phase is Phase.PENDING]
+    waiting = state.table.in_phase(Phase.PENDING)
     due = max((u.due for u in waiting), default=now)
     for unit in waiting:  # together: who came later would heal, and its place in the data would not be the checkpoint's
         state = swap(state, replace(unit, due=due))
@@ -193,11 +193,16 @@ def restored(unit: Unit, event: Restored, state: RunState) -> Unit:
 
 def _older_checkpoint(state: RunState) -> RunState:
     """If the newest checkpoint could be read by nobody, the run starts from the older one that all have loaded."""
-    loaded = [
-        u.current.restored if u.phase is Phase.RUNNING else None for u in state.groups if u.phase is not Phase.FAILED
-    ]
+    if not state.lineage.resuming:
+        return state
+    loaded = list[int | None]()
+    for unit in state.table.all_groups():
+        if unit.phase is not Phase.FAILED:
+            loaded.append(unit.current.restored if unit.phase is Phase.RUNNING else None)
+            if loaded[-1] is None:
+                return state
     best = max((step for step in loaded if step is not None), default=0)
-    if not state.lineage.resuming or None in loaded or not 0 < best < state.lineage.resume_step:
+    if not 0 < best < state.lineage.resume_step:
         return state
     return replace(state, lineage=replace(state.lineage, resume_step=best, allowed_by=None))
 
@@ -209,8 +214,10 @@ def _nobody_resumed(state: RunState) -> bool:
     """
     if not state.lineage.resuming or state.lineage.resume_step == 0:
         return False
-    units = [u for u in state.groups if u.phase is not Phase.FAILED]
-    return bool(units) and all(_asks_below(u, state.lineage.resume_step) for u in units)
+    if state.table.count(Phase.FAILED) == state.table.groups:
+        return False
+    units = (unit for unit in state.table.all_groups() if unit.phase is not Phase.FAILED)
+    return all(_asks_below(unit, state.lineage.resume_step) for unit in units)
 
 
 def _asks_below(unit: Unit, step: int) -> bool:

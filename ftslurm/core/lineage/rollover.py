@@ -11,15 +11,15 @@ training goes on until it is there, the groups are brought down, and the control
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Action, SaveNow
 from ftslurm.core.state.events import Checkpointed, JobEnds
-from ftslurm.core.state.model import Ending, Phase, RunOutcome, RunState, SaveAsked
+from ftslurm.core.state.model import Ending, Phase, RunOutcome, SaveAsked
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import independent, swap
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 
@@ -37,7 +37,7 @@ def answered(state: RunState, now: float) -> bool:
     saving = state.lineage.saving
     if saving is None or state.lineage.newest >= saving.step or saving.error is not None or now >= saving.until:
         return True
-    return all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) for u in state.groups)
+    return state.table.count(Phase.SUCCEEDED, Phase.FAILED) == state.table.groups
 
 
 def checkpointed(state: RunState, event: Checkpointed) -> RunState:
@@ -55,8 +55,8 @@ def save(state: RunState, now: float, config: Config) -> Outcome:
     if saving is None or answered(state, now) or state.ending is not None:
         return state, []
     actions: list[Action] = []
-    for unit in state.groups:
-        if unit.phase is Phase.RUNNING and unit.current.wanted < saving.step:
+    for unit in state.attended():
+        if unit.group is not None and unit.phase is Phase.RUNNING and unit.current.wanted < saving.step:
             state = swap(state, replace(unit, current=replace(unit.current, wanted=saving.step)))
             actions.append(SaveNow(unit.id, saving.step))
     return state, actions

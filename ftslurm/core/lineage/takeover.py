@@ -8,7 +8,7 @@ never two of one group.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.groups.exits import Outcome, ended
@@ -17,23 +17,12 @@ from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Adopted, Ended
-from ftslurm.core.state.model import (
-    LIVE,
-    Adoption,
-    Cause,
-    Evidence,
-    Exit,
-    Job,
-    Marks,
-    Phase,
-    Pulse,
-    Returning,
-    RunState,
-    Unit,
-)
+from ftslurm.core.state.model import LIVE, Adoption, Cause, Evidence, Exit, Job, Marks, Phase, Pulse, Returning, Unit
 from ftslurm.core.state.past import Live, Past
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.core.state.units import swap, tasks_of
+from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 AGAIN_S = 2.0  # an srun that could not start is tried again after this long
@@ -128,7 +117,12 @@ def scaled(state: RunState, past: Past, config: Config) -> RunState:
     more = [group_unit(group) for group in range(len(state.groups), count)]
     new = [Unit(name, len(state.groups) + i, attempt=last.get(name, -1)) for i, name in enumerate(more)]
     parked = tuple((unit.name, last.get(unit.name, -1)) for unit in state.groups[count:])
-    return replace(state, groups=(*state.groups[:count], *new), parked=parked)
+    table = state.table
+    while table.groups > count:
+        table = table.without_last_group()
+    for unit in new:
+        table = table.put(unit)
+    return replace(state, table=table, parked=parked)
 
 
 def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:
@@ -183,7 +177,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
 def attach(state: RunState, now: float, config: Config) -> Outcome:
     """Go to the steps that are to be adopted, once Slurm has said that their jobs still run."""
     actions: list[Action] = []
-    for unit in state.units:
+    for unit in state.attended():
         adoption, place = unit.current.adoption, unit.place
         if adoption is None or adoption.asked or now < adoption.again or place is None:
             continue
@@ -214,11 +208,10 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
     return state, actions
 
 
-def deadlines(state: RunState) -> list[float]:
+def due_times(unit: Unit) -> Iterator[float]:
     """When to go again to a step whose srun could not start."""
-    return [
-        u.current.adoption.again for u in state.units if u.current.adoption is not None and not u.current.adoption.asked
-    ]
+    if unit.current.adoption is not None and not unit.current.adoption.asked:
+        yield unit.current.adoption.again
 
 
 def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> RunState | None:

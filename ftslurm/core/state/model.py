@@ -494,6 +494,8 @@ class Standstill:
     """Which tasks stand still while others go on; see health/hangs.py."""
 
     overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
+    next_look: float = 0.0  # all groups are compared then at the earliest
+    ask: float | None = None  # when every task is asked how far it is, if the groups go on as they did
     asked_where: float = 0.0  # when every task was last asked how far it is
 
 
@@ -504,38 +506,3 @@ class Drills:
     injected: frozenset[int] = frozenset()  # indices of the planned drills already done
     done: int = 0  # how many drills of the random stream are done
     stepping_since: float | None = None  # the first committed step of the run
-
-
-@dataclass(frozen=True)
-class RunState:
-    """Everything the controller knows."""
-
-    lighthouse: Unit
-    groups: tuple[Unit, ...]
-    standbys: tuple[Unit, ...] = ()
-    allocation: Allocation | None = None  # the controller's own; without nodes where all are asked for (array mode)
-    held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)
-    parked: tuple[tuple[str, int], ...] = ()  # groups that `ftslurm scale` has taken out: unit, last attempt
-    lineage: Lineage = Lineage()
-    job_pool: JobPool = JobPool()
-    nodes: Nodes = Nodes()
-    standstill: Standstill = Standstill()
-    drills: Drills = Drills()
-    lighthouse_url: str | None = None  # empty: there is none
-    released: bool = False  # all have started: later groups do not wait for one another
-    planned: int = 0  # see Past
-    told: tuple[Announce | Evict | None, ...] = ()  # the last order about each group that was given to a Lighthouse
-    warnings: frozenset[str] = frozenset()  # those the user has been told
-    stepless: tuple[float, float] | None = None  # since when all scripts run without a step, and told after how long
-    ending: Ending | None = None
-    finished: bool = False
-
-    @property
-    def units(self) -> tuple[Unit, ...]:
-        return (self.lighthouse, *self.groups, *self.standbys)
-
-    def allocations(self, pool: int | None = None) -> tuple[Allocation, ...]:
-        """Where steps may be started, those for groups of this pool if one is given; the own one first."""
-        own = () if self.allocation is None else (self.allocation,)
-        jobs = (job for job in self.job_pool.jobs if job.usable and pool in (None, job.pool))
-        return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)

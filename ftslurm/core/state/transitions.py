@@ -6,10 +6,10 @@ TRANSITIONS lists every change of phase. The tests of the core hold the code to 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from ftslurm.core.state.actions import Action, Stop
 from ftslurm.core.state.model import Cause, Evidence, Marks, Phase, Unit
+from ftslurm.core.state.values import replace
 
 _NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
 _ENDED_WELL = "the step ended with exit code 0 and was not told to stop"

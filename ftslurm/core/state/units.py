@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from ftslurm.config.schema import Config, members, role_of
-from ftslurm.core.state.model import LIVE, Phase, Place, RunState, Unit
+from ftslurm.core.state.model import LIVE, Phase, Place, Unit
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.core.state.values import replace
 
 
 def tasks_of(unit: Unit, config: Config) -> int:
@@ -47,10 +48,9 @@ def places(units: Iterable[Unit], *, but: Unit, phases: frozenset[Phase] = LIVE)
     return [u.place for u in others if u.place is not None]
 
 
-def swap(state: RunState, unit: Unit) -> RunState:
-    """The state with one unit replaced by its new self."""
-    if unit.is_lighthouse:
-        return replace(state, lighthouse=unit)
-    if unit.group is None:
-        return replace(state, standbys=tuple(unit if u.name == unit.name else u for u in state.standbys))
-    return replace(state, groups=(*state.groups[: unit.group], unit, *state.groups[unit.group + 1 :]))
+def swap(state: RunState, *units: Unit) -> RunState:
+    """The state with units replaced by their new selves, or with new ones."""
+    table = state.table
+    for unit in units:
+        table = table.put(unit)
+    return replace(state, table=table)

@@ -17,7 +17,9 @@ from ftslurm.controller.slurm_requests import PILOT, SlurmRequests
 from ftslurm.core.handover import vacate
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import RequeueJob, Stop
-from ftslurm.core.state.model import Allocation, Cause, Job, Phase, Place, RunState
+from ftslurm.core.state.model import Allocation, Cause, Job, Phase, Place
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.units import swap
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers.background import BackgroundCommands
 from ftslurm.run.directory import RunDir
@@ -98,7 +100,7 @@ def training(config: Config) -> RunState:
         place = Place((node,), allocation=task)
         groups.append(replace(unit, phase=Phase.RUNNING, attempt=0, place=place, current=replace(unit.current, step=5)))
     pool = replace(state.job_pool, by_name={job.name: job for job in jobs}, polled=True)
-    return replace(state, groups=tuple(groups), job_pool=pool, allocation=Allocation("81", ()))
+    return replace(swap(state, *groups), job_pool=pool, allocation=Allocation("81", ()))
 
 
 def test_before_their_time_limit_groups_leave_one_by_one() -> None:
@@ -119,9 +121,10 @@ def test_before_their_time_limit_groups_leave_one_by_one() -> None:
     )
     pool = replace(again.job_pool, by_name={job.name: job for job in jobs})
     groups = tuple(back if unit.name == left.name else unit for unit in again.groups)
-    assert not vacate(replace(again, groups=groups, job_pool=pool), now + 200, config)[1]  # it has yet to heal
+    again = replace(again, job_pool=pool)
+    assert not vacate(swap(again, *groups), now + 200, config)[1]  # it has yet to heal
     groups = tuple(replace(unit, current=replace(unit.current, step=9)) for unit in groups)
-    state, actions = vacate(replace(again, groups=groups, job_pool=pool), now + 200, config)
+    state, actions = vacate(swap(again, *groups), now + 200, config)
     assert [action.id.unit for action in actions if isinstance(action, Stop)] not in ([], [left.name])
 
     config.cluster.requeue = False  # then nothing brings a task back, and none leaves earlier than it must

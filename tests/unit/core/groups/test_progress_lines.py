@@ -10,7 +10,8 @@ import pytest
 from ftslurm.config.schema import Config
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Phase, RunState
+from ftslurm.core.state.model import Phase
+from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.protocol.records import JournalRecord
 

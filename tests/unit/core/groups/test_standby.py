@@ -11,7 +11,9 @@ from histories import config
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.rules import begin
-from ftslurm.core.state.model import Allocation, Look, Phase, Place, RunState
+from ftslurm.core.state.model import Allocation, Look, Phase, Place
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.units import swap
 
 
 def warm(count: int = 1, **sections: dict[str, Any]) -> Config:
@@ -30,15 +32,9 @@ def state_of(
         replace(unit, place=place, phase=Phase.RUNNING, attempt=0, current=replace(unit.current, hosts=place.nodes))
         for unit, place in zip(state.standbys, standbys, strict=False)
     ]
-    rest = state.standbys[len(waiting) :]
     allocation = Allocation("7", tuple(f"n{i + 1}" for i in range(nodes)))
-    return replace(
-        state,
-        groups=tuple(units),
-        standbys=(*waiting, *rest),
-        allocation=allocation,
-        nodes=replace(state.nodes, avoid=frozenset(avoid.split())),
-    )
+    nodes_left_out = replace(state.nodes, avoid=frozenset(avoid.split()))
+    return replace(swap(state, *units, *waiting), allocation=allocation, nodes=nodes_left_out)
 
 
 def at(*nodes: str, slot: int = 0) -> Place:
@@ -146,7 +142,7 @@ def test_one_with_a_cuda_context_takes_only_the_share_on_which_that_is(
 @pytest.mark.parametrize("phase", [Phase.PENDING, Phase.STARTING, Phase.STOPPING, Phase.FAILED])
 def test_one_that_is_not_ready_is_not_picked(phase: Phase) -> None:
     state = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
-    state = replace(state, standbys=(replace(state.standbys[0], phase=phase),))
+    state = swap(state, replace(state.standbys[0], phase=phase))
     assert pick(state, state.groups[0], warm()) is None
 
 

@@ -15,6 +15,7 @@ from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Pulse, StepId
+from ftslurm.core.state.units import swap
 from ftslurm.protocol.stages import Stage
 
 LIMIT = 60.0
@@ -45,7 +46,7 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
                 current=replace(unit.current, step=9, hosts=("n1",) * len(tasks)),
             )
         )
-    state = replace(state, groups=tuple(units))
+    state = swap(state, *units)
     long_ago = tuple(replace(one, since=100.0) for one in overtaken(state, now, settings(len(groups))))
     found = (
         hung(replace(state, standstill=replace(state.standstill, overtaken=long_ago)), now, settings(len(groups)))
@@ -117,7 +118,7 @@ def test_groups_that_have_not_joined_are_not_compared() -> None:
         )
         for u, s, joined in zip(state.groups, (1, 2), (9, None), strict=True)
     ]
-    assert hung(replace(state, groups=tuple(running)), 200.0, settings(2)) == ()
+    assert hung(swap(state, *running), 200.0, settings(2)) == ()
 
 
 # --- in the life of a run ---------------------------------------------------------------------------------------------

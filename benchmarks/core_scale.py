@@ -1,0 +1,160 @@
+"""How long does a decision of the controller take with 100, 1,000 and 10,000 replica groups?
+
+    python benchmarks/core_scale.py                   the table, milliseconds; the best of several tries
+    python benchmarks/core_scale.py --groups 1000     one row of it
+
+The core is pure: `decide(state, events, now, config)`. Each row brings that many groups of one node and one worker up
+by the events that a run has (hello, ready, store, first step), with the health checks and the search for hangs on,
+and measures from there:
+
+    idle         decide with no events
+    progress     one group tells of its next committed step
+    heartbeat    one sign of life of every group, in one batch, as they come when all tell at once
+    failure      a rank of one group is killed: the evidence, the end of its step, and the launch of the next attempt
+    launch       the decision that launches every group
+    start        all decisions from the first hello to the last group's first step, 100 events at a time
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from ftslurm.config.schema import Config
+from ftslurm.core.rules import begin, deadline, decide
+from ftslurm.core.state.actions import Action, Launch
+from ftslurm.core.state.events import (
+    Alive,
+    Ended,
+    Event,
+    FirstQuorum,
+    Granted,
+    Hello,
+    LighthouseUp,
+    Progressed,
+    Ready,
+    StoreUp,
+    TaskFailed,
+)
+from ftslurm.core.state.model import Allocation, Evidence, StepId
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
+
+SIZES = (100, 1_000, 10_000)
+COLUMNS = ("idle", "progress", "heartbeat", "failure", "launch", "start")
+TARGETS = {"idle": 0.1, "progress": 0.2, "heartbeat": 50.0, "failure": 1.0}  # milliseconds, at 10,000 groups
+PER_BATCH = 100
+TRIES = 5
+
+
+def settings(groups: int) -> Config:
+    config = Config()
+    config.groups.count, config.groups.nodes, config.groups.workers = groups, 1, 1
+    config.health.hang_after_s = 60.0
+    return config
+
+
+class Run:
+    """A run of the core, with a clock of its own. Its methods return milliseconds."""
+
+    def __init__(self, groups: int) -> None:
+        self.config, self.groups, self.now = settings(groups), groups, 1_000.0
+        self.nodes = tuple(f"n{group:05d}" for group in range(groups))
+        self.state: RunState = begin(self.config)
+        self.actions: list[Action] = []
+        self.failed = 0
+
+    def decide(self, events: Sequence[Event]) -> float:
+        """Decide a millisecond later, and ask when to decide again."""
+        self.now += 0.001
+        start = time.process_time()
+        self.state, self.actions = decide(self.state, events, self.now, self.config)
+        deadline(self.state, self.now, self.config)
+        return 1000 * (time.process_time() - start)
+
+    def launch(self) -> float:
+        took = self.decide([Granted(Allocation("7", self.nodes))])
+        launched = sum(isinstance(action, Launch) for action in self.actions)
+        assert launched == self.groups + 1, f"{launched} steps were launched: the Lighthouse and every group are wanted"
+        return took
+
+    def start(self) -> float:
+        """Bring all groups to their first committed step."""
+        light, steps = StepId(LIGHTHOUSE, 0), [StepId(group_unit(group), 0) for group in range(self.groups)]
+        took = self.decide([Hello(light, 0, self.nodes[0]), LighthouseUp(light, "http://n00000:29510")])
+        stages: list[Callable[[StepId, str], list[Event]]] = [
+            lambda step, node: [Hello(step, 0, node), Ready(step, 0)],
+            lambda step, node: [StoreUp(step, node, 29_500)],
+            lambda step, _: [FirstQuorum(step), Progressed(step, 1, 1, self.groups, 1, 0)],
+        ]
+        for stage in stages:
+            for first in range(0, self.groups, PER_BATCH):
+                some = zip(steps[first : first + PER_BATCH], self.nodes[first : first + PER_BATCH], strict=True)
+                took += self.decide([event for step, node in some for event in stage(step, node)])
+        assert all(unit.joined for unit in self.state.table.all_groups()), "a group has not come to its first step"
+        return took
+
+    def idle(self) -> float:
+        return self.decide([])
+
+    def progress(self) -> float:
+        unit = self.state.table.group(self.groups // 2)
+        step = (unit.current.step or 0) + 1
+        return self.decide([Progressed(unit.id, step, 1, self.groups, step, 0)])
+
+    def heartbeat(self) -> float:
+        """A sign of life of every group, a second after the last."""
+        self.now += 1.0
+        step = self.state.lineage.step
+        return self.decide([Alive(unit.id, 0, self.now, "R", step, 1, 0.2) for unit in self.state.table])
+
+    def failure(self) -> float:
+        """A rank of one group is killed, its step ends, and the next attempt is launched, a decision each."""
+        self.failed += 1
+        unit = self.state.table.group(self.failed)
+        killed = TaskFailed(unit.id, Evidence(0, unit.current.hosts[0], signal=9))
+        took = self.decide([killed]) + self.decide([Ended(unit.id, 137)])
+        while not any(isinstance(action, Launch) for action in self.actions):
+            self.now = deadline(self.state, self.now, self.config) or self.now
+            took += self.decide([])
+        self._join(self.failed)
+        return took
+
+    def _join(self, group: int) -> None:
+        """Bring a group back, before the next one fails."""
+        step, node = self.state.table.group(group).id, self.nodes[group]
+        self.decide([Hello(step, 0, node), Ready(step, 0)])
+        self.decide([StoreUp(step, node, 29_500)])
+        after = self.state.lineage.step + 1
+        self.decide([FirstQuorum(step), Progressed(step, after, 1, self.groups, 1, 0)])
+
+
+def measure(groups: int) -> dict[str, float]:
+    """The row of the table for so many groups, in milliseconds: the best of several tries, but for launch and start."""
+    run = Run(groups)
+    row = {"launch": run.launch(), "start": run.start()}
+    for name, once in (("heartbeat", run.heartbeat), ("progress", run.progress), ("idle", run.idle)):
+        once()
+        row[name] = min(once() for _ in range(TRIES))
+    run.heartbeat()
+    row["failure"] = min(run.failure() for _ in range(TRIES))
+    return row
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--groups", type=int, action="append", help="only runs of so many groups")
+    options = parser.parse_args(argv)
+    print(f"{'groups':>7}" + "".join(f"{name:>12}" for name in COLUMNS) + "   (milliseconds of CPU time)")
+    row = dict[str, float]()
+    for groups in options.groups or SIZES:
+        row = measure(groups)
+        print(f"{groups:>7,}" + "".join(f"{row[name]:>12,.3f}" for name in COLUMNS), flush=True)
+    print(f"{'target':>7}" + "".join(f"{TARGETS[name]:>12,.3f}" if name in TARGETS else " " * 12 for name in COLUMNS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

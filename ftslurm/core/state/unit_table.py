@@ -1,0 +1,256 @@
+"""All units of a run as one immutable value with indexes.
+
+A run may have 10,000 replica groups, so a decision must not look at every group because one of them has changed. `put`
+returns a table with one unit changed, in O(log n), and the indexes answer what the rules ask: which groups are in a
+phase, which units are on a node, when a unit has to be looked at again.
+
+Two sets tell the rules which units they have to look at: `changed` holds the units that were put since the last
+decision, and the agenda holds the time at which each unit is due even if nothing is heard of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from math import inf
+from typing import TypeVar
+
+from immutables import Map
+
+from ftslurm.core.state.model import LIVE, Phase, StepId, Unit
+from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
+from ftslurm.core.state.values import replace
+
+Names = Map[str, None]  # a set of units' names
+NOBODY: Names = Map()
+K = TypeVar("K")
+
+
+class Trait(Enum):
+    """What a group is, beside its phase, that rules ask about all groups."""
+
+    JOINED = "it has committed a step and runs"
+    ADOPTING = "an earlier controller has launched it, and this one has yet to hear from it"
+    WAITING = "it is due and has no place"
+    HAS_FAILED = "an attempt of it has ended"
+    RETIRED = "`ftslurm scale` takes it out of the run"
+
+
+def traits(unit: Unit) -> tuple[bool, ...]:
+    """Whether a unit has each of the traits, in the order of Trait."""
+    return unit.joined, unit.current.adoption is not None, unit.waits_for is not None, bool(unit.exits), unit.retired
+
+
+@dataclass(frozen=True)
+class UnitTable:
+    """The Lighthouse, the groups and the standbys. Two tables with the same units are equal, whatever their agendas."""
+
+    by_name: Map[str, Unit] = Map()
+    groups: int = 0  # the groups have the numbers 0 to groups - 1
+    standbys: tuple[str, ...] = ()
+    phases: Map[Phase, Names] = field(default=Map(), compare=False)  # of groups only
+    having: Map[Trait, Names] = field(default=Map(), compare=False)  # of groups only
+    on_node: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the nodes of their last place
+    in_job: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the job of their last place
+    taken_over: Map[StepId, str] = field(default=Map(), compare=False)  # a standby's step -> the group that it became
+    noticed: Names = field(default=NOBODY, compare=False)  # to be looked at by the rules of this decision
+    changed: Names = field(default=NOBODY, compare=False)  # put since its rules began, or else since the last decision
+    agenda: tuple[tuple[float, str], ...] = field(default=(), compare=False)  # a heap; some entries are out of date
+    armed: Map[str, float] = field(default=Map(), compare=False)  # the entry of each unit that counts
+
+    @staticmethod
+    def of(units: Iterable[Unit]) -> UnitTable:
+        """The table of these units: the Lighthouse, groups from 0 on without a gap, standbys."""
+        table = UnitTable()
+        for unit in units:
+            table = table.put(unit)
+        return table
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Unit]:
+        """All units: the Lighthouse, the groups in order, the standbys."""
+        yield self.by_name[LIGHTHOUSE]
+        yield from self.all_groups()
+        yield from (self.by_name[name] for name in self.standbys)
+
+    def group(self, number: int) -> Unit:
+        return self.by_name[group_unit(number)]
+
+    def all_groups(self) -> Iterator[Unit]:
+        return (self.by_name[group_unit(number)] for number in range(self.groups))
+
+    def living(self, step: StepId) -> Unit | None:
+        """The unit whose live step this is; None: the step is over."""
+        unit = self.by_name.get(self.taken_over.get(step, step.unit))
+        if unit is None or unit.phase not in LIVE:
+            return None
+        own = unit.current.ran_as is None and unit.attempt == step.attempt  # compared without making a StepId
+        return unit if own or unit.id == step else None
+
+    def count(self, *phases: Phase) -> int:
+        """How many groups are in one of these phases."""
+        return sum(len(self.phases.get(phase, NOBODY)) for phase in phases)
+
+    def having_trait(self, trait: Trait) -> Names:
+        return self.having.get(trait, NOBODY)
+
+    def in_phase(self, *phases: Phase) -> list[Unit]:
+        """The groups in one of these phases, in order."""
+        if self.count(*phases) * 4 > self.groups:
+            return [unit for unit in self.all_groups() if unit.phase in phases]
+        return self.named(name for phase in phases for name in self.phases.get(phase, NOBODY))
+
+    def others(self) -> tuple[Unit, ...]:
+        """The Lighthouse and the standbys."""
+        return (self.by_name[LIGHTHOUSE], *(self.by_name[name] for name in self.standbys))
+
+    def named(self, names: Iterable[str]) -> list[Unit]:
+        """The units of these names, in order; names that are in the table no more are left out."""
+        units = (self.by_name.get(name) for name in names)
+        return sorted((unit for unit in units if unit is not None), key=_place_in_order)
+
+    def near(self, node: str) -> list[Unit]:
+        """The units whose last place has this node, in order."""
+        return self.named(self.on_node.get(node, NOBODY))
+
+    def of_job(self, job: str) -> list[Unit]:
+        """The units whose last place is in this Slurm job, in order."""
+        return self.named(self.in_job.get(job, NOBODY))
+
+    # --- changing ----------------------------------------------------------------------------------------------------
+
+    def put(self, unit: Unit) -> UnitTable:
+        """The table with a unit in place of the one of its name, or with a new unit."""
+        old = self.by_name.get(unit.name)
+        if old is unit:
+            return self
+        table = replace(self, by_name=self.by_name.set(unit.name, unit), changed=self.changed.set(unit.name, None))
+        if old is None or old.place is not unit.place:
+            table = table._placed(unit.name, old, unit)
+        if unit.current.ran_as is not None and (old is None or old.current.ran_as is not unit.current.ran_as):
+            table = replace(table, taken_over=table.taken_over.set(unit.current.ran_as, unit.name))
+        if old is not None and old.current.ran_as is not None and unit.current.ran_as != old.current.ran_as:
+            table = replace(table, taken_over=table.taken_over.delete(old.current.ran_as))
+        if unit.group is None:
+            new = old is None and unit.name != LIGHTHOUSE
+            return replace(table, standbys=(*table.standbys, unit.name)) if new else table
+        if old is None:
+            table = replace(table, groups=max(table.groups, unit.group + 1))
+        if old is None or old.phase is not unit.phase:
+            phases = table.phases if old is None else _without(table.phases, old.phase, unit.name)
+            table = replace(table, phases=_with(phases, unit.phase, unit.name))
+        before, now = (False,) * len(Trait) if old is None else traits(old), traits(unit)
+        if before != now:
+            having = table.having
+            for trait, was, is_ in zip(Trait, before, now, strict=True):
+                if was != is_:
+                    having = (_with if is_ else _without)(having, trait, unit.name)
+            table = replace(table, having=having)
+        return table
+
+    def put_unnoticed(self, units: Iterable[Unit]) -> UnitTable:
+        """The table with these units in place of those of their names, which no rule needs to look at for that.
+
+        For what is told so often that looking at each would cost too much (signs of life): phase, place and traits
+        must be the same as before.
+        """
+        names = self.by_name.mutate()
+        for unit in units:
+            names[unit.name] = unit
+        return replace(self, by_name=names.finish())
+
+    def without_last_group(self) -> UnitTable:
+        last = self.group(self.groups - 1)
+        phases, having = _without(self.phases, last.phase, last.name), self.having
+        for trait, is_ in zip(Trait, traits(last), strict=True):
+            having = _without(having, trait, last.name) if is_ else having
+        table = self._placed(last.name, last, None)
+        names, groups = table.by_name.delete(last.name), table.groups - 1
+        return replace(table, by_name=names, groups=groups, phases=phases, having=having)
+
+    def _placed(self, name: str, old: Unit | None, new: Unit | None) -> UnitTable:
+        on_node, in_job = self.on_node, self.in_job
+        if old is not None and old.place is not None:
+            for node in set(old.place.nodes):
+                on_node = _without(on_node, node, name)
+            in_job = in_job if old.place.allocation is None else _without(in_job, old.place.allocation, name)
+        if new is not None and new.place is not None:
+            for node in new.place.nodes:
+                on_node = _with(on_node, node, name)
+            in_job = in_job if new.place.allocation is None else _with(in_job, new.place.allocation, name)
+        return replace(self, on_node=on_node, in_job=in_job)
+
+    # --- when to look at which ---------------------------------------------------------------------------------------
+
+    def to_look_at(self) -> Names | set[str]:
+        """The names of the units that rules have to look at now: those that were noticed, and what rules have put."""
+        return {*self.noticed, *self.changed} if self.changed else self.noticed
+
+    def noticing(self) -> UnitTable:
+        """The table at the beginning of the rules: what has changed until now is noticed."""
+        return replace(self, noticed=self.changed, changed=NOBODY) if self.changed or self.noticed else self
+
+    def woken(self, now: float) -> UnitTable:
+        """The table in which the units that are due by `now` count as changed."""
+        if not self.agenda or self.agenda[0][0] > now:
+            return self
+        agenda, armed, changed = list(self.agenda), self.armed, self.changed
+        while agenda and agenda[0][0] <= now:
+            time, name = heapq.heappop(agenda)
+            if armed.get(name) == time:
+                armed, changed = armed.delete(name), changed.set(name, None)
+        return replace(self, agenda=tuple(agenda), armed=armed, changed=changed)
+
+    def due_at(self, times: Iterable[tuple[str, float]]) -> UnitTable:
+        """The table in which these units are looked at by then at the latest."""
+        earlier = [(time, name) for name, time in times if time < self.armed.get(name, inf)]
+        if not earlier:
+            return self
+        agenda, armed = list(self.agenda), self.armed.mutate()
+        for time, name in earlier:
+            armed[name] = time
+            heapq.heappush(agenda, (time, name))
+        return replace(self, agenda=tuple(agenda), armed=armed.finish())
+
+    def without_early_entries(self, due: Callable[[Unit], float]) -> UnitTable:
+        """The table whose agenda begins with a unit that is due then; entries of units that are due later move."""
+        table = self
+        while table.agenda:
+            time, name = table.agenda[0]
+            unit = table.by_name.get(name)
+            later = inf if unit is None else due(unit)
+            if table.armed.get(name) == time and later <= time:
+                break
+            agenda, armed = list(table.agenda), table.armed
+            heapq.heappop(agenda)
+            if armed.get(name) == time:
+                armed = armed.delete(name)
+                if later < inf:
+                    heapq.heappush(agenda, (later, name))
+                    armed = armed.set(name, later)
+            table = replace(table, agenda=tuple(agenda), armed=armed)
+        return table
+
+    @property
+    def next_due(self) -> float:
+        """When the first unit is due; infinite: none is."""
+        return self.agenda[0][0] if self.agenda else inf
+
+
+def _place_in_order(unit: Unit) -> tuple[int, int, str]:
+    if unit.group is not None:
+        return 1, unit.group, ""
+    return (0 if unit.is_lighthouse else 2), 0, unit.name
+
+
+def _with(index: Map[K, Names], key: K, name: str) -> Map[K, Names]:
+    return index.set(key, index.get(key, NOBODY).set(name, None))
+
+
+def _without(index: Map[K, Names], key: K, name: str) -> Map[K, Names]:
+    rest = index.get(key, NOBODY)
+    rest = rest.delete(name) if name in rest else rest
+    return index.set(key, rest) if rest else (index.delete(key) if key in index else index)

@@ -4,12 +4,12 @@
     python benchmarks/core_scale.py --groups 1000     one row of it
 
 The core is pure: `decide(state, events, now, config)`. Each row brings that many groups of one node and one worker up
-by the events that a run has (hello, ready, store, first step), with the health checks and the search for hangs on,
-and measures from there:
+by the events that a run has (hello, ready, store, first step), with the default settings, and measures from there:
 
     idle         decide with no events
     progress     one group tells of its next committed step
     heartbeat    one sign of life of every group, in one batch, as they come when all tell at once
+    hangs        the same with the search for hangs on (health.hang_after_s), which is made once a second then
     failure      a rank of one group is killed: the evidence, the end of its step, and the launch of the next attempt
     launch       the decision that launches every group
     start        all decisions from the first hello to the last group's first step, 100 events at a time
@@ -18,11 +18,13 @@ and measures from there:
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
 
 from ftslurm.config.schema import Config
+from ftslurm.controller.loop import COLLECT_GARBAGE_AFTER
 from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state.actions import Action, Launch
 from ftslurm.core.state.events import (
@@ -43,7 +45,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 
 SIZES = (100, 1_000, 10_000)
-COLUMNS = ("idle", "progress", "heartbeat", "failure", "launch", "start")
+COLUMNS = ("idle", "progress", "heartbeat", "hangs", "failure", "launch", "start")
 TARGETS = {"idle": 0.1, "progress": 0.2, "heartbeat": 50.0, "failure": 1.0}  # milliseconds, at 10,000 groups
 PER_BATCH = 100
 TRIES = 5
@@ -52,7 +54,6 @@ TRIES = 5
 def settings(groups: int) -> Config:
     config = Config()
     config.groups.count, config.groups.nodes, config.groups.workers = groups, 1, 1
-    config.health.hang_after_s = 60.0
     return config
 
 
@@ -139,6 +140,9 @@ def measure(groups: int) -> dict[str, float]:
         once()
         row[name] = min(once() for _ in range(TRIES))
     run.heartbeat()
+    run.config.health.hang_after_s = 60.0
+    row["hangs"] = min(run.heartbeat() for _ in range(TRIES))
+    run.config.health.hang_after_s = 0.0
     row["failure"] = min(run.failure() for _ in range(TRIES))
     return row
 
@@ -147,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, action="append", help="only runs of so many groups")
     options = parser.parse_args(argv)
+    gc.set_threshold(*COLLECT_GARBAGE_AFTER)  # as in the controller
     print(f"{'groups':>7}" + "".join(f"{name:>12}" for name in COLUMNS) + "   (milliseconds of CPU time)")
     row = dict[str, float]()
     for groups in options.groups or SIZES:

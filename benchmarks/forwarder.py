@@ -34,9 +34,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 from lighthouse_process import LighthouseProcess
 
 from ftslurm.guard.gate import Gate
-from ftslurm.guard.loopback_filter import Inner
-from ftslurm.guard.proxy import Forwarder
-from ftslurm.guard.refusals import Refusals
+from ftslurm.guard.loopback_filter import FilteredListener
+from ftslurm.guard.proxy import Proxy
+from ftslurm.guard.sockets import Refusals
 from ftslurm.protocol import messages
 
 KEY = os.urandom(32)
@@ -47,7 +47,7 @@ STORE = "s"  # the group's, as our Lighthouse is told it
 def forward(url: str, pipe: Connection) -> None:
     """The group's guard."""
     selector = selectors.PollSelector()
-    forwarder = Forwarder(selector, url, key=lambda: KEY)
+    forwarder = Proxy(selector, url, key=lambda: KEY)
     pipe.send(forwarder.url)
     while True:
         for key, events in selector.select(min(1.0, forwarder.tend())):
@@ -71,9 +71,7 @@ def step(folder: Path, kind: str) -> str:
     assert process.stdin
     assert process.stdout
     atexit.register(process.kill)
-    process.stdin.write(
-        messages.encode("key", key=KEY.hex()) + messages.encode("member", group=0, attempt=0, store=STORE)
-    )
+    process.stdin.write(messages.encode(messages.RunKey(KEY.hex())) + messages.encode(messages.Member(0, 0, STORE)))
     process.stdin.flush()
     for line in process.stdout:
         message = json.loads(line)
@@ -97,7 +95,7 @@ def keep_store(pipe: Connection) -> None:
     selector = selectors.PollSelector()
     gate = Gate(selector, "127.0.0.1", lambda: KEY, Refusals())
     pipe.send((f"http://127.0.0.1:{stores[0][1]}", f"http://{gate.open()}/store"))
-    gate.offer("store", Inner(stores[1][0]))
+    gate.offer("store", FilteredListener(stores[1][0]))
     while True:
         for key, events in selector.select(min(1.0, gate.tend())):
             key.data(events)

@@ -12,6 +12,7 @@ waits for no command of Slurm's and never imports torch.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import os
 import platform
@@ -64,6 +65,9 @@ from ftslurm.slurm import parse
 from ftslurm.slurm.commands import is_batch, job_name
 from ftslurm.slurm.questions import AskOwnState, ProbeNode
 
+# The state of a run is a tree of values without cycles, a million of them with 10,000 groups. The default, to look for
+# garbage after every 700 new values, takes longer than the decisions.
+COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
 log = logging.getLogger("ftslurm.controller.loop")
@@ -137,6 +141,7 @@ class Controller:
             another one; `superseded` if another one has taken the lead because it did not hear this one. After the last
             two nothing more is written and all steps run on.
         """
+        gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         try:
             self._check_lead()
             self._record(self.start)

@@ -86,7 +86,10 @@ def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> t
 
 def joined(state: RunState) -> list[Unit]:
     """The groups that train: they go through each step together."""
-    return state.table.named(state.table.having_trait(Trait.JOINED))
+    names = state.table.having_trait(Trait.JOINED)
+    if len(names) * 4 > state.table.groups:
+        return [unit for unit in state.table.all_groups() if unit.joined]
+    return state.table.named(names)
 
 
 def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
+from typing import NamedTuple
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.records import Progress
@@ -213,9 +214,8 @@ class Exit:
     ran_as: StepId | None = None  # the standby's step that it was, if it was one
 
 
-@dataclass(frozen=True)
-class Pulse:
-    """The last sign of life of one task, and where its worker then was (worker/position.py)."""
+class Pulse(NamedTuple):
+    """The last sign of life of one task, and where its worker then was (protocol/position.py)."""
 
     time: float
     state: str = "?"  # one letter, as in /proc: R runs, S sleeps, D waits for a device, T is stopped

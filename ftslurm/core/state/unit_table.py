@@ -84,7 +84,8 @@ class UnitTable:
 
     def living(self, step: StepId) -> Unit | None:
         """The unit whose live step this is; None: the step is over."""
-        unit = self.by_name.get(self.taken_over.get(step, step.unit))
+        name = self.taken_over.get(step, step.unit) if self.taken_over else step.unit
+        unit = self.by_name.get(name)
         if unit is None or unit.phase not in LIVE:
             return None
         own = unit.current.ran_as is None and unit.attempt == step.attempt  # compared without making a StepId

@@ -1,6 +1,7 @@
-"""Write docs/journal.md and docs/schema/events.schema.json from ftslurm/protocol/records.py: `python docs/journal.py`.
+"""Write docs/journal.md and the JSON Schemas of the journal and of `status --json`: `python docs/journal.py`.
 
-The column "read by" is taken from the code: a reader reads an event if it has a `case` for it that does something.
+The journal's are made from ftslurm/protocol/records.py, that of the status from ftslurm/monitor/status_json.py. The
+column "read by" is taken from the code: a reader reads an event if it has a `case` for it that does something.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator
+from enum import EnumMeta
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 from ftslurm.monitor import sentences, status_fold
+from ftslurm.monitor.status_json import StatusJson
 from ftslurm.protocol import records
-from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord, RankRow, StuckGroup
+from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
 from ftslurm.run import leadership, replay
+from ftslurm.run.journal_lines import members
 
 PAGE = Path(__file__).parent / "journal.md"
-SCHEMA = Path(__file__).parent / "schema" / "events.schema.json"
+SCHEMAS = Path(__file__).parent / "schema"
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 READERS = {
     "status": status_fold,
     "lines for people": sentences,
@@ -45,19 +50,8 @@ that ends in `_s`, and `seconds`, is a duration in seconds.
 
 This page is made from `ftslurm/protocol/records.py` by `python docs/journal.py`.
 """
-_JSON: dict[object, dict[str, Any]] = {
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    str: {"type": "string"},
-    bool: {"type": "boolean"},
-    NoneType: {"type": "null"},
-    tuple[str, ...]: {"type": "array", "items": {"type": "string"}},
-    tuple[RankRow, ...]: {"type": "array", "items": {"type": "object"}},
-    tuple[StuckGroup, ...]: {"type": "array", "items": {"type": "object"}},
-    dict[str, str]: {"type": "object", "additionalProperties": {"type": "string"}},
-    dict[str, int]: {"type": "object", "additionalProperties": {"type": "integer"}},
-    dict[str, float | None]: {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
-}
+_NAMES: dict[object, str] = {int: "integer", float: "number", str: "string", bool: "boolean", NoneType: "null"}
+_SHORT = {"array": "list", "integer": "int"}  # names of types on the page
 
 
 def page() -> str:
@@ -76,36 +70,68 @@ def page() -> str:
     return "".join(parts)
 
 
-def schema() -> str:
+def events_schema() -> str:
     """Return the text of docs/schema/events.schema.json: of one line of the journal."""
     lines = []
     for record in EVENTS:
         fields = list(_fields(record))
         properties = {"seq": {"type": "integer"}, "time": {"type": "number"}, "event": {"const": record.event}}
-        for name, types, meaning, _ in fields:
-            kinds = [_JSON[one] for one in types]
-            properties[name] = {"description": meaning, **(kinds[0] if len(kinds) == 1 else {"anyOf": kinds})}
+        properties |= {name: {"description": meaning} | _any_of(types) for name, types, meaning, _ in fields}
         required = ["seq", "time", "event", *(name for name, _, _, optional in fields if not optional)]
         lines.append({"description": inspect.getdoc(record), "properties": properties, "required": required})
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "ftslurm journal, one line"}
-    return json.dumps({**whole, "version": VERSION, "type": "object", "oneOf": lines}, indent=1) + "\n"
+    whole = {"$schema": DIALECT, "title": "ftslurm journal, one line", "version": VERSION}
+    return json.dumps({**whole, "type": "object", "oneOf": lines}, indent=1) + "\n"
+
+
+def status_schema() -> str:
+    """Return the text of docs/schema/status.schema.json: of what `status --json` prints."""
+    whole = {"$schema": DIALECT, "title": "ftslurm status --json"}
+    return json.dumps(whole | json_schema(StatusJson), indent=1) + "\n"
+
+
+def json_schema(hint: object) -> dict[str, Any]:
+    """Return the JSON Schema of a type."""
+    if get_origin(hint) is Annotated:
+        kind, meaning, *_ = get_args(hint)
+        return {"description": meaning} | json_schema(kind)
+    if isinstance(hint, EnumMeta):
+        return {"type": "string", "enum": [value.value for value in hint]}
+    if get_origin(hint) is UnionType:
+        return _any_of(members(hint))
+    if get_origin(hint) in (tuple, list):
+        return {"type": "array", "items": json_schema(get_args(hint)[0])}
+    if get_origin(hint) is dict:
+        return {"type": "object", "additionalProperties": json_schema(get_args(hint)[1])}
+    if is_typeddict(hint):
+        return _object(hint)
+    return {"type": _NAMES[hint]}
+
+
+def _object(hint: Any) -> dict[str, Any]:
+    properties = {name: json_schema(kind) for name, kind in get_type_hints(hint, include_extras=True).items()}
+    whole = {"type": "object", "properties": properties}
+    return whole | {"required": [name for name in properties if name in hint.__required_keys__]}
+
+
+def _any_of(types: tuple[object, ...]) -> dict[str, Any]:
+    kinds = [json_schema(kind) for kind in types]
+    if len(kinds) == 1:
+        return kinds[0]
+    scalars = all(kind.keys() == {"type"} for kind in kinds)
+    return {"type": [kind["type"] for kind in kinds]} if scalars else {"anyOf": kinds}
 
 
 def _fields(record: type[JournalRecord]) -> Iterator[tuple[str, tuple[object, ...], str, bool]]:
     """Yield of each field its name, its types, its meaning, and whether it can be left out."""
     for name, hint in get_type_hints(record, include_extras=True).items():
-        if name == "event":
-            continue
-        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        types = get_args(kind) if get_origin(kind) in (Union, UnionType) else (NoneType if kind is None else kind,)
-        meaning = next(note for note in notes if note != KEY)
-        yield name, types, meaning, hasattr(record, name)
+        if name != "event":
+            meaning = next(note for note in get_args(hint)[1:] if note != KEY)
+            yield name, members(hint), meaning, hasattr(record, name)
 
 
 def _json_name(kind: object) -> str:
-    names = {"array": "list", "integer": "int", "null": "null"}
-    name = _JSON[kind]["type"]
-    return names.get(name, name)
+    name = json_schema(kind)["type"]
+    return _SHORT.get(name, name)
 
 
 def _handled(module: object) -> set[str]:
@@ -128,6 +154,6 @@ def _does_nothing(body: list[ast.stmt]) -> bool:
 
 
 if __name__ == "__main__":
-    SCHEMA.parent.mkdir(exist_ok=True)
     PAGE.write_text(page())
-    SCHEMA.write_text(schema())
+    (SCHEMAS / "events.schema.json").write_text(events_schema())
+    (SCHEMAS / "status.schema.json").write_text(status_schema())

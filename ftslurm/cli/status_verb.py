@@ -47,7 +47,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         note = jobs_of_run.abandoned(config, run) or jobs_of_run.silence(config, run)
     moment = liveness.moment(config, run) if running else time.time()
     if as_json:
-        print(json.dumps(status_json.to_json(status, moment) | {"note": note}, indent=2))
+        print(json.dumps(status_json.to_json(status, moment, note), indent=2))
         return
     if note and status.started is None:
         print(f"{run.root.name}: {note}")

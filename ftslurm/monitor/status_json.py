@@ -1,104 +1,212 @@
-"""The status as `status --json` prints it: what other programs read."""
+"""The JSON of `status --json`, which other programs read.
+
+The keys are stable; new ones may be added. docs/schema/status.schema.json is made from these types by
+`python docs/journal.py`. Moments are unix seconds; a name that ends in `_s` is a duration in seconds.
+"""
 
 from __future__ import annotations
 
-from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus, aged
+from typing import Annotated, TypedDict
+
+from ftslurm.core.state.model import Phase
+from ftslurm.monitor.status import GroupStatus, JobStatus, LighthouseStatus, Recovery, RunStatus, StandbyStatus, aged
+
+PhaseOfUnit = Annotated[Phase, "phase of its current or last attempt"]
+AttemptOrNone = Annotated[int | None, "number of the attempt, from 0; null: never launched"]
+Nodes = Annotated[list[str], "nodes, in the order of their tasks"]
 
 
-def to_json(status: RunStatus, now: float) -> dict[str, object]:
-    """The status as `status --json` prints it. The keys are stable; new ones may be added.
+class LighthouseJson(TypedDict):
+    """The Lighthouse."""
 
-    run_id, name, mode, job_id, job_starts (how many jobs, or starts of one, its controller has had);
-    outcome (running, succeeded, failed, stopped) and reason; step, total_steps (or null),
-    steps_per_s (null: not known, or nobody steps); started, updated, finished (unix seconds or null); restarts;
-    longest_gap_s; excluded_nodes (those left out for now); draining_nodes (Slurm drains them);
-    warnings (sentences for the user);
-    checkpoint (the step of the newest, or null);
-    lighthouse: phase, attempt, nodes; null if there is none (lighthouse=none);
-    standbys, by name: name, phase, attempt, nodes, ready (it could take over at once);
-    jobs (those that give groups their nodes, beside the controller's): name, pool (0, or i + 1 for cluster.ranges[i]),
-    nodes (none: it waits), reason (Slurm's, why it waits, or null), ends (its time limit, unix seconds or null),
-    leaving (why its group leaves it, or null); jobs_refused (by pool: what sbatch says);
-    jobs_asked and jobs_lost (counts);
-    groups, by id: group, role (or null), phase, step, participants, quorum_id, sessions (with a parameter server: a
-    server's, those that are open; another group's, all it has had; or null), attempt, nodes, restarts, steps_per_s,
-    still_s (how long it has stood still, or null), longest_gap_s, last_error, last_evidence (a list), last_traceback
-    (its end, or null), waiting_for, job (in which it runs, ran last, or for which it waits; null: the controller's);
-    recoveries, in order: group, attempt, seconds (null: it has not committed a step), cause, detail, phases (null, or
-    seconds of detect, end, wait, start, import, assign, join, commit; each may be null).
+    phase: PhaseOfUnit
+    attempt: AttemptOrNone
+    nodes: Nodes
+
+
+class StandbyJson(TypedDict):
+    """A warm standby."""
+
+    name: Annotated[str, "standby-000"]
+    phase: PhaseOfUnit
+    attempt: AttemptOrNone
+    nodes: Nodes
+    ready: Annotated[bool, "it can replace a group at once"]
+
+
+class JobJson(TypedDict):
+    """A Slurm job that gives groups their nodes."""
+
+    name: Annotated[str, "as squeue shows it: 81_2"]
+    pool: Annotated[int, "0: groups outside of cluster.ranges; i + 1: those of cluster.ranges[i]"]
+    nodes: Annotated[list[str], "empty: the job waits in Slurm's queue"]
+    reason: Annotated[str | None, "Slurm's reason why it waits"]
+    ends: Annotated[float | None, "when its time limit ends it"]
+    leaving: Annotated[str | None, "why its group leaves it: preempted, time_limit, cancelled"]
+
+
+class GroupJson(TypedDict):
+    """A replica group."""
+
+    group: Annotated[int, "number of the group, from 0"]
+    role: Annotated[str | None, "its role, in a run with groups.roles"]
+    phase: PhaseOfUnit
+    step: Annotated[int | None, "the last committed step that it reported"]
+    participants: Annotated[int | None, "number of groups in its quorum"]
+    quorum_id: Annotated[int | None, "id of its quorum"]
+    sessions: Annotated[int | None, "with parameter servers: open sessions of a server, all sessions of another group"]
+    attempt: AttemptOrNone
+    nodes: Nodes
+    restarts: Annotated[int, "number of its restarts"]
+    steps_per_s: Annotated[float | None, "over the last 10 s; null: not known, or it commits no step"]
+    still_s: Annotated[float | None, "how long it has committed no step; null: it commits steps"]
+    longest_gap_s: Annotated[float | None, "longest time between two committed steps of one attempt"]
+    last_error: Annotated[str | None, "its last failure, for a person"]
+    last_evidence: Annotated[list[str], "signs by which the cause of that failure was decided"]
+    last_traceback: Annotated[str | None, "end of the traceback of that failure"]
+    waiting_for: Annotated[str | None, "what it waits for, for a person"]
+    job: Annotated[str | None, "the Slurm job of its nodes, or that it waits for; null: the controller's"]
+
+
+class RecoveryJson(TypedDict):
+    """A restart of a group."""
+
+    group: Annotated[int, "number of the group"]
+    attempt: Annotated[int, "number of the new attempt"]
+    seconds: Annotated[float | None, "from the failure to the first committed step; null: none is committed"]
+    cause: Annotated[str, "as in step_exited of the journal"]
+    detail: Annotated[str, "the cause, for a person"]
+    phases: Annotated[
+        dict[str, float | None] | None,
+        "seconds of detect, end, wait, start, import, assign, join and commit; null: not reached, or not known",
+    ]
+
+
+class StatusJson(TypedDict):
+    """The status of a run."""
+
+    run_id: Annotated[str, "name of the run directory"]
+    name: Annotated[str, "run.name"]
+    mode: Annotated[str, "cluster.mode, or local; empty: not started yet"]
+    job_id: Annotated[str | None, "Slurm job of the controller"]
+    job_starts: Annotated[int, "how many Slurm jobs, or starts of one, the controller has had"]
+    outcome: Annotated[str, "running, succeeded, failed or stopped"]
+    reason: Annotated[str, "why, for a person"]
+    step: Annotated[int, "the last committed step of the run"]
+    total_steps: Annotated[int | None, "job.total_steps"]
+    steps_per_s: Annotated[float | None, "median of the groups; null: not known, or no group commits steps"]
+    started: Annotated[float | None, "when the run started"]
+    updated: Annotated[float | None, "time of the journal's last line"]
+    finished: Annotated[float | None, "when the run finished"]
+    restarts: Annotated[int, "number of restarts of groups"]
+    longest_gap_s: Annotated[float | None, "longest time between two committed steps of one attempt of a group"]
+    excluded_nodes: Annotated[list[str], "nodes that get no step for now"]
+    draining_nodes: Annotated[list[str], "nodes that Slurm drains: they get a step only if no other node is free"]
+    warnings: Annotated[list[str], "warnings, for a person"]
+    checkpoint: Annotated[int | None, "step of the newest checkpoint"]
+    lighthouse: Annotated[LighthouseJson | None, "the Lighthouse; null: lighthouse=none"]
+    standbys: Annotated[list[StandbyJson], "the warm standbys, by name"]
+    jobs: Annotated[list[JobJson], "Slurm jobs that give groups their nodes, without the controller's"]
+    jobs_refused: Annotated[dict[str, str], "pool -> why sbatch refuses its jobs"]
+    jobs_asked: Annotated[int, "number of jobs that were asked for"]
+    jobs_lost: Annotated[int, "number of those that were taken away, or had to be left"]
+    groups: Annotated[list[GroupJson], "the replica groups, by number"]
+    recoveries: Annotated[list[RecoveryJson], "restarts of groups, oldest first"]
+    note: Annotated[str | None, "why the run has not started, or its controller is not heard, for a person"]
+
+
+def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJson:
+    """Return the status as `status --json` prints it.
+
+    Args:
+        now: the time, in unix seconds; for a silent controller, when it was last heard.
+        note: why the run has not started, or its controller is not heard.
     """
     status = aged(status, now)
-    return {
-        "run_id": status.run_id,
-        "name": status.name,
-        "mode": status.mode,
-        "job_id": status.job_id,
-        "job_starts": status.starts,
-        "outcome": status.outcome,
-        "reason": status.reason,
-        "step": status.step,
-        "total_steps": status.total_steps,
-        "steps_per_s": _rounded(status.steps_per_s),
-        "started": status.started,
-        "updated": status.updated,
-        "finished": status.finished,
-        "restarts": status.restarts,
-        "longest_gap_s": _rounded(status.longest_gap[0] if status.longest_gap else None),
-        "excluded_nodes": list(status.excluded_nodes),
-        "draining_nodes": list(status.draining_nodes),
-        "warnings": list(status.cautions),
-        "checkpoint": status.checkpoint,
-        "lighthouse": status.lighthouse
-        and {
-            "phase": status.lighthouse.phase.value,
-            "attempt": status.lighthouse.attempt,
-            "nodes": list(status.lighthouse.nodes),
-        },
-        "standbys": [
-            {"name": s.name, "phase": s.phase.value, "attempt": s.attempt, "nodes": list(s.nodes), "ready": s.ready}
-            for s in status.standbys
-        ],
-        "jobs": [_job(job) for job in status.jobs.there],
-        "jobs_refused": {str(pool): why for pool, why in status.jobs.refused.items()},
-        "jobs_asked": status.jobs.asked,
-        "jobs_lost": status.jobs.lost,
-        "groups": [_group(group) for group in status.groups],
-        "recoveries": [r._asdict() for r in status.recoveries],
-    }
+    return StatusJson(
+        run_id=status.run_id,
+        name=status.name,
+        mode=status.mode,
+        job_id=status.job_id,
+        job_starts=status.starts,
+        outcome=status.outcome,
+        reason=status.reason,
+        step=status.step,
+        total_steps=status.total_steps,
+        steps_per_s=_rounded(status.steps_per_s),
+        started=status.started,
+        updated=status.updated,
+        finished=status.finished,
+        restarts=status.restarts,
+        longest_gap_s=_rounded(status.longest_gap[0] if status.longest_gap else None),
+        excluded_nodes=list(status.excluded_nodes),
+        draining_nodes=list(status.draining_nodes),
+        warnings=list(status.cautions),
+        checkpoint=status.checkpoint,
+        lighthouse=None if status.lighthouse is None else _lighthouse(status.lighthouse),
+        standbys=[_standby(standby) for standby in status.standbys],
+        jobs=[_job(job) for job in status.jobs.there],
+        jobs_refused={str(pool): why for pool, why in status.jobs.refused.items()},
+        jobs_asked=status.jobs.asked,
+        jobs_lost=status.jobs.lost,
+        groups=[_group(group) for group in status.groups],
+        recoveries=[_recovery(recovery) for recovery in status.recoveries],
+        note=note,
+    )
 
 
-def _group(g: GroupStatus) -> dict[str, object]:
-    return {
-        "group": g.group,
-        "role": g.role,
-        "phase": g.phase.value,
-        "step": g.step,
-        "participants": g.participants,
-        "quorum_id": g.quorum_id,
-        "sessions": g.sessions,
-        "attempt": g.attempt,
-        "nodes": list(g.nodes),
-        "restarts": g.restarts,
-        "steps_per_s": _rounded(g.steps_per_s),
-        "still_s": _rounded(g.still_s),
-        "longest_gap_s": _rounded(g.longest_gap_s),
-        "last_error": g.last_error,
-        "last_evidence": list(g.last_evidence),
-        "last_traceback": g.last_traceback,
-        "waiting_for": g.waiting_for,
-        "job": g.job,
-    }
+def _lighthouse(lighthouse: LighthouseStatus) -> LighthouseJson:
+    return LighthouseJson(phase=lighthouse.phase, attempt=lighthouse.attempt, nodes=list(lighthouse.nodes))
 
 
-def _job(job: JobStatus) -> dict[str, object]:
-    return {
-        "name": job.name,
-        "pool": job.pool,
-        "nodes": list(job.nodes),
-        "reason": job.reason,
-        "ends": job.ends,
-        "leaving": job.leaving,
-    }
+def _standby(standby: StandbyStatus) -> StandbyJson:
+    return StandbyJson(
+        name=standby.name,
+        phase=standby.phase,
+        attempt=standby.attempt,
+        nodes=list(standby.nodes),
+        ready=standby.ready,
+    )
+
+
+def _job(job: JobStatus) -> JobJson:
+    return JobJson(
+        name=job.name, pool=job.pool, nodes=list(job.nodes), reason=job.reason, ends=job.ends, leaving=job.leaving
+    )
+
+
+def _group(group: GroupStatus) -> GroupJson:
+    return GroupJson(
+        group=group.group,
+        role=group.role,
+        phase=group.phase,
+        step=group.step,
+        participants=group.participants,
+        quorum_id=group.quorum_id,
+        sessions=group.sessions,
+        attempt=group.attempt,
+        nodes=list(group.nodes),
+        restarts=group.restarts,
+        steps_per_s=_rounded(group.steps_per_s),
+        still_s=_rounded(group.still_s),
+        longest_gap_s=_rounded(group.longest_gap_s),
+        last_error=group.last_error,
+        last_evidence=list(group.last_evidence),
+        last_traceback=group.last_traceback,
+        waiting_for=group.waiting_for,
+        job=group.job,
+    )
+
+
+def _recovery(recovery: Recovery) -> RecoveryJson:
+    return RecoveryJson(
+        group=recovery.group,
+        attempt=recovery.attempt,
+        seconds=recovery.seconds,
+        cause=recovery.cause,
+        detail=recovery.detail,
+        phases=None if recovery.phases is None else dict(recovery.phases),
+    )
 
 
 def _rounded(value: float | None) -> float | None:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from harness import Backend, Run
+from json_schema import check_event, check_status
 
 SLURM = pytest.param("slurm", marks=pytest.mark.slurm)
 CATCHES = """
@@ -41,13 +42,17 @@ def told(run: Run, word: str) -> dict[str, object]:
     run.until(lambda: word in run.text, "the console's line")
     command = [sys.executable, "-m", "ftslurm", "status", "--json", str(run.dir)]
     done = subprocess.run(command, env=run.environ, capture_output=True, text=True, check=True, timeout=60)
-    assert any(word in words for words in json.loads(done.stdout)["warnings"])
+    status = json.loads(done.stdout)
+    check_status(status)
+    assert any(word in words for words in status["warnings"])
     return record
 
 
 def stop(run: Run) -> None:
     subprocess.run([sys.executable, "-m", "ftslurm", "stop", str(run.dir)], env=run.environ, check=True, timeout=60)
     run.finish(1, outcome="stopped")
+    for line in run.events:
+        check_event(line)
 
 
 def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -> None:

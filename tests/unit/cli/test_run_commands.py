@@ -12,6 +12,7 @@ from typing import Any
 
 import example_journal as ex
 import pytest
+from json_schema import check_status
 
 from ftslurm.cli import answers
 from ftslurm.cli.main import main
@@ -158,7 +159,9 @@ def test_status_shows_why_a_group_is_down(run: RunDir, capsys: pytest.CaptureFix
         "  RuntimeError: [gone]",
     ]
     assert main(["status", str(run.root), "--json"]) == 0
-    group = json.loads(capsys.readouterr().out)["groups"][1]
+    status = json.loads(capsys.readouterr().out)
+    check_status(status)
+    group = status["groups"][1]
     assert group["last_evidence"] == ["the guard of task 0: signal 9"]
     assert group["last_traceback"].endswith("RuntimeError: [gone]")
 

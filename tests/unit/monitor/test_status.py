@@ -311,7 +311,7 @@ def test_the_json_has_stable_keys() -> None:
             "standbys",
             "groups",
         ),
-        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost"),
+        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost", "note"),
     }
     groups: Any = status["groups"]
     assert groups[1] == {

@@ -1,39 +1,29 @@
-"""docs/journal.md and the JSON Schema of the journal agree with the types, and what the core writes with both."""
+"""docs/journal.md and the JSON Schemas agree with the types, and what is written with the schemas."""
 
 from __future__ import annotations
 
 import json
 import runpy
 from pathlib import Path
-from typing import Any
 
+import example_journal as ex
 import pytest
 from histories import RUNNING, killed, play
+from json_schema import check_event, check_status
 from steps import B0
 
+from ftslurm.monitor.status_fold import StatusFold, fold_all
+from ftslurm.monitor.status_json import to_json
 from ftslurm.protocol.records import EVENTS, JournalRecord
 
 DOCS = Path(__file__).parents[3] / "docs"
 MADE = runpy.run_path(str(DOCS / "journal.py"))
-TYPES = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "null": type(None)}
-TYPES |= {"array": list, "object": dict}
 
 
-def fits(value: object, schema: dict[str, Any]) -> bool:
-    """Whether a value has the type that a schema names: as much of JSON Schema as ours uses."""
-    if "anyOf" in schema:
-        return any(fits(value, one) for one in schema["anyOf"])
-    if "const" in schema:
-        return bool(value == schema["const"])
-    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-    if not any(isinstance(value, TYPES[kind]) for kind in kinds):
-        return False
-    return not isinstance(value, list) or all(fits(item, schema["items"]) for item in value)
-
-
-def test_the_page_and_the_schema_are_made_from_the_types() -> None:
+def test_the_page_and_the_schemas_are_made_from_the_types() -> None:
     assert (DOCS / "journal.md").read_text() == MADE["page"](), "run `python docs/journal.py`"
-    assert (DOCS / "schema" / "events.schema.json").read_text() == MADE["schema"](), "run `python docs/journal.py`"
+    for name, made in (("events", MADE["events_schema"]()), ("status", MADE["status_schema"]())):
+        assert (DOCS / "schema" / f"{name}.schema.json").read_text() == made, "run `python docs/journal.py`"
 
 
 def test_every_event_is_read_by_somebody() -> None:
@@ -46,12 +36,30 @@ def test_every_event_is_on_the_page(record: type[JournalRecord]) -> None:
 
 
 def test_what_the_core_writes_fits_the_schema() -> None:
-    lines = {line["properties"]["event"]["const"]: line for line in json.loads(MADE["schema"]())["oneOf"]}
     story = play(*RUNNING, (30, killed(B0)), (60,))
     written = story.all(JournalRecord)
     assert {"step_launched", "progress", "step_exited"} <= {record.event for record in written}
     for record in written:
-        line = json.loads(json.dumps({"seq": 1, "time": 1.5, "event": record.event} | record.fields))
-        schema = lines[record.event]
-        assert set(schema["required"]) <= line.keys() <= schema["properties"].keys()
-        assert all(fits(line[name], schema["properties"][name]) for name in line), line
+        check_event(json.loads(json.dumps({"seq": 1, "time": 1.5, "event": record.event} | record.fields)))
+
+
+@pytest.mark.parametrize("lines", [[], ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())])
+def test_the_status_of_a_journal_fits_the_schema_after_each_line(lines: list[ex.Line]) -> None:
+    folding = StatusFold()
+    for line in ({}, *lines):
+        folding.apply(line)
+        check_status(json.loads(json.dumps(to_json(folding.status, ex.START + 60))))
+
+
+def test_a_status_or_a_line_that_does_not_fit_the_schema_is_found() -> None:
+    status = json.loads(json.dumps(to_json(fold_all(ex.one_kill()), ex.START)))
+    for wrong in (
+        status | {"step": None},
+        status | {"unknown": 1},
+        status | {"groups": [status["groups"][0] | {"phase": "RESTING"}]},
+        {name: value for name, value in status.items() if name != "note"},
+    ):
+        with pytest.raises(AssertionError):
+            check_status(wrong)
+    with pytest.raises(AssertionError):
+        check_event({"seq": 1, "time": 1.5, "event": "scaled", "groups": True, "by": None})

@@ -16,6 +16,7 @@ from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Action, Assign, Begin
 from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.transitions import run
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
 
@@ -76,7 +77,7 @@ def _begin(state: RunState, now: float, config: Config) -> Outcome:
         heals, floor = (False, 0) if alone else (continuity.heals(state, config), continuity.floor(state, config))
         actions.append(Begin(unit.id, *store, heals, floor))
         current = replace(unit.current, floor=floor)
-        state = swap(state, replace(unit, phase=Phase.RUNNING, marks=replace(unit.marks, begun=now), current=current))
+        state = swap(state, run(replace(unit, marks=replace(unit.marks, begun=now), current=current)))
         if alone and state.drills.stepping_since is None:  # drills have no better beginning
             state = replace(state, drills=replace(state.drills, stepping_since=now))
     return state, actions

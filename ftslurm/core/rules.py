@@ -28,7 +28,7 @@ from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
 from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.transitions import stop, stop_politely
+from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import NOBODY, Trait, UnitTable
 from ftslurm.core.state.units import independent, serves, swap
@@ -263,11 +263,11 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
             reason = "not restarted: another group had already finished, a fresh group would start a new history"
-            state = swap(state, replace(unit, phase=Phase.FAILED))
+            state = swap(state, give_up(unit))
             actions.append(given_up(unit, reason))
         elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:
             reason = f"it has waited for {config.health.wait_timeout_s:g} s (health.wait_timeout_s): {unit.waits_for}"
-            state = swap(state, replace(unit, phase=Phase.FAILED, waits_for=None))
+            state = swap(state, give_up(unit))
             actions.append(given_up(unit, reason))
     return state, actions
 
@@ -299,7 +299,7 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
         going = state.table.in_phase(Phase.PENDING, Phase.STARTING, Phase.RUNNING)
         for unit in (*going, *state.standbys):
             if unit.phase is Phase.PENDING:
-                state = swap(state, replace(unit, phase=Phase.FAILED))
+                state = swap(state, give_up(unit))
             elif unit.phase in (Phase.STARTING, Phase.RUNNING):
                 cause = ending.cause if not unit.is_standby else Cause.CANCELLED
                 unit, stops = stop_politely(unit, cause, config.stop.grace_s, now, adopting=True)
@@ -320,7 +320,7 @@ def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
     """The last to go: groups that are still finishing need it."""
     lighthouse = state.lighthouse
     if lighthouse.phase is Phase.PENDING:
-        return swap(state, replace(lighthouse, phase=Phase.FAILED))
+        return swap(state, give_up(lighthouse))
     if lighthouse.phase in (Phase.STARTING, Phase.RUNNING) and not state.table.count(*LIVE):
         return swap(state, stop(lighthouse, Cause.CANCELLED, now, now))
     return state

@@ -53,6 +53,7 @@ PURE = {
     "re",
     "signal",  # only for the names
     "typing",
+    "typing_extensions",
 }
 
 

@@ -11,6 +11,7 @@ from ftslurm.core.state.actions import Action, AskState
 from ftslurm.core.state.events import LAST_LINE, Ended
 from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
 from ftslurm.core.state.values import replace
@@ -96,7 +97,7 @@ def _follows(
     if unit.is_standby:
         return _standby_ended(state, unit, verdict, config, actions)
     if verdict.cause is Cause.OK:
-        return swap(state, replace(unit, phase=Phase.SUCCEEDED)), actions
+        return swap(state, succeed(unit)), actions
     return _group_failed(
         replace(state, lineage=replace(state.lineage, checkpoint=event.checkpoint)), unit, verdict, config, actions
     )
@@ -161,7 +162,7 @@ def _lighthouse_ended(
 ) -> Outcome:
     """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
     if state.ending is not None:
-        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+        return swap(state, give_up(unit)), actions
     if unit.current.ready:
         unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
     patience_s = (
@@ -170,16 +171,9 @@ def _lighthouse_ended(
     if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
         state = replace(state, ending=Ending(RunOutcome.FAILED, reason))
-        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+        return swap(state, give_up(unit)), actions
     due = now + 1.0 if unit.exits else now
-    unit = replace(
-        unit,
-        phase=Phase.PENDING,
-        due=due,
-        reason=f"restart: {describe(verdict)}",
-        current=replace(unit.current, intent=None),
-    )
-    return swap(state, unit), actions
+    return swap(state, wait_for_next(unit, due, f"restart: {describe(verdict)}")), actions
 
 
 def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
@@ -193,26 +187,19 @@ def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
 def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
     """Handle the end of a standby's step: it is launched again as a group would be, on its own budget."""
     if state.ending is not None:
-        return swap(state, replace(unit, phase=Phase.FAILED)), actions
+        return swap(state, give_up(unit)), actions
     own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # a lost node is not its doing
     answer = restart.judge(own, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
         record = records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}")
-        return swap(state, replace(unit, phase=Phase.FAILED)), [*actions, record]
+        return swap(state, give_up(unit)), [*actions, record]
     due = max(answer.time, verdict.time + 1.0)
-    unit = replace(
-        unit,
-        phase=Phase.PENDING,
-        due=due,
-        reason=f"restart: {describe(verdict)}",
-        current=replace(unit.current, intent=None),
-    )
-    return swap(state, unit), actions
+    return swap(state, wait_for_next(unit, due, f"restart: {describe(verdict)}")), actions
 
 
 def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
     """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
-    state = swap(state, replace(unit, phase=Phase.FAILED))  # unless something below says otherwise
+    state = swap(state, give_up(unit))  # unless something below says otherwise
     if state.lineage.resuming and not state.table.count(*LIVE):
         state = replace(
             state, lineage=replace(state.lineage, allowed_by=None)
@@ -233,10 +220,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return state, [*actions, given_up(unit, f"{describe(verdict)}; {answer.reason}")]
     reason = f"restart: {describe(verdict)}"
     scheduled = records.RestartScheduled(group=unit.group_id, attempt=unit.attempt + 1, due=answer.time, reason=reason)
-    unit = replace(
-        unit, phase=Phase.PENDING, due=answer.time, reason=reason, current=replace(unit.current, intent=None)
-    )
-    return swap(state, unit), [*actions, scheduled]
+    return swap(state, wait_for_next(unit, answer.time, reason)), [*actions, scheduled]
 
 
 def _got_anywhere(state: RunState, config: Config) -> bool:

@@ -7,6 +7,7 @@ from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.placement import FreePlaces
 from ftslurm.core.jobs import supply
+from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Action, Launch
 from ftslurm.core.state.model import LIVE, Attempt, Phase, Place, Rank, StepId, Unit
 from ftslurm.core.state.run_state import RunState
@@ -51,7 +52,8 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
             state, action = _take_over(state, unit, picked[0], place, now, config)
             actions.append(action)
         else:
-            unit = _new_attempt(unit, place, now, config)
+            attempt = Attempt(begin_after=_begin_after(unit, config), hosts=(None,) * tasks_of(unit, config))
+            unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
             state = swap(state, unit)
             actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]
     return state, actions
@@ -71,10 +73,9 @@ def _take_over(
     state: RunState, unit: Unit, warm: Unit, place: Place, now: float, config: Config
 ) -> tuple[RunState, records.StepLaunched]:
     """Let a warm standby become a group's next attempt."""
-    group, empty = standby.take(state, unit, warm, place, now)
-    current = replace(group.current, begin_after=_begin_after(group, config))
-    group = replace(group, due=now + config.health.start_timeout_s, current=current)
-    state = swap(state, group, empty)
+    due = now + config.health.start_timeout_s
+    group = transitions.take_standby(unit, warm, place, due, now, _begin_after(unit, config))
+    state = swap(state, group, standby.refill(warm, unit.group, now))
     return state, _record(state, group, now, config)
 
 
@@ -163,22 +164,6 @@ def _forgive(state: RunState, place: Place) -> Outcome:
     return replace(
         state, nodes=replace(state.nodes, avoid=state.nodes.avoid - set(back), suspected=suspected)
     ), restored
-
-
-def _new_attempt(unit: Unit, place: Place, now: float, config: Config) -> Unit:
-    return Unit(
-        name=unit.name,
-        group=unit.group,
-        phase=Phase.STARTING,
-        attempt=unit.attempt + 1,
-        place=place,
-        reason=unit.reason,
-        due=now + config.health.start_timeout_s,
-        marks=replace(unit.marks, launched=now),
-        pulses=(None,) * tasks_of(unit, config),
-        exits=unit.exits,
-        current=Attempt(begin_after=_begin_after(unit, config), hosts=(None,) * tasks_of(unit, config)),
-    )
 
 
 def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.StepLaunched:

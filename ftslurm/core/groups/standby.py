@@ -8,7 +8,6 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.state.model import LIVE, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import places, pool_of
-from ftslurm.core.state.values import replace
 
 REFILL_S = 1.0  # a new one starts this long after the last was taken: its imports would slow down the one that joins
 
@@ -71,20 +70,8 @@ def _usable(state: RunState, allocation: str | None, pool: int) -> bool:
     return allocation is None or (job is not None and job.usable and job.pool == pool)
 
 
-def take(state: RunState, unit: Unit, standby: Unit, place: Place, now: float) -> tuple[Unit, Unit]:
-    """The group, going on as the standby's step, and the standby's unit, to be launched anew."""
-    group = replace(
-        standby,
-        name=unit.name,
-        group=unit.group,
-        phase=Phase.STARTING,
-        attempt=unit.attempt + 1,
-        place=place,
-        reason=unit.reason,
-        marks=replace(unit.marks, launched=now, hello=now, ready=now),
-        exits=unit.exits,
-        current=replace(standby.current, ran_as=standby.id),
-    )
-    reason = f"group {unit.group} has taken the one before"
+def refill(standby: Unit, group: int | None, now: float) -> Unit:
+    """The unit of a standby that a group has taken: it is launched again."""
+    reason = f"group {group} has taken the one before"
     due = now + REFILL_S
-    return group, Unit(standby.name, None, attempt=standby.attempt, due=due, reason=reason, exits=standby.exits)
+    return Unit(standby.name, None, attempt=standby.attempt, due=due, reason=reason, exits=standby.exits)

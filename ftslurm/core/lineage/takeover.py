@@ -20,6 +20,7 @@ from ftslurm.core.state.events import Adopted, Ended
 from ftslurm.core.state.model import LIVE, Adoption, Cause, Evidence, Exit, Job, Marks, Phase, Pulse, Returning, Unit
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.transitions import adopt, give_up, run, succeed
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
@@ -50,8 +51,11 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
     for unit in state.units:
         step = live.get(unit.name)
         if unit.name in over:
-            ends = (Exit(unit.attempt, now, Cause.OK, ()),) if over[unit.name] == Phase.SUCCEEDED.value else ()
-            state = swap(state, replace(unit, phase=Phase(over[unit.name]), exits=(*unit.exits, *ends)))
+            if Phase(over[unit.name]) is Phase.SUCCEEDED:
+                unit = succeed(replace(unit, exits=(*unit.exits, Exit(unit.attempt, now, Cause.OK, ()))))
+            else:
+                unit = give_up(unit)
+            state = swap(state, unit)
         elif step is not None and (step.home is None or step.home in homes):
             state = swap(state, _left_behind(unit, step, now))
         elif step is not None:
@@ -155,23 +159,17 @@ def left_out(state: RunState, past: Past, now: float, config: Config) -> RunStat
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
+    """A unit whose step is to be adopted, as the journal of the earlier controller shows it."""
     hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
-    return replace(
-        unit,
-        phase=Phase.STARTING,
-        attempt=live.attempt,
-        place=live.place,
-        reason="adopted",
-        pulses=(Pulse(now, moved=now),) * len(hosts),
-        marks=Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined),
-        current=replace(
-            unit.current,
-            ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
-            hosts=hosts,
-            ready=frozenset({0} if unit.is_lighthouse else ()),
-            adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
-        ),
+    current = replace(
+        unit.current,
+        ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
+        hosts=hosts,
+        ready=frozenset({0} if unit.is_lighthouse else ()),
+        adoption=Adoption(now, slurm_step=live.slurm_step, joined=live.joined),
     )
+    marks = Marks(launched=live.launched, noticed=live.noticed, away=live.away, joined=live.joined)
+    return adopt(unit, live.attempt, live.place, marks, (Pulse(now, moved=now),) * len(hosts), current)
 
 
 def attach(state: RunState, now: float, config: Config) -> Outcome:
@@ -242,8 +240,8 @@ def never_reached(unit: Unit) -> Unit:
     )
 
 
-def said(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    """The guard of one task has said what it knows; with the last of them the unit is what it was."""
+def guard_reported(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
+    """Note the report of one task's guard; the last one completes the adoption."""
     adoption = unit.current.adoption
     if adoption is None:
         return state, []
@@ -315,4 +313,4 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
     if unit.phase is Phase.STOPPING or unit.is_lighthouse:
         return unit  # it says its address next
     runs = len(ready) == len(reports) if unit.is_standby else begun
-    return replace(unit, phase=Phase.RUNNING if runs else Phase.STARTING)
+    return run(unit) if runs else unit

@@ -378,7 +378,6 @@ StepEvent = (
     | Serving
     | Served
     | SessionOpened
-    | Alive
     | Traced
     | Warned
     | Dumped
@@ -390,6 +389,8 @@ StepEvent = (
     | TaskFailed
     | Ended
 )
+TrainingEvent = Progressed | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-RunEvent = ScaleAsked | InjectAsked | StopAsked | JobEnds | Explained
-Event = JobEvent | RunEvent | Granted | NodesLeft | Looked | NodeState | NodeFate | StepEvent
+NodeEvent = NodesLeft | Looked | NodeState | NodeFate
+RunEvent = Granted | ScaleAsked | InjectAsked | StopAsked | JobEnds | Explained
+Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

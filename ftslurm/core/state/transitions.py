@@ -1,6 +1,7 @@
-"""The phases of a unit: what leads from one to the next, and the functions that bring a step down.
+"""The phases of a unit: what leads from one to the next, and the functions that change the phase.
 
-TRANSITIONS lists every change of phase. The tests of the core hold the code to it; docs/architecture.md shows it.
+TRANSITIONS lists every change of phase. The tests of the core hold the code to it; docs/architecture.md shows it. No
+other module sets a unit's phase.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ftslurm.core.state.actions import Action, Stop
-from ftslurm.core.state.model import Cause, Evidence, Marks, Phase, Unit
+from ftslurm.core.state.model import Attempt, Cause, Evidence, Marks, Phase, Place, Pulse, Unit
 from ftslurm.core.state.values import replace
 
 _NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
@@ -45,6 +46,106 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.SUCCEEDED: {},
     Phase.FAILED: {},
 }
+
+
+def launch(unit: Unit, place: Place, due: float, now: float, current: Attempt) -> Unit:
+    """Begin the next attempt of a unit with a step of its own.
+
+    Args:
+        unit: one without a step.
+        place: where the step runs.
+        due: when the step must be ready.
+        now: the time.
+        current: an empty attempt, with one host for each task.
+    """
+    return Unit(
+        name=unit.name,
+        group=unit.group,
+        phase=Phase.STARTING,
+        attempt=unit.attempt + 1,
+        place=place,
+        reason=unit.reason,
+        due=due,
+        marks=replace(unit.marks, launched=now),
+        pulses=(None,) * len(current.hosts),
+        exits=unit.exits,
+        current=current,
+    )
+
+
+def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float, begin_after: float) -> Unit:
+    """Begin the next attempt of a group with the step of a warm standby.
+
+    Args:
+        unit: a group without a step.
+        standby: a standby that is ready.
+        place: the standby's nodes, and the group's share of them.
+        due: when the group must have its store.
+        now: the time.
+        begin_after: the script does not start before.
+    """
+    return replace(
+        standby,
+        name=unit.name,
+        group=unit.group,
+        phase=Phase.STARTING,
+        attempt=unit.attempt + 1,
+        place=place,
+        reason=unit.reason,
+        due=due,
+        marks=replace(unit.marks, launched=now, hello=now, ready=now),
+        exits=unit.exits,
+        current=replace(standby.current, ran_as=standby.id, begin_after=begin_after),
+    )
+
+
+def adopt(unit: Unit, attempt: int, place: Place, marks: Marks, pulses: tuple[Pulse, ...], current: Attempt) -> Unit:
+    """Begin the adoption of a step that an earlier controller has launched.
+
+    Args:
+        unit: one without a step.
+        attempt: its number.
+        place: where the step runs.
+        marks: what the journal tells of it.
+        pulses: a first sign of life of each task.
+        current: the attempt, with its `adoption`.
+    """
+    return replace(
+        unit,
+        phase=Phase.STARTING,
+        attempt=attempt,
+        place=place,
+        reason="adopted",
+        marks=marks,
+        pulses=pulses,
+        current=current,
+    )
+
+
+def run(unit: Unit) -> Unit:
+    """Mark a step as up: a group's script begins, a standby is ready, or the Lighthouse has told its address."""
+    return replace(unit, phase=Phase.RUNNING)
+
+
+def wait_for_next(unit: Unit, due: float, reason: str) -> Unit:
+    """Schedule the next attempt of a unit whose step has ended.
+
+    Args:
+        unit: one whose step has ended.
+        due: when it is launched at the earliest.
+        reason: why it is launched again.
+    """
+    return replace(unit, phase=Phase.PENDING, due=due, reason=reason, current=replace(unit.current, intent=None))
+
+
+def succeed(unit: Unit) -> Unit:
+    """Mark a unit as finished."""
+    return replace(unit, phase=Phase.SUCCEEDED, waits_for=None)
+
+
+def give_up(unit: Unit) -> Unit:
+    """Mark a unit as given up: it gets no further attempt."""
+    return replace(unit, phase=Phase.FAILED, waits_for=None)
 
 
 def stop(

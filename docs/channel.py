@@ -19,8 +19,8 @@ output of the step. `type` names the message; unknown types and fields are ignor
 the controller have at most {longest} bytes and a field `task`, the index of the task in its step. "Guard" says that the
 guard of the worker sends or obeys a message itself, whatever the worker is doing.
 
-A message with a field that is missing or has another value than the table says is logged and ignored. A field marked
-"lenient" never spoils its message: another value counts as not known.
+A message with a field that is missing or has another value than the table says is logged and ignored. If a field
+marked "lenient" has another value, only that field is ignored and counts as not known.
 
 This page is made by `docs/channel.py` from `ftslurm/protocol/messages.py`.
 """

@@ -104,9 +104,10 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
     if jobs:
         size = _count(config.groups.nodes, "node")
         yield "allocation   a Slurm job of one CPU for the controller, and one for each group and standby (its pilot):"
-        yield f"             {len(jobs)} of {size}, which come and go; say {_few(tuple(job.name for job in jobs))}"
+        names = _few(tuple(job.name for job in jobs))
+        yield f"             {_count(len(jobs), 'job')} of {size}, submitted as needed; called here {names}"
     else:
-        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes; say they are called"
+        where = "this machine, under the names" if here else f"one Slurm job of {len(nodes)} nodes, called here"
         yield f"allocation   {where} {_few(nodes)}"
     if not here:
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""

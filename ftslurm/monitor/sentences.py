@@ -466,7 +466,7 @@ def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
     if waits:
         return f"job {job.name}: {job.reason or 'in the queue'}"
     left = job.left(now)
-    return f"in {job.name}" + ("" if left is None else f", {_time_left(left)} left")
+    return f"job {job.name}" + ("" if left is None else f", {_time_left(left)} left")
 
 
 def _time_left(seconds: float) -> str:

@@ -57,7 +57,7 @@ def resolve(config: Config, preview: bool = False) -> str:
             if one.partition is not None:
                 _fit(config, partitions, one.partition, f"cluster.ranges: groups={one.groups}, partition")
     elif cluster.kind == "slurm":
-        note = f"{why_not}: whether the cluster has these nodes, and how many GPUs, is not known"
+        note = f"{why_not}: cannot check whether the cluster has these nodes and GPUs"
         config.groups.gpus = config.groups.gpus or 0
         return note
     else:

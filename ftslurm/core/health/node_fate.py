@@ -1,7 +1,7 @@
-"""A step is gone that was to be adopted: has it died with its node? Slurm is asked before anything is said. Pure.
+"""Decide whether a step that a new controller could not adopt was lost with its node; Slurm is asked first. Pure.
 
-When a node and the controller are lost together, nobody has seen the node fall silent. What the next controller finds
-is a job that Slurm has requeued, as after preemption, or a node without the step's guard, as if that had been killed.
+When a node and the controller are lost together, no controller has noticed that the node is silent. The next controller
+finds a job that Slurm has requeued, as after preemption, or a node without the step's guard, as after a kill.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
-ANSWER_S = 5.0  # so long Slurm's answer is waited for
+ANSWER_S = 5.0  # wait at most this long for Slurm's answer
 RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been so because its node was lost
 
 

@@ -1,10 +1,10 @@
-"""Is a node lost? Is a group hung? Judged from what has been heard, and from what a look at the node has shown.
+"""Decide whether a silent node is lost or its group hangs, from heartbeats and from the answer of a probe.
 
-Silence alone condemns nobody: a stopped or starved process is silent too. So halfway to health.lost_after_s a probe
-goes to the node, a step of its own, and its answer tells the three cases apart:
+Silence is not enough evidence: a stopped or starved process is silent too. So halfway to health.lost_after_s a probe,
+a Slurm step of its own, is started on the node. Its answer tells the cases apart:
 
     no answer from the node                     it is lost: excluded, its groups are placed elsewhere
-    it answers, our processes are not there     the step died without a word (its slurmstepd was killed)
+    it answers, our processes are not there     the step died unreported (its slurmstepd was killed)
     it answers, a process of ours is stopped    hang
     it answers, all of them are there           starved: another health.orphan_after_s, then hang
 """

@@ -115,7 +115,7 @@ def array_run(standbys: int = 0, **cluster: object) -> Config:
 def test_in_array_mode_each_group_has_its_own_job_and_a_dead_node_costs_only_that() -> None:
     lines = list(plan(array_run(time="60", ranges=[Range("2-", partition="cheap", time="4:00:00")])))
     text = "\n".join(lines)
-    assert "3 of 2 nodes, which come and go; say PILOTS_0, PILOTS_1, PILOTS2" in text
+    assert "3 jobs of 2 nodes, submitted as needed; called here PILOTS_0, PILOTS_1, PILOTS2" in text
     scripts = [line for line in lines if line.startswith("sbatch script")]
     whom = "submitted by the controller"
     assert scripts == [

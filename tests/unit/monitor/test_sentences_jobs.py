@@ -113,9 +113,9 @@ def test_the_table_shows_the_job_of_a_group_its_time_left_and_what_one_waits_for
     lines += [pending(14, "83", "JobHeldUser"), waits(14, 1, "83", "Slurm job 83 (pending: JobHeldUser)")]
     table = drawn(after(*lines), 15)
     assert [line for line in table if re.match(r" +\d (RUN|PEND)", line)] == [
-        "    0 RUNNING     10      3       0        0     1.8 n1 in 82_0, 60 min left",
+        "    0 RUNNING     10      3       0        0     1.8 n1 job 82_0, 60 min left",
         "    1 PENDING     10      -       0        0       - job 83: JobHeldUser",
-        "    2 RUNNING     10      3       0        0     1.8 n3 in 82_2, 60 min left",
+        "    2 RUNNING     10      3       0        0     1.8 n3 job 82_2, 60 min left",
     ]
     assert table[-2:] == [
         "jobs: 2 running, the first ends in 60 min (82_0), 1 waiting",
@@ -225,7 +225,7 @@ def test_a_group_that_has_left_did_not_die() -> None:
 
 def test_the_end_of_a_job_that_becomes_known_later_is_shown() -> None:
     late = ex.event(11, "allocation_ends", allocation="82_1", ends=ex.START + 900)
-    assert any(line.endswith("n2 in 82_1, 15 min left") for line in drawn(after(late), 12))
+    assert any(line.endswith("n2 job 82_1, 15 min left") for line in drawn(after(late), 12))
 
 
 def test_a_group_cut_by_scale_disappears_and_a_new_one_has_not_been_restarted() -> None:

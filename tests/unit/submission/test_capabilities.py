@@ -36,4 +36,4 @@ def test_without_a_standby_nothing_is_warmed_up(config: Config) -> None:
 def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     config.cluster.kind, config.standby.count = "slurm", 1
-    assert "is not known" in resolve(config, preview=True)
+    assert "cannot check" in resolve(config, preview=True)

@@ -114,7 +114,7 @@ class Server:
         self.refusals = Refusals(book, report)
         self.announced: dict[str, asyncio.Event] = {}  # by store: set when the controller has announced it
         self.look_due = False
-        self.next_look = 0.0  # no decision for the sake of a request before this time
+        self.next_look = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
         self.complained = ""
@@ -214,10 +214,10 @@ class Server:
     # --- quorums ---------------------------------------------------------------------------------------------------
 
     def look_soon(self) -> None:
-        """Decide once all requests that have arrived already are read.
+        """Schedule a decision for when all requests that have arrived are read.
 
-        A decision costs time in the number of groups. After one that gave no quorum the next is put off for four times
-        as long as it took, so that N requests one after the other do not cost N decisions of N groups.
+        A decision takes time in proportion to the number of groups. After one without a quorum the next decision, also
+        that of `tick`, waits PAUSE times as long as it took, so that N requests do not cost N decisions on N groups.
         """
         if not self.look_due:
             self.look_due = True
@@ -288,8 +288,9 @@ class Server:
         next_prune = 0.0
         while True:
             await asyncio.sleep(self.tick_s)
-            self.look()
             moment = now()
+            if moment >= self.next_look:
+                self.look()
             if moment >= next_prune:
                 next_prune = moment + 1.0
                 self.book.prune(moment)

@@ -1,10 +1,13 @@
-"""How long does a decision of the controller take with 100, 1,000 and 10,000 replica groups?
+"""Measure how the cost of the controller, the journal and the Lighthouse grows with the number of replica groups.
 
-    python benchmarks/core_scale.py                   the table, milliseconds; the best of several tries
-    python benchmarks/core_scale.py --groups 1000     one row of it
+    python benchmarks/core_scale.py                                   three tables, for 100, 1,000 and 10,000 groups
+    python benchmarks/core_scale.py --groups 1000 --lines 100000      one row of each, with a shorter journal
 
-The core is pure: `decide(state, events, now, config)`. Each row brings that many groups of one node and one worker up
-by the events that a run has (hello, ready, store, first step), with the default settings, and measures from there:
+All times are CPU time.
+
+Decisions (milliseconds, the best of several tries). The core is pure: `decide(state, events, now, config)`. Each row
+brings that many groups of one node and one worker up by the events that a run has (hello, ready, store, first step),
+with the default settings, and measures from there:
 
     idle         decide with no events
     progress     one group tells of its next committed step
@@ -13,15 +16,36 @@ by the events that a run has (hello, ready, store, first step), with the default
     failure      a rank of one group is killed: the evidence, the end of its step, and the launch of the next attempt
     launch       the decision that launches every group
     start        all decisions from the first hello to the last group's first step, 100 events at a time
+
+Journal (seconds): a file of --lines lines, nearly all of them progress, in which groups fail now and then.
+
+    status       `ftslurm status`: journal filter, typed records, status
+    successor    the same lines as the next controller replays them
+
+Lighthouse (milliseconds, benchmarks/lighthouse_scale.py has more): a quorum of all members.
+
+    decision     one decision on a quorum that is issued
+    encode       the answer with all members
+    first, next  all members join the first and the next quorum, by the server without gRPC
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
+import os
+import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
+
+from lighthouse_scale import rules_alone, server_alone, timed_ms, wire
+from random_journal import history, write
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.loop import COLLECT_GARBAGE_AFTER
@@ -43,10 +67,23 @@ from ftslurm.core.state.events import (
 from ftslurm.core.state.model import Allocation, Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
+from ftslurm.monitor.status_fold import fold_all
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.replay import read_past
 
 SIZES = (100, 1_000, 10_000)
 COLUMNS = ("idle", "progress", "heartbeat", "hangs", "failure", "launch", "start")
 TARGETS = {"idle": 0.1, "progress": 0.2, "heartbeat": 50.0, "failure": 1.0}  # milliseconds, at 10,000 groups
+LIGHTHOUSE_COLUMNS = {
+    "decision": "decision, issued",
+    "encode": "encode the answer",
+    "first": "server: first join of all",
+    "next": "server: next quorum of all",
+}
+LINES = 1_000_000
+FAILURES = 0.003  # how likely one is, each time that all groups have had a line of progress
 PER_BATCH = 100
 TRIES = 5
 
@@ -147,17 +184,60 @@ def measure(groups: int) -> dict[str, float]:
     return row
 
 
+def measure_journal(groups: int, lines: int) -> dict[str, float]:
+    """The row of the second table."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = write(RunDir(Path(folder)), history(random.Random(1), groups, lines, FAILURES))  # noqa: S311
+
+        def status() -> None:
+            assert len(fold_all(Skim().read(JournalReader(run.events))).groups) == groups
+
+        return {"status": timed_ms(status) / 1000, "successor": timed_ms(lambda: read_past(run)) / 1000}
+
+
+def measure_lighthouse(members: int) -> dict[str, float]:
+    """The row of the third table."""
+    found = rules_alone(members) | wire(members)
+    log, kept = os.open(os.devnull, os.O_WRONLY), os.dup(2)
+    os.dup2(log, 2)  # the Lighthouse logs every order there
+    try:
+        found |= asyncio.run(server_alone(members))
+    finally:
+        os.dup2(kept, 2)
+        os.close(log)
+        os.close(kept)
+    return {column: found[name] for column, name in LIGHTHOUSE_COLUMNS.items()}
+
+
+def print_table(title: str, sizes: Sequence[int], row_of: Callable[[int], dict[str, float]]) -> None:
+    """Print one row for each size as soon as it is measured."""
+    print(title)
+    header = False
+    for size in sizes:
+        row = row_of(size)
+        if not header:
+            print(f"{'groups':>7}" + "".join(f"{name:>12}" for name in row))
+            header = True
+        print(f"{size:>7,}" + "".join(f"{value:>12,.3f}" for value in row.values()), flush=True)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, action="append", help="only runs of so many groups")
+    parser.add_argument("--lines", type=int, default=LINES, help="lines of the journal (default: 1,000,000)")
     options = parser.parse_args(argv)
+    sizes = options.groups or SIZES
     gc.set_threshold(*COLLECT_GARBAGE_AFTER)  # as in the controller
-    print(f"{'groups':>7}" + "".join(f"{name:>12}" for name in COLUMNS) + "   (milliseconds of CPU time)")
-    row = dict[str, float]()
-    for groups in options.groups or SIZES:
+
+    def decisions(groups: int) -> dict[str, float]:
         row = measure(groups)
-        print(f"{groups:>7,}" + "".join(f"{row[name]:>12,.3f}" for name in COLUMNS), flush=True)
+        return {name: row[name] for name in COLUMNS}
+
+    print_table("decisions, milliseconds of CPU time", sizes, decisions)
     print(f"{'target':>7}" + "".join(f"{TARGETS[name]:>12,.3f}" if name in TARGETS else " " * 12 for name in COLUMNS))
+    title = f"\na journal of {options.lines:,} lines, seconds of CPU time"
+    print_table(title, sizes, lambda groups: measure_journal(groups, options.lines))
+    print_table("\na quorum of all, milliseconds of CPU time", sizes, measure_lighthouse)
     return 0
 
 

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from typing_extensions import assert_never
+
 from ftslurm.checkpoint import layout
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
@@ -141,65 +143,126 @@ class Reading:
 
     def fold(self, event: Event) -> None:
         """Take in the next line."""
-        time = number(event, "time") or 0.0
-        match read(event):
-            case records.RunStarted() as started:
-                self._run_started(started)
-            case records.Scaled(groups=groups):
-                self.groups = groups or 1
+        time, record = number(event, "time") or 0.0, read(event)
+        if isinstance(record, records.RunEvent):
+            self._fold_run(record)
+        elif isinstance(record, records.ClusterEvent):
+            self._fold_cluster(record, time)
+        elif isinstance(record, records.StepEvent):
+            self._fold_step(record, time)
+        elif isinstance(record, records.TrainingEvent):
+            self._fold_training(record, time)
+        elif isinstance(record, records.FaultInjected):
+            self.drilled += record.by == "faults.plan"
+        elif isinstance(record, (records.FaultRefused, records.UnknownEvent)):
+            pass
+        else:
+            assert_never(record)
+
+    def _fold_run(self, record: records.RunEvent) -> None:
+        match record:
+            case records.RunStarted():
+                self._run_started(record)
+            case records.Scaled():
+                self.groups = record.groups or 1
                 self.moving |= {group_unit(n) for n in range(self.count, self.groups)} & self.attempts.keys()
                 self.count = self.groups
-            case records.ControllerLeft() if LIGHTHOUSE in self.live:  # it ends its Lighthouse
-                self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
-            case records.RunFinished(outcome=outcome):
-                self.outcome = outcome or None
-            case records.StepLaunched() as launched:
-                self._step_launched(launched, time)
-            case records.LaunchRefused() as refused:
-                self._launch_refused(refused, time)
-            case (records.StepReady() | records.StepAdopted()) as up if up.unit in self.live:
-                step, known = self.live[up.unit], is_step(up.slurm_step)
-                hosts = _hosts(up.ranks) if isinstance(up, records.StepReady) else ()
-                step = replace(step, hosts=hosts or step.hosts)
-                self.live[up.unit] = replace(step, slurm_step=up.slurm_step) if known else step
-                self.moving.discard(up.unit)
-            case records.StepExited() as exited:
-                self._step_exited(exited, time)
-            case records.GroupJoined(group=group) if group_unit(group) in self.live:
-                self.live[group_unit(group)] = replace(self.live[group_unit(group)], joined=time)
-            case records.RestartScheduled(group=group, due=due, reason=reason):
-                self._schedule(group_unit(group), due, reason)
+            case records.ControllerLeft():
+                if LIGHTHOUSE in self.live:  # the controller has ended its Lighthouse
+                    self.live[LIGHTHOUSE] = replace(self.live[LIGHTHOUSE], home="")
+            case records.RunFinished():
+                self.outcome = record.outcome or None
+            case (
+                records.ControllerError()
+                | records.Command()
+                | records.ScaleRefused()
+                | records.RollOver()
+                | records.RunRequeued()
+                | records.Warned()
+            ):
+                pass
+            case _:
+                assert_never(record)
+
+    def _fold_cluster(self, record: records.ClusterEvent, time: float) -> None:
+        match record:
+            case records.AllocationLeaving(allocation=job):
+                self.leaving[job] = Job(job, leaving=_cause(record.cause), since=time)
+            case records.AllocationGranted() | records.AllocationLost():
+                self.leaving.pop(record.allocation, None)
+            case records.NodeExcluded(node=node):
+                self.left_out[node] = LeftOut(node, time, record.group)
+            case records.NodeRestored():
+                self.left_out.pop(record.node, None)
+            case records.NodeShunned():
+                self.shunned.add(record.node)
+            case records.NodeUnshunned():
+                self.shunned.discard(record.node)
+            case (
+                records.AllocationRequested()
+                | records.AllocationRefused()
+                | records.AllocationPending()
+                | records.AllocationEnds()
+                | records.AllocationRequeued()
+                | records.PilotRestarted()
+                | records.NodeSilent()
+            ):
+                pass
+            case _:
+                assert_never(record)
+
+    def _fold_step(self, record: records.StepEvent, time: float) -> None:
+        match record:
+            case records.StepLaunched():
+                self._step_launched(record, time)
+            case records.LaunchRefused():
+                self._launch_refused(record, time)
+            case records.StepReady():
+                self._step_up(record, _hosts(record.ranks))
+            case records.StepAdopted():
+                self._step_up(record, ())
+            case records.StepExited():
+                self._step_exited(record, time)
+            case records.RestartScheduled():
+                self._schedule(group_unit(record.group), record.due, record.reason)
             case records.GroupGivenUp(group=group):
                 self.scheduled.pop(group_unit(group), None)
                 self.over[group_unit(group)] = Phase.FAILED.value
-            case records.StandbyGivenUp(unit=unit):
-                self.over[unit] = Phase.FAILED.value
-            case records.Progress(step=int(step_of_training), committed=committed) if committed:
-                going_on = self.resuming is None
-                self.step = max(self.step, step_of_training) if going_on else step_of_training
-                self.resuming = None
-            case records.CheckpointSaved(step=saved_step):
-                self.saved = True
-                if saved_step is not None and self.resuming is None:
-                    self.step = max(self.step, saved_step)
-            case records.FullRestart(checkpoint_step=back):
-                self.resuming = back or 0
-            case records.FaultInjected(by="faults.plan"):
-                self.drilled += 1
-            case records.AllocationLeaving(allocation=job, cause=cause):
-                self.leaving[job] = Job(job, leaving=_cause(cause), since=time)
-            case records.AllocationGranted(allocation=job) | records.AllocationLost(allocation=job):
-                self.leaving.pop(job, None)
-            case records.NodeExcluded(node=node, group=blamed):
-                self.left_out[node] = LeftOut(node, time, blamed)
-            case records.NodeRestored(node=node):
-                self.left_out.pop(node, None)
-            case records.NodeShunned(node=node):
-                self.shunned.add(node)
-            case records.NodeUnshunned(node=node):
-                self.shunned.discard(node)
+            case records.StandbyGivenUp():
+                self.over[record.unit] = Phase.FAILED.value
+            case records.GroupWaits():
+                pass
             case _:
-                pass  # docs/journal.md lists the readers of each event
+                assert_never(record)
+
+    def _fold_training(self, record: records.TrainingEvent, time: float) -> None:
+        match record:
+            case records.GroupJoined():
+                unit = group_unit(record.group)
+                if unit in self.live:
+                    self.live[unit] = replace(self.live[unit], joined=time)
+            case records.Progress():
+                if record.step is not None and record.committed:
+                    self.step = record.step if self.resuming is not None else max(self.step, record.step)
+                    self.resuming = None
+            case records.CheckpointSaved():
+                self.saved = True
+                if record.step is not None and self.resuming is None:
+                    self.step = max(self.step, record.step)
+            case records.FullRestart():
+                self.resuming = record.checkpoint_step or 0
+            case (
+                records.Serving()
+                | records.SessionOpened()
+                | records.NoFirstStep()
+                | records.HangFound()
+                | records.QuorumRefused()
+                | records.CheckpointFailed()
+                | records.CheckpointRestored()
+            ):
+                pass
+            case _:
+                assert_never(record)
 
     def _run_started(self, record: records.RunStarted) -> None:
         self.began, self.outcome = True, None
@@ -232,6 +295,15 @@ class Reading:
             home=own_home if beside else None,
             away=self.away.get(unit),
         )
+
+    def _step_up(self, record: records.StepReady | records.StepAdopted, hosts: tuple[str, ...]) -> None:
+        unit = record.unit
+        if unit not in self.live:
+            return
+        step = self.live[unit]
+        slurm_step = record.slurm_step if is_step(record.slurm_step) else step.slurm_step
+        self.live[unit] = replace(step, hosts=hosts or step.hosts, slurm_step=slurm_step)
+        self.moving.discard(unit)
 
     def _launch_refused(self, record: records.LaunchRefused, time: float) -> None:
         """Slurm has not started the step: it is no attempt, and the failure that it was to answer is still open."""

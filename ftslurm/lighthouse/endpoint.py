@@ -2,75 +2,89 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 from ftslurm.guard.gateway import Gateway
 from ftslurm.lighthouse.output import log
 from ftslurm.protocol import addresses
 
-BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
-LONGEST = 80  # of where the folder for a Unix socket is: the socket's whole path may have 107 bytes
+BIND_FOR_S = 2.0  # how long to wait until a predecessor has released the port
+LONGEST = 80  # characters of the base folder for a Unix socket: the socket's whole path may have 107 bytes
+
+T = TypeVar("T")
 
 
-def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
-    """The address of the Lighthouse, http://HOST:PORT/lighthouse.
-
-    Should somebody else have taken a predecessor's port, it moves to another: the groups' guards are told and forward.
+def bind_when_free(bind: Callable[[int], T], port: int, *, may_move: bool = False, setting: str) -> T:
+    """Bind a port and return what `bind` returns. Wait at most BIND_FOR_S seconds while another process holds the port.
 
     Args:
-        port: which it is to have; 0: any.
-        may_move: whether another will do if that one is taken.
+        bind: binds this port; OSError if it is not free.
+        port: the wanted port; 0: any, without waiting.
+        may_move: whether to bind any other port when the wanted one stays in use.
+        setting: the setting of the port, for the error.
 
     Raises:
-        RuntimeError: the port cannot be had.
+        RuntimeError: the port cannot be bound.
     """
     deadline = time.monotonic() + (BIND_FOR_S if port else 0.0)
     while True:
         try:
-            return f"http://{gateway.reserve(port)}/{addresses.LIGHTHOUSE}"
+            return bind(port)
         except OSError as error:
             if time.monotonic() < deadline:
                 time.sleep(0.05)
             elif may_move and port:
-                log(f"port {port} is taken: moving to another")
+                log(f"port {port} is in use: another one is taken")
                 port = 0
             else:
-                raise RuntimeError(f"port {port} cannot be had (lighthouse.port): {error}") from error
+                raise RuntimeError(f"port {port} cannot be bound ({setting}): {error}") from error
 
 
-async def take(listen: Callable[[str], int], local: bool, port: int, may_move: bool) -> str:
-    """The address, http://HOST:PORT, of a Lighthouse without a guard: whoever can reach it is let in.
+def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
+    """Reserve the Lighthouse's port at its guard and return the address, http://HOST:PORT/lighthouse.
+
+    When the Lighthouse moves to another port, the controller tells the groups' guards, which forward to it.
 
     Args:
-        listen: listens at HOST:PORT and returns the port; 0 or RuntimeError: it cannot be had.
-        local: whether only this machine is to reach it.
-        port, may_move: as for `reserve`.
+        port, may_move: as for `bind_when_free`.
 
     Raises:
-        RuntimeError: the port cannot be had.
+        RuntimeError: the port cannot be bound.
+    """
+    reserved = bind_when_free(gateway.reserve, port, may_move=may_move, setting="lighthouse.port")
+    return f"http://{reserved}/{addresses.LIGHTHOUSE}"
+
+
+def take(listen: Callable[[str], int], local: bool, port: int, may_move: bool) -> str:
+    """Listen without a guard, so that everybody who reaches the port is let in; return the address, http://HOST:PORT.
+
+    Args:
+        listen: listens at HOST:PORT and returns the port; 0 or RuntimeError if it cannot.
+        local: whether only this machine reaches it.
+        port, may_move: as for `bind_when_free`.
+
+    Raises:
+        RuntimeError: the port cannot be bound.
     """
     hosts = ("127.0.0.1",) if local else ("[::]", "0.0.0.0")  # noqa: S104 the second where IPv6 is off
-    deadline = time.monotonic() + (BIND_FOR_S if port else 0.0)
-    while True:
+
+    def listen_at(number: int) -> int:
         for host in hosts:
             with suppress(RuntimeError):
-                if got := listen(f"{host}:{port}"):
-                    return f"http://{'127.0.0.1' if local else socket.gethostname()}:{got}"
-        if time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        elif may_move and port:
-            log(f"port {port} is taken: moving to another")
-            port = 0
-        else:
-            raise RuntimeError(f"port {port} cannot be had on {' or '.join(hosts)}")
+                if bound := listen(f"{host}:{number}"):
+                    return bound
+        raise OSError(f"it is in use on {' and '.join(hosts)}")
+
+    bound = bind_when_free(listen_at, port, may_move=may_move, setting="port=N; 0: any")
+    return f"http://{'127.0.0.1' if local else socket.gethostname()}:{bound}"
 
 
 def folder() -> str:
-    """A new folder of mode 0700 for a Unix socket, on this machine."""
+    """Make a folder of mode 0700 for a Unix socket, on this machine."""
     base = tempfile.gettempdir()
     return tempfile.mkdtemp(prefix="ftslurm-", dir=base if len(base) <= LONGEST else "/tmp")  # noqa: S108

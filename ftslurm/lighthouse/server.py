@@ -414,7 +414,7 @@ async def open_server(options: dict[str, Any], report: Report, gateway: Gateway 
     """A server that serves, and goes on where its predecessor was; the arguments are as for `serve`."""
     server = prepare(options, report)
     if gateway is None:
-        url = await endpoint.take(server.listen, options["local"], options["port"], options["may_move"])
+        url = endpoint.take(server.listen, options["local"], options["port"], options["may_move"])
         await server.server.start()
     else:
         url = endpoint.reserve(gateway, options["port"], options["may_move"])

@@ -18,13 +18,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ftslurm.config.schema import LighthouseConfig
 from ftslurm.errors import ConfigError, FtslurmError
 from ftslurm.guard.gate import bind
-from ftslurm.lighthouse.endpoint import BIND_FOR_S
+from ftslurm.lighthouse.endpoint import bind_when_free
 from ftslurm.lighthouse.output import flush, log
 from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
 from ftslurm.lighthouse.token_gate import VARIABLE, Door, token, write_private
@@ -179,31 +180,17 @@ async def _with_token(told: Told) -> tuple[Server, str]:
     secret = token(os.path.join(told.name, "token"), os.environ)
     server = prepare(_options(told), lambda _: None)
     inside = await start_hidden(server)
-    listener = await _bind(told.settings["port"])
+    host = socket.gethostname()
+    listener = bind_when_free(partial(bind, host), told.settings["port"], setting="port=N; 0: any")
     port = listener.getsockname()[1]
     await Door(secret, f"/proc/self/fd/{inside}").open(listener)
-    host = f"{socket.gethostname()}:{port}"
+    host = f"{host}:{port}"
     log(f"serving at http://TOKEN@{host}: the whole address is in {told.name}.url, which only you may read")
     for line in NOT_PROTECTED:
         log(f"note: {line}")
     if sys.stdout.isatty():  # else it is a file, and others may read it
         print(f"http://{secret}@{host}", flush=True)
     return server, f"http://{secret}@{host}"
-
-
-async def _bind(port: int) -> socket.socket:
-    """A socket that listens on all interfaces, waiting for its port for a while if it is to have a particular one.
-
-    Raises:
-        RuntimeError: the port cannot be had.
-    """
-    deadline = now() + (BIND_FOR_S if port else 0.0)
-    while True:
-        with suppress(OSError):
-            return bind(socket.gethostname(), port)
-        if now() >= deadline:
-            raise RuntimeError(f"port {port} cannot be had: name another (port=N), or none")
-        await asyncio.sleep(0.05)
 
 
 async def _forget(server: Server, after_s: float) -> NoReturn:

@@ -23,7 +23,7 @@ def gateway() -> Iterator[Gateway]:
 def test_it_moves_unless_somebody_has_asked_for_that_port(gateway: Gateway) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = int(taken.getsockname()[1])
-        with pytest.raises(RuntimeError, match=r"port \d+ cannot be had \(lighthouse.port\).* in use"):
+        with pytest.raises(RuntimeError, match=r"port \d+ cannot be bound \(lighthouse.port\).* in use"):
             endpoint.reserve(gateway, port, may_move=False)
         url = endpoint.reserve(gateway, port, may_move=True)
     assert urlsplit(url).port not in (None, port)

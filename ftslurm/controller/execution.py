@@ -18,7 +18,7 @@ from ftslurm.controller.translate import order
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Ended, Event, InjectRefused, TaskFailed
-from ftslurm.core.state.model import Announce, Evict, Evidence, StepId
+from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.launchers.assignment import assignment
@@ -69,8 +69,8 @@ class Executor:
                 | act.Broken()
                 | act.SaveNow()
                 | act.Stop()
-                | Announce()
-                | Evict()
+                | act.Announce()
+                | act.Evict()
                 | act.NewHistory()
                 | act.Inject()
                 | act.Where()

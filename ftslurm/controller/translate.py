@@ -14,9 +14,7 @@ from ftslurm.config.validate import FAULTS
 from ftslurm.core.state import actions, events
 from ftslurm.core.state.model import (
     SLURM,
-    Announce,
     Cause,
-    Evict,
     Evidence,
     GuardReport,
     Requester,
@@ -48,9 +46,9 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
             message = messages.Save(number)
         case actions.Stop(step):
             message = messages.Stop()
-        case Announce(step, group, attempt, store):
+        case actions.Announce(step, group, attempt, store):
             message = messages.Member(group, attempt, store)
-        case Evict(step, group, attempt, store):
+        case actions.Evict(step, group, attempt, store):
             message = messages.Evict(group, attempt, store)
         case actions.NewHistory(step, number):
             message = messages.NewHistory(number)

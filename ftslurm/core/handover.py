@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import placement
+from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import TOLD_S, Outcome, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
@@ -11,19 +12,21 @@ from ftslurm.core.state.actions import Action
 from ftslurm.core.state.model import LIVE, Cause, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
-from ftslurm.core.state.units import places, pool_of, swap
+from ftslurm.core.state.unit_table import Trait, UnitTable
+from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
 
 def vacate(state: RunState, now: float, config: Config) -> Outcome:
     """Stop the units in jobs that end with SIGTERM first, and choose the group that moves next while there is time."""
     actions: list[Action] = []
-    if state.ending is not None or not uses_jobs(config):
+    if state.ending is not None or not uses_jobs(config) or not state.jobs_concerned(now):
         return state, actions
+    elsewhere: dict[int, tuple[bool, bool]] = {}
     for one in state.job_pool.jobs:
         cause = one.leaving
         state, must = _must(state, one, now, config)
-        if one.usable and (must or _moves(state, one, now, config)):
+        if one.usable and (must or _moves(state, one, elsewhere, now, config)):
             cause = Cause.TIME_LIMIT
             state = update(state, one.name, leaving=cause)
             actions.append(leaves(one, cause, "its time limit is near"))
@@ -46,15 +49,25 @@ def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunSta
     end = one.ends - config.stop.grace_s - SPARE_S
     if now < end and any(u.current.adoption is not None for u in living(state, one.name)):
         return state, False
-    there = {None, *(o.name for o in state.job_pool.jobs if o.name != one.name and o.usable)}
-    others = (u.place.allocation in there for u in state.groups if u.joined and u.place is not None)
-    if any(others) or not any(u.joined for u in living(state, one.name)):
+    if _joined_elsewhere(state, one) or not any(u.joined for u in living(state, one.name)):
         return state, True
     if now < end - SAVES_S:
         return state, False
     if now < end and (state.lineage.saving is None or state.lineage.saving.until < now):
         return rollover.ask(state, now, end - now), False
     return state, rollover.answered(state, now)
+
+
+def _joined_elsewhere(state: RunState, one: Job) -> bool:
+    """Whether a group holds the training's state in the controller's own job or in another one that goes on."""
+    for name in state.table.having_trait(Trait.JOINED):
+        place = state.table.by_name[name].place
+        if place is None or place.allocation == one.name:
+            continue
+        job = queue.job(state, place.allocation)
+        if place.allocation is None or (job is not None and job.usable):
+            return True
+    return False
 
 
 def _bring_down(state: RunState, unit: Unit, cause: Cause | None, now: float, config: Config) -> Outcome:
@@ -66,12 +79,19 @@ def _bring_down(state: RunState, unit: Unit, cause: Cause | None, now: float, co
     return state, []
 
 
-def _moves(state: RunState, one: Job, now: float, config: Config) -> bool:
+def _moves(state: RunState, one: Job, elsewhere: dict[int, tuple[bool, bool]], now: float, config: Config) -> bool:
     """Whether the group of a job moves to another job before it must.
 
     One at a time, while others hold the training's state and step on: the training never stops. As soon as there is
     another place; halfway to the end also if there is none, because the node it leaves may be what its successor
     waits for.
+
+    Args:
+        state: the state.
+        one: a job in which steps may be started.
+        elsewhere: by pool, what _elsewhere has found in this decision.
+        now: the time.
+        config: the settings.
     """
     limit = handover_at(one, config)
     if limit is None or one.ends is None or now < limit:
@@ -81,13 +101,17 @@ def _moves(state: RunState, one: Job, now: float, config: Config) -> bool:
         return False
     if unit.is_standby:
         return True
-    others = [u for u in state.groups if u.name != unit.name and u.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
-    if not any(u.joined for u in others) or any(not _settled(u) for u in others):
+    table, halfway = state.table, now >= (limit + one.ends) / 2
+    if len(table.having_trait(Trait.JOINED)) == unit.joined or not _others_are_settled(table, unit):
         return False
     if not may_ask(config):  # it is the job itself that comes back, with a new time limit: mostly at once
-        return config.cluster.requeue and (all(u.joined or u.retired for u in others) or now >= (limit + one.ends) / 2)
-    pending = any(o.alive and o.state == "PENDING" and o.pool == one.pool for o in state.job_pool.jobs)
-    return _elsewhere(state, unit, one, now, config) or (pending and now >= (limit + one.ends) / 2)
+        waiting = (u for u in table.named(table.having_trait(Trait.WAITING)) if u.name != unit.name)
+        waits = any(u.phase is Phase.PENDING and not u.retired for u in waiting)
+        return config.cluster.requeue and (halfway or not waits)
+    if one.pool not in elsewhere:
+        elsewhere[one.pool] = _elsewhere(state, one.pool, now, config)
+    free, coming = elsewhere[one.pool]
+    return free or (coming and halfway)
 
 
 def _settled(unit: Unit) -> bool:
@@ -95,8 +119,22 @@ def _settled(unit: Unit) -> bool:
     return unit.joined or unit.retired or (unit.phase is Phase.PENDING and unit.waits_for is not None)
 
 
-def _elsewhere(state: RunState, unit: Unit, one: Job, now: float, config: Config) -> bool:
-    lasting = {o.name for o in state.job_pool.jobs if o.name != one.name and lasts(o, state, now, config)}
-    there = [a for a in state.allocations(pool_of(unit.group, config)) if a.own or a.name in lasting]
-    taken = places((*state.groups, *state.standbys), but=unit, phases=LIVE)
-    return placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.avoid) is not None
+def _others_are_settled(table: UnitTable, but: Unit) -> bool:
+    """Whether every group but this one takes part in the training, has no nodes for now, or is over."""
+    moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
+    if table.count(Phase.RUNNING) > len(table.having_trait(Trait.JOINED)):
+        moving += table.in_phase(Phase.RUNNING)
+    return all(_settled(unit) for unit in moving if unit.name != but.name)
+
+
+def _elsewhere(state: RunState, pool: int, now: float, config: Config) -> tuple[bool, bool]:
+    """Whether a group of this pool has a free place in a job that lasts, and whether another job waits in the queue.
+
+    It is the same for each job of the pool that is near its end: none of them lasts.
+    """
+    lasting = {one.name for one in state.job_pool.jobs if lasts(one, state, now, config)}
+    there = [a for a in state.allocations(pool) if a.own or a.name in lasting]
+    live = (*state.table.in_phase(*LIVE), *state.standbys)
+    taken = [unit.place for unit in live if unit.place is not None and unit.phase in LIVE]
+    free = placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.avoid) is not None
+    return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in state.job_pool.jobs)

@@ -7,8 +7,8 @@ been told nothing, is told everything. Only our own (`lighthouse.kind=ftslurm`) 
 from __future__ import annotations
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.actions import Action, NewHistory, Redirect
-from ftslurm.core.state.model import LIVE, Announce, Evict, Phase, Unit
+from ftslurm.core.state.actions import Action, Announce, Evict, NewHistory, Redirect
+from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace

@@ -73,10 +73,14 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         return state, actions
     state = replace(state, table=state.table.noticing())
     all_concerned, judged = state.concerns_all, state.concerns()
+    jobs_concerned, jobs_judged = state.jobs_concerned(now), state.job_concerns()
     for rule in RULES:
         state, more = rule(state, now, config)
         actions += more
     actions.sort(key=lambda action: not isinstance(action, records.JournalRecord))  # records first, in their order
+    if jobs_concerned or state.jobs_concerned(now):
+        times = (time for time in supply.deadlines(state, config) if time > now)
+        state = replace(state, jobs_judged=jobs_judged, jobs_due=min(times, default=inf))
     return _settled(state, all_concerned, judged, now, config), actions
 
 
@@ -126,7 +130,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
-    due += [*supply.deadlines(state, now, config), *queue.pilot_deadlines(state), *first_step.deadlines(state, config)]
+    due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
     first = min((time for time in due if now < time), default=inf)
     first = min(first, state.table.next_due)
     return first if first < inf else None
@@ -203,7 +207,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         gone += " was" if len(state.nodes.avoid) == 1 else " were"
         few = f"fewer than groups.min={config.groups.min} can step"
         why = f"since {gone} lost" if state.nodes.avoid else "and no job will bring one"
-        hint = supply.waits_for(state, waiting[0], config) or "ask for spare nodes with cluster.spare_nodes"
+        hint = supply.ComingJobs(state, config).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
         reason = f"{who} no node to run on {why}, {'and others need it (groups.serve)' if needed else few}: {hint}"
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     return state, []

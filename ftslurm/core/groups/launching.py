@@ -202,21 +202,25 @@ def explain(state: RunState, now: float, config: Config) -> Outcome:
         return state, actions
     if not state.concerns_all and not state.table.to_look_at():
         return state, actions
-    for unit in state.table.named(state.table.having_trait(Trait.WAITING)):
+    waiting = state.table.named(state.table.having_trait(Trait.WAITING))
+    if not waiting:
+        return state, actions
+    coming = supply.ComingJobs(state, config)
+    for unit in waiting:
         if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired:
-            state, more = _wait(state, unit, config)
+            state, more = _wait(state, unit, coming)
             actions += more
     return state, actions
 
 
-def _wait(state: RunState, unit: Unit, config: Config) -> Outcome:
+def _wait(state: RunState, unit: Unit, coming: supply.ComingJobs) -> Outcome:
     lost = ", ".join(sorted(state.nodes.avoid))
     reason = f"a free node: {lost} left out" if lost else "a free node"
-    reason = supply.waits_for(state, unit, config) or reason
+    reason = coming.reason(unit) or reason
     if unit.waits_for == reason:
         return state, []
-    coming = supply.comes(state, unit, config)
-    waits = records.GroupWaits(group=unit.group_id, reason=reason, allocation=coming.name if coming else None)
+    job = coming.job_for(unit)
+    waits = records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None)
     return swap(state, replace(unit, waits_for=reason)), [waits]
 
 

@@ -100,7 +100,7 @@ def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
     """Start another pilot in running jobs that have lost theirs: the pilot holds the job and may lead the run."""
     actions: list[Action] = []
     started: list[Job] = []
-    for one in state.job_pool.jobs if state.ending is None else ():
+    for one in state.job_pool.jobs if state.ending is None and state.jobs_concerned(now) else ():
         missing = one.unheld is not None and now >= one.unheld + MISSING_S
         if missing and one.usable and now >= one.piloted + PILOT_AGAIN_S:
             why = f"its batch process is gone from {one.nodes[0]}, and Slurm keeps it running"

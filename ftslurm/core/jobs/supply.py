@@ -187,13 +187,13 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None or not uses_jobs(config):
         return state, actions
-    if state.job_pool.polled:
+    if state.job_pool.polled and state.jobs_concerned(now):
         for pool in range(len(config.cluster.ranges) + 1):
             state, more = _balance(state, pool, now, config)
             actions += more
         state, more = _requeue(state, now, config)
         actions += more
-    busy = array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled
+    busy = _is_busy(state, config)
     doubtful = busy and any(not look.slurm for look in state.nodes.looks)  # while Slurm is away, no node is judged
     if busy and (doubtful or now >= state.job_pool.next_poll):
         actions.append(AskJobs())
@@ -204,7 +204,7 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
 def settle(state: RunState, now: float, config: Config) -> Outcome:
     """Note which jobs their group has left; use a job again if Slurm does not answer whether it runs."""
     changed: dict[str, Job] = {}
-    for one in state.job_pool.jobs:
+    for one in state.job_pool.jobs if state.jobs_concerned(now) else ():
         job = one
         if job.doubted is not None and now >= job.doubted + queue.DOUBT_S:
             job = replace(job, doubted=None)
@@ -295,38 +295,66 @@ def over(state: RunState) -> tuple[str, ...]:
     return tuple(one.name for one in state.job_pool.jobs if one.alive or one.state in queue.BETWEEN)
 
 
-def comes(state: RunState, unit: Unit, config: Config) -> Job | None:
-    """The job that a group without a place may get next, the first such group the oldest; None: there is none."""
-    pool = pool_of(unit.group, config)
-    waiting = [u.name for u in state.table.in_phase(Phase.PENDING) if pool_of(u.group, config) == pool]
-    every = [one for one in state.job_pool.jobs if one.alive and one.pool == pool and not one.usable]
-    there = [one for one in every if one.state != "RUNNING"] or every  # those that may be ending bring nothing new
-    index = waiting.index(unit.name) if unit.name in waiting else 0
-    return there[min(index, len(there) - 1)] if there else None
+class ComingJobs:
+    """Which job each group without a place may get next. Not a value: it lives as long as the decision."""
+
+    def __init__(self, state: RunState, config: Config) -> None:
+        self._state, self._config = state, config
+        waiting: dict[int, list[str]] = {}
+        for unit in state.table.in_phase(Phase.PENDING):
+            waiting.setdefault(pool_of(unit.group, config), []).append(unit.name)
+        self._turn = {name: turn for names in waiting.values() for turn, name in enumerate(names)}
+        self._jobs: dict[int, list[Job]] = {}  # by pool, in the order in which the waiting groups get them
+        for one in state.job_pool.jobs:
+            if one.alive and not one.usable:
+                self._jobs.setdefault(one.pool, []).append(one)
+        for pool, jobs in self._jobs.items():  # those that may be ending bring nothing new
+            self._jobs[pool] = [one for one in jobs if one.state != "RUNNING"] or jobs
+
+    def job_for(self, unit: Unit) -> Job | None:
+        """The job that a group may get next: the first group that waits, the oldest. None: there is none."""
+        jobs = self._jobs.get(pool_of(unit.group, self._config), [])
+        return jobs[min(self._turn.get(unit.name, 0), len(jobs) - 1)] if jobs else None
+
+    def reason(self, unit: Unit) -> str | None:
+        """What a group without a place waits for, in Slurm's words; None: for no job."""
+        job, config = self.job_for(unit), self._config
+        if job is None and config.cluster.pilots is not None:
+            return "a task of the array, of which none is left for it"
+        if job is None:
+            pool = pool_of(unit.group, config)
+            asking = next((one for one in self._state.job_pool.asking if one.pool == pool), None)
+            if asking is None or not asking.error:
+                return "a job of its own" if array(config) or (asking is not None and asking.count) else None
+            return f"a job that sbatch refuses: {asking.error}"
+        if job.leaving is not None:
+            return f"the requeue of Slurm job {job.name}"
+        why = f": {job.reason}" if job.reason not in ("", "None") else ""
+        return f"Slurm job {job.name} ({'ending' if job.state == 'RUNNING' else job.state.lower() + why})"
 
 
-def waits_for(state: RunState, unit: Unit, config: Config) -> str | None:
-    """What a group without a place waits for, in Slurm's words; None: for no job."""
-    mine = comes(state, unit, config)
-    if mine is None and config.cluster.pilots is not None:
-        return "a task of the array, of which none is left for it"
-    if mine is None:
-        asking = next((one for one in state.job_pool.asking if one.pool == pool_of(unit.group, config)), None)
-        if asking is None or not asking.error:
-            return "a job of its own" if array(config) or (asking is not None and asking.count) else None
-        return f"a job that sbatch refuses: {asking.error}"
-    if mine.leaving is not None:
-        return f"the requeue of Slurm job {mine.name}"
-    told = f": {mine.reason}" if mine.reason not in ("", "None") else ""
-    return f"Slurm job {mine.name} ({'ending' if mine.state == 'RUNNING' else mine.state.lower() + told})"
+def poll_times(state: RunState, config: Config) -> Iterator[float]:
+    """When Slurm is asked about the jobs next."""
+    if state.ending is None and uses_jobs(config) and _is_busy(state, config):
+        yield state.job_pool.next_poll
 
 
-def deadlines(state: RunState, now: float, config: Config) -> Iterator[float]:
-    """When supply or vacate have to be asked again even if nothing is heard."""
+def _is_busy(state: RunState, config: Config) -> bool:
+    """Whether there may be jobs to ask Slurm about."""
+    return array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled
+
+
+def deadlines(state: RunState, config: Config) -> Iterator[float]:
+    """When the rules about jobs look at all of them even if nothing is heard.
+
+    The rules are those of this file, handover.vacate and queue.keep_pilots. They skip the jobs until then, so every
+    time at which one of them decides otherwise must be among these.
+    """
+    yield from queue.pilot_deadlines(state)
     if state.ending is not None or not uses_jobs(config):
         return
-    if array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled:
-        yield state.job_pool.next_poll
+    if state.lineage.saving is not None:
+        yield state.lineage.saving.until
     yield from (one.again for one in state.job_pool.asking)
     yield from (back.since + SHORT_S for back in state.nodes.returning)
     for one in state.job_pool.jobs:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftslurm.core.state.model import Announce, Evict, Place, Rank, RunOutcome, StepId
+from ftslurm.core.state.model import Place, Rank, RunOutcome, StepId
 from ftslurm.protocol.records import JournalRecord
 
 
@@ -99,6 +99,26 @@ class Kill:
 
     id: StepId
     stuck: bool = False  # its srun waits for a node that is gone: it is not waited for
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Tell the Lighthouse (`id`) which store the living attempt of a group has: its managers are known by that."""
+
+    id: StepId
+    group: int
+    attempt: int
+    store: str
+
+
+@dataclass(frozen=True)
+class Evict:
+    """Tell the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
+
+    id: StepId
+    group: int
+    attempt: int
+    store: str | None = None
 
 
 @dataclass(frozen=True)

@@ -422,26 +422,6 @@ class Saved:
 
 
 @dataclass(frozen=True)
-class Announce:
-    """Tell the Lighthouse (`id`) which store the living attempt of a group has: its managers are known by that."""
-
-    id: StepId
-    group: int
-    attempt: int
-    store: str
-
-
-@dataclass(frozen=True)
-class Evict:
-    """Tell the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
-
-    id: StepId
-    group: int
-    attempt: int
-    store: str | None = None
-
-
-@dataclass(frozen=True)
 class Lineage:
     """The state of the training: what it has reached, and from where groups start."""
 

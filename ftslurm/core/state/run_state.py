@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from immutables import Map
 
+from ftslurm.core.state.actions import Announce, Evict
 from ftslurm.core.state.model import (
     Allocation,
-    Announce,
     Drills,
     Ending,
-    Evict,
     JobPool,
     Lineage,
     Nodes,
+    Phase,
     Standstill,
     Unit,
 )
@@ -44,7 +44,11 @@ class RunState:
     stepless: tuple[float, float] | None = None  # since when all scripts run without a step, and told after how long
     ending: Ending | None = None
     finished: bool = False
-    judged: tuple[object, ...] = field(default=(), compare=False)  # what concerned() was at the decision before
+    judged: tuple[object, ...] = field(default=(), compare=False)  # what concerns() was at the decision before
+    jobs_judged: tuple[object, ...] = field(
+        default=(), compare=False
+    )  # what job_concerns() was when rules saw all jobs
+    jobs_due: float = field(default=0.0, compare=False)  # when rules look at all jobs again, if nothing changes
 
     @property
     def lighthouse(self) -> Unit:
@@ -74,11 +78,22 @@ class RunState:
             *(jobs.by_name, jobs.asking, jobs.polled, lighthouse.phase, lighthouse.attempt),
         )
 
+    def job_concerns(self) -> tuple[object, ...]:
+        """What the rules about jobs look at, beside the time and what concerns every unit."""
+        standbys = (part for unit in self.standbys for part in (unit.phase, unit.current.adoption))
+        return self.table.phases, self.table.having, self.table.in_job, *standbys
+
+    def jobs_concerned(self, now: float) -> bool:
+        """Whether rules have to look at all jobs: something about them has changed, or one is due."""
+        if now >= self.jobs_due or self.concerns_all or _differ(self.job_concerns(), self.jobs_judged):
+            return True
+        units = (self.table.by_name[name] for name in self.table.to_look_at() if name in self.table.by_name)
+        return any(unit.phase is not Phase.RUNNING or unit.current.told is not None for unit in units)
+
     @property
     def concerns_all(self) -> bool:
         """Whether something has changed since the last decision that rules have to look at every unit for."""
-        now = self.concerns()
-        return len(now) != len(self.judged) or any(a is not b for a, b in zip(now, self.judged, strict=True))
+        return _differ(self.concerns(), self.judged)
 
     def attended(self) -> list[Unit]:
         """The units that rules have to look at, in order: those that have changed or are due, or all."""
@@ -89,3 +104,7 @@ class RunState:
         own = () if self.allocation is None else (self.allocation,)
         jobs = (job for job in self.job_pool.jobs if job.usable and pool in (None, job.pool))
         return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)
+
+
+def _differ(now: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    return len(now) != len(before) or any(a is not b for a, b in zip(now, before, strict=True))

@@ -11,7 +11,7 @@ from steps import A0, A1, B0, B1, C0, LIGHT0, LIGHT1, LIGHT2, URL
 from ftslurm.config.schema import Config
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Announce, Evict, Evidence, StepId
+from ftslurm.core.state.model import Evidence, StepId
 
 
 def ours(**sections: dict[str, Any]) -> Config:
@@ -24,24 +24,26 @@ STOCK = config(lighthouse={"kind": "torchft"})
 def told(*moments: Any, since: float = 0.0, config: Config | None = None) -> list[act.Action]:
     story = play(*moments, config=config or ours())
     return [
-        action for time, action in story.done if time >= since and isinstance(action, Announce | Evict | act.NewHistory)
+        action
+        for time, action in story.done
+        if time >= since and isinstance(action, act.Announce | act.Evict | act.NewHistory)
     ]
 
 
-def announce(step: StepId, to: StepId = LIGHT0) -> Announce:
+def announce(step: StepId, to: StepId = LIGHT0) -> act.Announce:
     group = int(step.unit[-4:])
-    return Announce(to, group, step.attempt, f"n{group + 1}:29500/store")
+    return act.Announce(to, group, step.attempt, f"n{group + 1}:29500/store")
 
 
-def evict(step: StepId, to: StepId = LIGHT0, known: bool = True) -> Evict:
+def evict(step: StepId, to: StepId = LIGHT0, known: bool = True) -> act.Evict:
     group = int(step.unit[-4:])
-    return Evict(to, group, step.attempt, f"n{group + 1}:29500/store" if known else None)
+    return act.Evict(to, group, step.attempt, f"n{group + 1}:29500/store" if known else None)
 
 
 def test_it_knows_every_store_before_the_script_starts() -> None:
     story = play(*STARTED, config=ours())
-    kinds = [type(a) for _, a in story.done if isinstance(a, Announce | act.Begin)]
-    assert kinds == [Announce, Announce, act.Begin, act.Begin]
+    kinds = [type(a) for _, a in story.done if isinstance(a, act.Announce | act.Begin)]
+    assert kinds == [act.Announce, act.Announce, act.Begin, act.Begin]
     assert told(*RUNNING) == [announce(A0), announce(B0)]
 
 
@@ -54,8 +56,8 @@ def test_a_group_is_evicted_at_the_first_sign_of_its_failure() -> None:
     moments = (*RUNNING, (30, sign), (30.3, ev.Ended(B0, code=137)), (31, ready(B1)), (32, store(B1)))
     assert told(*moments, since=30) == [evict(B0), announce(B1)]
     story = play(*moments, config=ours())
-    assert [time for time, action in story.done if isinstance(action, Evict)] == [30]
-    (evicted,) = [n for n, (_, action) in enumerate(story.done) if isinstance(action, Evict)]
+    assert [time for time, action in story.done if isinstance(action, act.Evict)] == [30]
+    (evicted,) = [n for n, (_, action) in enumerate(story.done) if isinstance(action, act.Evict)]
     (dead,) = [n for n, (_, action) in enumerate(story.done) if isinstance(action, act.Kill)]
     assert evicted < dead
 
@@ -126,7 +128,7 @@ def test_of_two_that_finish_with_a_third_nobody_waits_for_the_other() -> None:
     story.turn(10, [stepped(step, 9) for step in (A0, B0, C0)])
     story.turn(11, [*finished(A0)])
     story.turn(11.1, [*finished(B0)])
-    evicted = [(time, action.group) for time, action in story.done if isinstance(action, Evict)]
+    evicted = [(time, action.group) for time, action in story.done if isinstance(action, act.Evict)]
     assert evicted == [(11, 0), (11.1, 1)]
 
 

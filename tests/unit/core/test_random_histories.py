@@ -27,9 +27,7 @@ from ftslurm.core.state.model import (
     LIVE,
     SLURM,
     Allocation,
-    Announce,
     Cause,
-    Evict,
     Evidence,
     Phase,
     RunOutcome,
@@ -285,13 +283,13 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             lost = state.lineage.lost is not None and action.id.unit != "lighthouse"
             why = state.ending or owner(story, action.id).current.evidence or late or over or lost
             assert why, f"killed for nothing: {action}"
-        case Announce():
+        case act.Announce():
             assert state.groups[action.group].id in world.live
             assert state.groups[action.group].attempt == action.attempt
             assert action.id in world.live
         case act.Servers():
             assert action.id in world.live
-        case Evict():
+        case act.Evict():
             assert config.lighthouse.kind == "ftslurm"
             unit = state.groups[action.group]
             over = unit.attempt > action.attempt or unit.phase not in (Phase.STARTING, Phase.RUNNING)

@@ -23,7 +23,7 @@ from ftslurm.core.groups.launching import FINISH_TOGETHER_S
 from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Announce, Evict, Phase, Place, Rank
+from ftslurm.core.state.model import Phase, Place, Rank
 from ftslurm.protocol.records import JournalRecord
 
 
@@ -38,7 +38,7 @@ def test_a_run_lives_and_succeeds() -> None:
         *["step_exited"] * 3,
         "run_finished",
     ]
-    assert [type(a) for a in story.all(object) if not isinstance(a, JournalRecord | Announce | Evict)] == [
+    assert [type(a) for a in story.all(object) if not isinstance(a, JournalRecord | act.Announce | act.Evict)] == [
         *[act.Launch] * 3,
         *[act.Assign] * 2,
         *[act.Begin] * 2,

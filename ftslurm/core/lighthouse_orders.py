@@ -1,4 +1,4 @@
-"""What does the Lighthouse have to be told about the groups, and they about it? Pure.
+"""Tell the Lighthouse which attempts live, and the groups where the Lighthouse is. Pure.
 
 Level, not edge: what each should know is compared with what it has been told. So a relaunched Lighthouse, which has
 been told nothing, is told everything. Only our own (`lighthouse.kind=ftslurm`) takes orders; either kind may move.

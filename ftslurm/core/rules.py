@@ -1,4 +1,4 @@
-"""The state machine: given the state and what has happened, what is done now? Pure; the controller carries it out.
+"""The state machine: from the state and the events, decide the next state and the actions. Pure.
 
     state, actions = decide(state, events, now, config)
 
@@ -266,7 +266,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         elif stray:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
-            reason = "not restarted: another group had already finished, a fresh group would start a new history"
+            reason = "not restarted: another group had already finished; it may find no group to heal from"
             state = swap(state, give_up(unit))
             actions.append(given_up(unit, reason))
         elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:

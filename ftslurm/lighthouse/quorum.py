@@ -1,4 +1,4 @@
-"""Given who is alive and who asks, is there a quorum, and who is in it? Pure: values in, a value out.
+"""Decide whether there is a quorum and which groups are in it, from who is alive and who asks. Pure.
 
 The rules are torchft's (`quorum_compute` and `_quorum_tick` in src/lighthouse.rs of torchft 0.2.0, "T" below), so
 that unmodified managers behave as they do with the stock Lighthouse. What is ours is marked "ours" and says why.

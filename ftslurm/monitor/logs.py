@@ -1,4 +1,4 @@
-"""What did the workers print? Picks the log files of a run and prints them in time order, whole lines only.
+"""Print what the workers have written: choose a run's log files and merge them in time order, by whole lines.
 
 What would steer a terminal is shown and not sent (ftslurm.security.terminal).
 

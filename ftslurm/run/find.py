@@ -1,4 +1,4 @@
-"""Which run does the person mean?"""
+"""Find the run that the user names: a path, a run id or its beginning, a Slurm job, or the newest run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands to a running controller, as files that appear whole in the run directory's inbox (design contract 7).
+"""Commands to a running controller, as files that appear whole in the run directory's inbox.
 
 The directory is private to the user, so whoever can write there may command. No port is opened.
 """

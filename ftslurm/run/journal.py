@@ -1,4 +1,4 @@
-"""What has happened in this run? One JSON object per line, only ever appended to (design contract 7).
+"""The journal of a run: one JSON object per line, in a file that is only appended to.
 
 The controller writes with `Journal`; everybody else, on whatever node, reads with `JournalReader`. A line counts once
 its newline is there: half a line, left by a controller that was killed while writing, is cut off by the next writer

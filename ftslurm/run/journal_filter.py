@@ -1,4 +1,4 @@
-"""How does a run stand, by a journal of a million lines? Nearly all of them are `progress`, and few of those matter.
+"""Skip the lines of a long journal that do not change the status: nearly all are `progress`, and few of those matter.
 
 Whoever folds what `Skim.feed` passes on comes to the same as with all lines (status.py, past.py): of each group's
 lines between two other lines about it, the last ones, back to ten seconds before its step last rose, and the one with

@@ -1,4 +1,4 @@
-"""Who is the controller of a run? One at a time, also where several could be: a job and its successor, say.
+"""Ensure that one controller at a time leads a run, also where several could: a job and its successor, for example.
 
 Each that takes the lead makes the next file in RUN/leaders, exclusively, which network file systems can too. The
 highest number leads; who sees a higher one than its own stops at once and leaves its steps to the new one. Nothing is

@@ -1,4 +1,4 @@
-"""Is the controller still heard? Its file `alive` says: it touches that with every heartbeat.
+"""Tell whether the controller still runs, by its file `alive`, which it touches with every heartbeat.
 
 The time in that file is the file server's, or that of the controller's node, and no clock of ours: a server that is
 11 s behind would make a living controller look gone. So who acts on silence watches the file *change* (`Watch`), by its

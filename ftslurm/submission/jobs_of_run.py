@@ -1,4 +1,4 @@
-"""The jobs of a run, seen from outside: does its controller still live, and which of its jobs wait or run?
+"""Find out, from outside of a run, whether its controller still lives and which of its Slurm jobs wait or run.
 
 The verbs of the command line (status, logs, stop) ask this in the user's process. A run's own journal tells nothing
 once its controller is gone, so Slurm is asked, or the process table for a local run.

@@ -208,7 +208,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         return state, actions
     finished = [] if independent(config) else [unit.group for unit in state.table.in_phase(Phase.SUCCEEDED)]
     if finished:
-        reason = f"not restarted: group {finished[0]} had already finished, a fresh group would start a new history"
+        reason = f"not restarted: group {finished[0]} had already finished; it may find no group to heal from"
         return state, [*actions, given_up(unit, f"{describe(verdict)}; {reason}")]
     state, more = _blame(state, unit, config)
     actions += more

@@ -1,4 +1,4 @@
-"""Which nodes does a group run on?"""
+"""Choose the nodes on which a group runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Given how a unit has exited so far, does it run again, and when?"""
+"""The restart policy: from the earlier exits of a unit, decide whether and when it runs again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where does a warm standby wait, and which of them becomes a group's next attempt?"""
+"""Choose the nodes on which a warm standby waits, and the standby that becomes a group's next attempt."""
 
 from __future__ import annotations
 

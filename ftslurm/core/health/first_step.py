@@ -1,4 +1,4 @@
-"""Has the training begun? If no step is committed although all scripts run, people are told what the groups do. Pure.
+"""Warn when no step is committed although all scripts run, and say what each group does. Pure.
 
 It warns and ends nothing: only the script knows how long its first step may take. What the ranks have printed last is
 read from their logs where the record is written (ftslurm/run/first_step_report.py).

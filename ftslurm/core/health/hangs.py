@@ -1,7 +1,7 @@
-"""Which group hangs, where all stand still because they wait for it?
+"""Find the group that hangs when all groups stand still because they wait for it.
 
-Every task tells, with its guard's sign of life, how far its worker is: the step, and the stage of it. Nothing is said
-to hang for being slow: it must stand still for health.hang_after_s after another has passed it.
+With every heartbeat a guard reports the position of its worker: the step and the stage of it. A slow group does not
+count as hung: it must stand still for health.hang_after_s after another group has passed it.
 """
 
 from __future__ import annotations

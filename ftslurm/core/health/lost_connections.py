@@ -1,9 +1,9 @@
-"""A rank fails of a lost connection, and a node of its step says nothing: is it the node? Pure.
+"""Decide whether lost connections of a rank come from a lost node of its step. Pure.
 
-In a group of several nodes the loss of one is told first by its siblings, in words that are only an echo. So a probe
-goes to the silent nodes at once; the step is not killed before its answer, for at most KILL_S, since afterwards nobody
-could tell what had died by itself; and there is no verdict, and so no next launch, before the node has answered or
-counts as lost. A rank that was killed is told of by its guard within causes.WORDS_S: then none of this happens.
+When a group of several nodes loses one, the ranks on the other nodes fail first, with errors about lost connections.
+So the silent nodes are probed at once. The step is not killed before the answer, for at most KILL_S: after a kill it
+would be unknown what had died by itself. No cause is decided, and no attempt launched, before the node has answered or
+counts as lost. The guard of a rank that was killed reports it within causes.WORDS_S; then no probe is needed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many jobs does the run need beside the controller's, and which does it need no more? Pure.
+"""Decide how many Slurm jobs the run needs beside the controller's, and which ones to cancel or requeue. Pure.
 
 Level, not edge: what is wanted is compared with what there is. A job that waits in the queue counts as there, and so
 does one that Slurm has requeued, so its requeue and ours never make two.

@@ -32,7 +32,7 @@ LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in w
 
 
 class Cause(str, Enum):
-    """Why a step ended, decided from evidence (design contract 7)."""
+    """Why a step ended, decided from evidence."""
 
     OK = "ok"
     USER_ERROR = "user_error"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from ftslurm.protocol import messages
 from ftslurm.worker import progress, torchft_patches
 
 REPOSITORY = Path(__file__).parents[2]
@@ -93,7 +94,7 @@ def train(folder, name, address, patched, wrapper="DistributedDataParallel", ste
     if patched:
         torchft_patches.after_import([])
     reports = open(folder / f"{name}.reports", "a", buffering=1)  # noqa: SIM115 as long as the process lives
-    observer = progress.Observer(lambda report: print(json.dumps(report), file=reports))
+    observer = progress.Observer(lambda report: reports.write(messages.encode_report(report, 0).decode()))
     observer.install()
 
     torch.set_num_threads(1)

@@ -15,14 +15,17 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold, fold_all
+from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
 from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import readable
 from ftslurm.submission import jobs_of_run
 
-ANSWER_S = 10.0  # how long an answer is waited for; the controller reads its inbox four times a second
+ANSWER_S = 10.0  # longest wait for an answer; the controller reads its inbox four times a second
 POLL_S = 0.05
+Answer = FaultInjected | FaultRefused | Scaled | ScaleRefused
 
 
 def read_status(reader: JournalReader) -> RunStatus:
@@ -48,37 +51,37 @@ def status_of_running(config: Config, run: RunDir, reader: JournalReader, imposs
     return status
 
 
-def is_mine(event: Event) -> bool:
-    """Whether the command that this line answers was given by this user."""
-    return event.get("by") in (None, os.getuid())
+def is_mine(answer: Answer) -> bool:
+    """Whether the command was given by this user."""
+    return answer.by in (None, os.getuid())
 
 
 def wait_for_answer(
-    reader: JournalReader, status: RunStatus, is_answer: Callable[[Event], bool]
+    reader: JournalReader, status: RunStatus, is_answer: Callable[[JournalEvent], bool]
 ) -> tuple[Event | None, RunStatus]:
     """Wait until the journal has the answer, or the run has ended, or ANSWER_S have passed."""
     deadline = time.monotonic() + ANSWER_S
     while status.outcome == "running" and time.monotonic() < deadline:
         for event in map(readable, reader.iter_new()):
             status = fold(status, event)
-            if is_answer(event):
+            if is_answer(read(event)):
                 return event, status
         time.sleep(POLL_S)
     return None, status
 
 
 def print_answer(
-    run: RunDir, reader: JournalReader, status: RunStatus, is_answer: Callable[[Event], bool], good: str
+    run: RunDir, reader: JournalReader, status: RunStatus, is_answer: Callable[[JournalEvent], bool], done: type[Answer]
 ) -> int:
     """Wait for the line that answers a command, and print it.
 
     Returns:
-        The exit code: 0 if the line is the event `good`, else 1.
+        The exit code: 0 if the line says that it is done, else 1.
     """
     event, status = wait_for_answer(reader, status, is_answer)
     if event is not None:
         print(sentences.describe(event, status))
-        return 0 if event["event"] == good else 1
+        return 0 if isinstance(read(event), done) else 1
     if status.outcome != "running":
         print(f"{run.root.name} {sentences.ended(status.outcome)} before it could do that", file=sys.stderr)
     else:

@@ -10,8 +10,9 @@ from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config.schema import Config, most_groups
 from ftslurm.config.validate import FAULTS
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent
 from ftslurm.run import configuration, inbox
-from ftslurm.run.journal import Event, JournalReader
+from ftslurm.run.journal import JournalReader
 
 HARM = {
     "kill": "SIGKILL to one rank, as the kernel or an admin would do it",
@@ -46,10 +47,10 @@ def main(words: list[str]) -> int:
     status = answers.status_of_running(config, run, reader, "there is nothing to harm")
     inbox.put(run.inbox, "inject", fault=fault, group=args.group, rank=args.rank or 0)
 
-    def is_answer(event: Event) -> bool:
-        return _is_answer(event, fault, args.group, args.rank or 0)
+    def is_answer(record: JournalEvent) -> bool:
+        return _is_answer(record, fault, args.group, args.rank or 0)
 
-    code = answers.print_answer(run, reader, status, is_answer, good="fault_injected")
+    code = answers.print_answer(run, reader, status, is_answer, done=FaultInjected)
     if code == 0 and fault in ("stop", "hang") and config.health.hang_after_s == 0:
         print(
             "all groups may wait for it, and nobody looks for who hangs (health.hang_after_s=0; a run that is started "
@@ -86,12 +87,10 @@ def _numbered(count: int, noun: str) -> str:
     return f"one {noun}, number 0" if count == 1 else f"{noun}s 0 to {count - 1}"
 
 
-def _is_answer(event: Event, fault: str, group: int | None, rank: int) -> bool:
-    """Whether this line answers our command, and not another drill."""
-    if event.get("event") not in ("fault_injected", "fault_refused") or event.get("kind") != fault:
-        return False
-    if not answers.is_mine(event):
+def _is_answer(record: JournalEvent, fault: str, group: int | None, rank: int) -> bool:
+    """Whether this record answers our command, and not another drill."""
+    if not isinstance(record, (FaultInjected, FaultRefused)) or record.kind != fault or not answers.is_mine(record):
         return False
     if fault == "lighthouse":
         return True
-    return group in (None, event.get("group")) and (fault == "cancel" or event.get("rank", rank) == rank)
+    return group in (None, record.group) and (fault == "cancel" or record.rank in (None, rank))

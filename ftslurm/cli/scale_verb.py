@@ -6,8 +6,9 @@ from ftslurm.cli import answers
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.core.jobs.scale import refused
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol.records import JournalEvent, Scaled, ScaleRefused
 from ftslurm.run import configuration, inbox
-from ftslurm.run.journal import Event, JournalReader
+from ftslurm.run.journal import JournalReader
 
 HELP = """\
 example
@@ -39,8 +40,7 @@ def main(words: list[str]) -> int:
     status = answers.status_of_running(config, run, reader, "it cannot become larger or smaller")
     inbox.put(run.inbox, "scale", groups=args.groups)
 
-    def is_answer(event: Event) -> bool:
-        told = event.get("event") in ("scaled", "scale_refused") and event.get("groups") == args.groups
-        return told and answers.is_mine(event)
+    def is_answer(record: JournalEvent) -> bool:
+        return isinstance(record, (Scaled, ScaleRefused)) and record.groups == args.groups and answers.is_mine(record)
 
-    return answers.print_answer(run, reader, status, is_answer, good="scaled")
+    return answers.print_answer(run, reader, status, is_answer, done=Scaled)

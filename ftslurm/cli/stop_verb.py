@@ -9,9 +9,10 @@ from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config.schema import Config
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
+from ftslurm.protocol.records import Command, JournalEvent, RunRequeued
 from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, JournalReader, last_event
+from ftslurm.run.journal import JournalReader, last_event
 from ftslurm.slurm import client
 from ftslurm.submission import jobs_of_run, requeue
 
@@ -26,7 +27,7 @@ def main(words: list[str]) -> int:
         print(message)
         return 0
     inbox.put(run.inbox, "stop")
-    if last_event(run.events) == "run_requeued":
+    if last_event(run.events) == RunRequeued.event:
         print(f"{run.root.name} is between two jobs: it stops as soon as the next one starts")
         return 0
     job = _slurm_job(config, run)
@@ -82,8 +83,8 @@ def _cancel_before_start(run: RunDir, job: str) -> str:
     return f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts"
 
 
-def _is_stop(event: Event) -> bool:
-    return event.get("event") == "command" and event.get("what") == "stop"
+def _is_stop(record: JournalEvent) -> bool:
+    return isinstance(record, Command) and record.what == "stop"
 
 
 def _report_silence(config: Config, run: RunDir) -> int:

@@ -1,10 +1,9 @@
-"""Print what the workers have written: choose a run's log files and merge them in time order, by whole lines.
+"""Select the log files of a run and print their lines in time order.
 
-What would steer a terminal is shown and not sent (ftslurm.security.terminal).
-
-A log holds what the script wrote, without times. Beside each `rank-0.log` lies `rank-0.times` with lines
-`<unix seconds> <size of the log then>`, at most one a second: what lies between two marks was written in the second of
-the later one. Logs are read in pieces, however large they are.
+A log contains what the script wrote, without times. Beside each `rank-0.log`, `rank-0.times` has marks, at most one a
+second: `<unix seconds> <size of the log then>`. The bytes between two marks were written up to the time of the later
+one. Logs are read in blocks, so their size does not matter. Terminal control characters are printed as text
+(ftslurm.security.terminal).
 """
 
 from __future__ import annotations
@@ -21,21 +20,23 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ftslurm.errors import RunNotFound
+from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import Event, JournalReader, integer
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_lines import read
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
 from ftslurm.security.terminal import LogText
 
 _BLOCK = 1 << 18
-_SCAN = 1 << 14  # a line is usually shorter
-_LOOK_EVERY = 10  # rounds without news after which new files are looked for all the same
-_OPEN_FILES = 128  # 64 groups and their restarts have more logs than a process may open
+_SCAN = 1 << 14  # bytes; most lines are shorter
+_SEARCH_EVERY = 10  # rounds without journal lines after which new log files are searched for
+_OPEN_FILES = 128  # a large run has more logs than a process may open
 _RANK_LOG = re.compile(r"group-(\d+)/attempt-(\d+)/rank-(\d+)\.log")
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the person asked for; None means any. Without a group, rank 0 of each group is meant."""
+    """Which logs are asked for; None: any. Without a group, rank 0 of each group."""
 
     group: int | None = None
     rank: int | None = None
@@ -51,7 +52,7 @@ class Wanted:
 
     @property
     def one(self) -> bool:
-        """Whether no more than one file can be meant, now and later."""
+        """Whether at most one file can match, also later."""
         exact = None not in (self.group, self.rank, self.attempt)
         return (not self.workers or exact) and self.lighthouse + self.controller + self.workers == 1
 
@@ -71,7 +72,7 @@ class LogFile:
 
 
 class _Page(NamedTuple):
-    """Where the logs are printed."""
+    """The output, with the filter for control characters."""
 
     out: BinaryIO
     text: LogText
@@ -96,17 +97,17 @@ def show(
     poll_s: float = 0.5,
     colours: bool = False,
 ) -> None:
-    """Print the wanted logs, and with `follow` whatever is added to them until the run has finished.
+    """Print the wanted logs; with `follow` also new lines until the run has finished.
 
-    What is there already comes in time order, what is added while following in the order of arrival. Each line is
-    preceded by its group, attempt and rank unless only one file is shown. A reader that goes away ends it quietly.
+    Existing lines are printed in time order, new ones in the order of their arrival. Each line has its group, attempt
+    and rank in front unless only one file is shown. Returns without an error if the reader of `out` closes it.
 
     Args:
-        until: asked once a round; say true when nobody writes any more.
-        colours: pass the colours on that the script has chosen; nothing else of what it tells a terminal is.
+        until: called in each round; returns true when the run has no writers any more.
+        colours: keep the script's colour codes. All other control sequences are printed as text.
 
     Raises:
-        RunNotFound: no such group, attempt or rank; the message says what there is.
+        RunNotFound: no such group, attempt or rank; the message names the existing ones.
     """
     try:
         page = _Page(out, LogText(colours))
@@ -119,7 +120,7 @@ def show(
         out.write(page.text.feed(b"", final=True))
         out.flush()
     except BrokenPipeError:
-        # `| head` has had enough. The interpreter flushes stdout once more when it ends: give that somewhere to go.
+        # E.g. `| head`. The interpreter flushes stdout again at exit: redirect that to /dev/null.
         with contextlib.suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, out.fileno())
@@ -127,7 +128,7 @@ def show(
 
 
 def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    """The log files there are of what is wanted, ordered by group, attempt and rank.
+    """Return the wanted log files that exist, ordered by group, attempt and rank.
 
     Raises:
         RunNotFound: there is none.
@@ -166,17 +167,17 @@ def _all_workers(run: RunDir) -> list[LogFile]:
 
 
 def _lacks(wanted: Wanted, logs: Iterable[LogFile]) -> str:
-    """Which of the numbers asked for does not exist, and which do."""
+    """Say which of the numbers asked for does not exist, and which ones do."""
     logs = list(logs)
     if not logs:
         return "has no log of a worker (yet); see `logs --controller` for why"
     of = ""
-    for word, asked, numbers in (
+    for noun, asked, numbers in (
         ("group", wanted.group, [log.group for log in logs]),
         ("attempt", wanted.attempt, [log.attempt for log in logs if wanted.group in (None, log.group)]),
     ):
         if asked is not None and asked not in numbers:
-            return f"has no log of {word} {asked}{of}: there are {_spans(numbers)}"
+            return f"has no log of {noun} {asked}{of}: there are {_spans(numbers)}"
         of = f" of group {wanted.group}" if wanted.group is not None else ""
     of += f" in attempt {wanted.attempt}" if wanted.attempt is not None else ""
     asked_rank = wanted.rank or 0
@@ -196,7 +197,7 @@ def _spans(numbers: Iterable[int]) -> str:
 
 
 class _Files:
-    """Reads pieces of many files while holding a few of them open."""
+    """Reads blocks of many files and keeps the last _OPEN_FILES of them open."""
 
     def __init__(self) -> None:
         self._fds: OrderedDict[Path, int] = OrderedDict()
@@ -206,14 +207,14 @@ class _Files:
         return os.pread(self._fd(path), size, offset)
 
     def size(self, path: Path) -> int:
-        """How large the file is; 0 when it is not there."""
+        """Return the size of a file; 0: there is none."""
         try:
             return os.fstat(self._fd(path)).st_size
         except FileNotFoundError:
             return 0
 
     def gap(self, path: Path) -> Gap:
-        """What the file lacks because it had grown too large. Where it is or would be is looked for only once."""
+        """Return the gap of a file that was cut (log_cap.py). Its position is searched for only once."""
         try:
             if path not in self._starts:
                 if self.size(path) <= HEAD:
@@ -227,7 +228,7 @@ class _Files:
         return os.fstat(self._fd(path)).st_mtime
 
     def last_line_end(self, path: Path, low: int, high: int) -> int | None:
-        """The position just after the last newline between `low` and `high`."""
+        """Return the position after the last newline between `low` and `high`; None: there is no newline."""
         size = _SCAN
         while high > low:
             start = max(low, high - size)
@@ -261,10 +262,10 @@ class _Files:
 def _merge(
     logs: Iterable[LogFile], page: _Page, files: _Files, *, labels: bool, whole: bool = False
 ) -> dict[Path, int]:
-    """Print what there is in time order, and return up to where each file was printed.
+    """Print the existing lines in time order, and return up to which offset each file was printed.
 
     Args:
-        whole: leave out a last line that has no end yet.
+        whole: leave out an incomplete last line.
     """
     printed: dict[Path, int] = {}
     for piece in heapq.merge(*(_ranges(log, files, whole) for log in logs), key=lambda piece: piece.time):
@@ -274,10 +275,10 @@ def _merge(
 
 
 def _ranges(log: LogFile, files: _Files, whole: bool) -> Iterator[_Range]:
-    """The log cut at its marks, each time at the end of a line; a line belongs to the mark before which it ended."""
+    """Split a log at its marks, at ends of lines; a line belongs to the first mark after its end."""
     size = files.size(log.path)
     start = scanned = 0
-    latest = 0.0  # clocks can be set back, the order of the lines stays
+    latest = 0.0  # clocks can be set back; the order of the lines stays
     for when, mark in _marks(log.path.with_suffix(".times"), files):
         latest = max(latest, when)
         end = files.last_line_end(log.path, scanned, min(mark, size))
@@ -291,28 +292,28 @@ def _ranges(log: LogFile, files: _Files, whole: bool) -> Iterator[_Range]:
 
 
 def _marks(path: Path, files: _Files) -> Iterator[tuple[float, int]]:
-    """The marks beside a log, read in pieces: a day has 86,400."""
+    """Yield the marks of a log. Reads them in blocks: a day has 86,400."""
     offset, size = 0, files.size(path)
     while offset < size:
         block = files.read(path, _SCAN, offset)
         end = block.rfind(b"\n") + 1
         if end == 0:
-            return  # a torn last line
+            return  # an incomplete last line
         offset += end
         for line in block[:end].splitlines():
-            with contextlib.suppress(ValueError):  # no mark
+            with contextlib.suppress(ValueError):  # not a mark
                 when, mark = line.split()
                 yield float(when), int(mark)
 
 
 def _copy(log: LogFile, start: int, end: int, page: _Page, files: _Files, labels: bool) -> None:
-    """Print a piece of a log; with labels one before each line, and an end to the last line if it has none."""
+    """Print a part of a log; with `labels`, a label before each line and a newline after an incomplete last line."""
     label = f"[{log.label}] ".encode()
     fresh = True  # at the start of a line
     while start < end:
         block = files.read(log.path, min(_BLOCK, end - start), start)
         if not block:
-            break  # somebody cut the file
+            break  # the file was cut
         start += len(block)
         block = page.text.feed(block, final=labels and start >= end)
         if labels and block:
@@ -328,23 +329,25 @@ def _copy(log: LogFile, start: int, end: int, page: _Page, files: _Files, labels
 def _follow(run: RunDir, wanted: Wanted, page: _Page, files: _Files, until: Callable[[], bool], poll_s: float) -> None:
     journal = JournalReader(run.events)
     logs = _present(run, wanted)
-    # One file alone is passed on as it grows; among others a line waits for its end.
+    # A single file is printed byte by byte; of several, only whole lines are printed.
     printed = _merge(logs, page, files, labels=not wanted.one, whole=not wanted.one)
-    scanned = dict(printed)  # there is no end of a line between printed and scanned
+    scanned = dict(printed)  # there is no newline between printed and scanned
     gaps = {path: files.gap(path) for path in printed}
     finished, rounds = False, 0
     while True:
         last, news = until(), False
         for event in journal.iter_new():
-            _check(run, wanted, event)
-            finished = event.get("event") == "run_finished" or (finished and event.get("event") != "run_started")
+            record = read(event)
+            if isinstance(record, RunStarted):
+                _check(run, wanted, record)
+            finished = isinstance(record, RunFinished) or (finished and not isinstance(record, RunStarted))
             news = True
         last = last or finished
-        if news or last or rounds % _LOOK_EVERY == 0:
+        if news or last or rounds % _SEARCH_EVERY == 0:
             logs = _present(run, wanted)  # a new attempt has a new file
         rounds += 1
         for log in logs:
-            if (gap := files.gap(log.path)) != gaps.setdefault(log.path, gap):  # it has grown too large, and was cut
+            if (gap := files.gap(log.path)) != gaps.setdefault(log.path, gap):  # the file was cut (log_cap.py)
                 printed[log.path] = gap.offset(gaps[log.path].stream(printed.get(log.path, 0)))
                 scanned[log.path], gaps[log.path] = printed[log.path], gap
             start, size = printed.get(log.path, 0), files.size(log.path)
@@ -357,17 +360,12 @@ def _follow(run: RunDir, wanted: Wanted, page: _Page, files: _Files, until: Call
         page.out.flush()
         if last:
             return
-        files.close()  # opened anew each round: on NFS that is what asks the server for the present size
+        files.close()  # reopened each round: this makes NFS ask the server for the current size
         time.sleep(poll_s)
 
 
-def _check(run: RunDir, wanted: Wanted, event: Event) -> None:
-    """Nobody waits for a group that the run never has."""
-    if event.get("event") != "run_started":
-        return
-    for word, asked, count in (
-        ("group", wanted.group, integer(event, "groups")),
-        ("rank", wanted.rank, integer(event, "workers")),
-    ):
-        if asked is not None and count is not None and asked >= count:
-            raise RunNotFound(f"run {run.root.name} has no {word} {asked}: there are {_spans(range(count))}")
+def _check(run: RunDir, wanted: Wanted, started: RunStarted) -> None:
+    """Refuse to wait for a group or rank that the run never has."""
+    for noun, asked, count in (("group", wanted.group, started.groups), ("rank", wanted.rank, started.workers)):
+        if asked is not None and count and asked >= count:
+            raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {_spans(range(count))}")

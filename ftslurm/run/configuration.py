@@ -1,4 +1,4 @@
-"""The configuration of a run that is acted on."""
+"""Load the configuration of a run in order to act on the run, not only to show it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from ftslurm.security import owned_files
 
 
 def of_run(run: RunDir) -> Config:
-    """A run's configuration, for who acts on the run: starts, leads, changes or ends it, or goes on with it.
+    """Check that the run directory is trusted, and return its configuration.
+
+    For callers that start, lead, change, end or continue the run.
 
     Raises:
-        Distrusted: the run directory may be somebody else's work.
-        ConfigError: its config.yaml is not there or is no configuration.
+        Distrusted: another user may have written the run directory.
+        ConfigError: config.yaml is missing or invalid.
     """
     owned_files.check_own(run.acted_on())
     config = load(run.config)

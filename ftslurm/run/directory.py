@@ -1,4 +1,4 @@
-"""Where everything of a run lies. Every path of the run directory is built here and nowhere else."""
+"""The layout of a run directory: all of its paths are built here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.security.names import is_job
 
 @dataclass(frozen=True)
 class RunDir:
-    """One run's folder, mode 0700: nobody else reads its logs or writes into its inbox."""
+    """A run directory. Its mode is 0700: other users can neither read its logs nor write to its inbox."""
 
     root: Path
 
@@ -26,7 +26,7 @@ class RunDir:
 
     @property
     def id(self) -> Path:
-        """A few random signs: another folder may have the same name, somewhere else."""
+        """Random characters that distinguish the run from one of the same name elsewhere."""
         return self.root / "id"
 
     @property
@@ -35,12 +35,12 @@ class RunDir:
 
     @property
     def past(self) -> Path:
-        """What the journal has come to, up to some line of it (ftslurm.controller.resume_state)."""
+        """Summary of the journal up to one of its lines (ftslurm.controller.resume_state)."""
         return self.root / "past.json"
 
     @property
     def key(self) -> Path:
-        """What the run's processes prove to each other that they have (ftslurm.security.run_key); mode 0600."""
+        """The secret with which the run's processes authenticate each other (ftslurm.security.run_key); mode 0600."""
         return self.root / "key"
 
     @property
@@ -49,33 +49,33 @@ class RunDir:
 
     @property
     def alive(self) -> Path:
-        """Touched by the controller with every heartbeat: how old it is says how long nothing was heard of it."""
+        """Touched by the controller with every heartbeat (ftslurm.run.liveness)."""
         return self.root / "alive"
 
     @property
     def leaders(self) -> Path:
-        """Who has led the run, one file each, in order (ftslurm.run.leadership)."""
+        """One numbered file for each leader of the run (ftslurm.run.leadership)."""
         return self.root / "leaders"
 
     @property
     def released(self) -> Path:
-        """The tasks of an array submitted by hand that are not needed any more, a file each; they end by themselves."""
+        """One file for each task of an array submitted by hand that is no longer needed; these tasks end themselves."""
         return self.root / "released"
 
     @property
     def submitted(self) -> Path:
-        """The jobs that were submitted to give groups their nodes, a file each, in it the job's pool."""
+        """One file for each Slurm job that was submitted for groups; it contains the job's pool."""
         return self.root / "submitted"
 
     def mark(self) -> str:
-        """What tells this run's jobs from all others."""
+        """Return the comment that identifies this run's Slurm jobs."""
         try:
             return f"ftslurm:{self.root.name}-{owned_files.read_text(self.id).strip()}"
         except OSError:
             return f"ftslurm:{self.root.name}"
 
     def pools(self) -> dict[str, int]:
-        """The jobs that were submitted to give groups their nodes, and their pools."""
+        """Return the names of the Slurm jobs that were submitted for groups, and their pools."""
         found = dict[str, int]()
         with suppress(OSError):
             for path in self.submitted.iterdir():
@@ -84,7 +84,7 @@ class RunDir:
         return found
 
     def remember(self, names: Iterable[str], pool: int) -> None:
-        """Note the names of jobs that were submitted for a pool: a site may take their comment away."""
+        """Record the names of jobs that were submitted for a pool: a site may remove the jobs' comments."""
         with suppress(OSError):
             self.submitted.mkdir(mode=0o700, exist_ok=True)
             for name in names:
@@ -96,11 +96,11 @@ class RunDir:
 
     @property
     def job_id(self) -> Path:
-        """The id of the job that its controller runs in, or is to run in; not there if that is no batch job."""
+        """Holds the id of the controller's Slurm job; missing if the controller does not run in a batch job."""
         return self.submitit / "job_id"
 
     def job(self) -> str | None:
-        """What is in that file; None: its controller's is no batch job, or was not submitted yet."""
+        """Return the id of the controller's Slurm job; None: it is no batch job, or not submitted yet."""
         try:
             job = owned_files.read_text(self.job_id).strip()
         except OSError:
@@ -124,23 +124,23 @@ class RunDir:
         return self.logs / "lighthouse.log"
 
     def attempt(self, unit: str, attempt: int) -> Path:
-        """The folder of one attempt of a group: logs/group-0003/attempt-002."""
+        """Return the folder of an attempt: logs/group-0003/attempt-002."""
         return self.logs / unit / f"attempt-{attempt:03d}"
 
     def rank_log(self, unit: str, attempt: int, rank: int) -> Path:
-        """The script's stdout and stderr of one rank; the Lighthouse has one file for all its attempts."""
+        """Return the log of a rank's stdout and stderr; the Lighthouse has one file for all its attempts."""
         if unit == LIGHTHOUSE:
             return self.lighthouse_log
         return self.attempt(unit, attempt) / f"rank-{rank}.log"
 
     def step_log(self, unit: str, attempt: int) -> Path:
-        """What srun (or the local launcher) itself said about one step."""
+        """Return the log of what srun or the local launcher itself printed about an attempt's step."""
         if unit == LIGHTHOUSE:
             return self.logs / "lighthouse-step.log"
         return self.attempt(unit, attempt) / "step.log"
 
     def acted_on(self) -> list[Path]:
-        """The folder and all in it that makes somebody do something, not only show it."""
+        """Return the folders and files on which programs act, as opposed to only showing them."""
         folders = [self.root, self.submitit, self.inbox, self.leaders, self.submitted, self.released]
         return [*folders, self.config, self.events, self.id, self.key, self.job_id]
 
@@ -158,9 +158,9 @@ class RunDir:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a whole file so that a reader, also one on another node, sees the old text or the new one, never half.
+    """Replace a file atomically: readers, also on other nodes, see either the old text or the new one.
 
-    Nobody else may read it. It is written under a name that nobody can guess, so that nothing can wait there for us.
+    Only this user may read it. The temporary file has a random name, so that nobody can place a file or link there.
 
     Raises:
         OSError: it cannot be written.

@@ -13,14 +13,14 @@ _SHOWN = 5  # how many existing runs an error names
 
 
 def find(run: str | None, root: Path) -> RunDir:
-    """The run directory for RUN of the command line.
+    """Return the run directory for RUN of the command line.
 
     Args:
-        run: a run directory, a run id, the beginning of just one, the id of the Slurm job that its controller runs in,
-            or None for the newest under `root`.
+        run: a run directory, a run id, an unambiguous beginning of one, the id of the controller's Slurm job, or None
+            for the newest run under `root`.
 
     Raises:
-        RunNotFound: there is none, or it could be several; the message says where was looked and which runs are there.
+        RunNotFound: there is none, or several match; the message names the places searched and the existing runs.
     """
     if run is None:
         known = newest(root)
@@ -43,7 +43,7 @@ def find(run: str | None, root: Path) -> RunDir:
 
 
 def newest(root: Path) -> list[RunDir]:
-    """Every run under `root`, the newest first, and our own before those that others have put there."""
+    """Return all runs under `root`: first this user's, then those of other users; the newest first."""
     return [RunDir(path) for *_, path in sorted(_dated(root), reverse=True)]
 
 
@@ -54,7 +54,7 @@ def _dated(root: Path) -> Iterator[tuple[bool, float, Path]]:
         return
     for path in children:
         try:
-            # The config is written once, when the run is created; the folder's own time moves with every new file.
+            # The config is written once, when the run is created; the folder's own time changes with every new file.
             yield owned_files.is_own(path), RunDir(path).config.stat().st_mtime, path
         except OSError:
             continue
@@ -63,7 +63,7 @@ def _dated(root: Path) -> Iterator[tuple[bool, float, Path]]:
 def _there(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name too long or with a zero byte, or a folder that is not ours to read
+    except (OSError, ValueError):  # a name too long or with a zero byte, or a folder without permission to read
         return False
 
 

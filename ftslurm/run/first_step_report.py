@@ -1,4 +1,4 @@
-"""Add to a no_first_step record what its ranks have printed last."""
+"""Add the last line of each group's log to a no_first_step record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def last_line(log: Path) -> str:
 
 
 def _tail(log: Path) -> str:
-    """The end of a file; nothing if it cannot be read, or is not a file: a script may put anything in its place."""
+    """Return the end of a file; empty if it cannot be read. A script may have put a link or a pipe in its place."""
     with suppress(OSError):
         file = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -1,6 +1,6 @@
-"""Commands to a running controller, as files that appear whole in the run directory's inbox.
+"""Send commands to a running controller: files that are created atomically in RUN/inbox.
 
-The directory is private to the user, so whoever can write there may command. No port is opened.
+The directory is private to the user, so whoever can write there may give commands. No port is opened.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ftslurm.run.directory import replace_text
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import read_object
 
-LONGEST = 65536  # bytes; a longer file is no command
+LONGEST = 65536  # bytes; longer files are ignored
 
 
 def put(inbox: Path, what: str, **fields: object) -> None:
-    """Leave a command; the controller finds it within a second.
+    """Write a command; the controller reads it within a second.
 
     Raises:
-        EnvironmentProblem: the inbox cannot be written; the disk is full, say.
+        EnvironmentProblem: the inbox cannot be written.
     """
     name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
     text = json.dumps({"what": what, "by": os.getuid(), "user": user_name(), **fields})
@@ -39,19 +39,19 @@ def put(inbox: Path, what: str, **fields: object) -> None:
 
 
 def take(inbox: Path) -> list[dict[str, Any]]:
-    """Every command that has come in, oldest first; each is taken once. Only files of our own user count."""
+    """Return and remove all commands, oldest first. Files of other users are removed and ignored."""
     commands = []
     try:
         names = sorted(entry.name for entry in os.scandir(inbox) if entry.name.endswith(".json"))
     except OSError:
-        return []  # a file server that is away for a moment; the commands will still be there
+        return []  # the file server is down for a moment; the commands stay there
     for name in names:
         path = inbox / name
         try:
             data = _own(path)
             path.unlink()
         except OSError:
-            continue  # not looked at again
+            continue
         command = read_object(data)
         if command is not None and isinstance(command.get("what"), str):
             commands.append(command)
@@ -59,7 +59,7 @@ def take(inbox: Path) -> list[dict[str, Any]]:
 
 
 def _own(path: Path) -> bytes:
-    """What is in a file of our own; empty for anything else.
+    """Return the content of a file of this user; empty for another user's file and for one that is too long.
 
     Raises:
         OSError: it cannot be read now.

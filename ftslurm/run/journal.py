@@ -1,8 +1,8 @@
-"""The journal of a run: one JSON object per line, in a file that is only appended to.
+"""Write and read a run's journal: one JSON object per line, append-only.
 
-The controller writes with `Journal`; everybody else, on whatever node, reads with `JournalReader`. A line counts once
-its newline is there: half a line, left by a controller that was killed while writing, is cut off by the next writer
-and never shown by a reader.
+The controller writes it with `Journal`; other processes, on any node, read it with `JournalReader`. A line is complete
+with its newline: the next writer cuts off a half line of a controller that was killed while writing, and readers never
+return it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _TAIL = 4096  # bytes; the lines that end a run are shorter
 
 
 class Journal:
-    """The one writer of a run's journal. `append` only collects; `flush` writes everything collected at once."""
+    """The writer of a run's journal. `append` collects lines; `flush` writes them at once."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
-        """Open the journal, or begin it.
+        """Open the journal, or create it.
 
         Raises:
-            OSError: the file cannot be opened or written, or is none.
+            OSError: the file cannot be opened or written, or is no regular file.
         """
         self._clock = clock
         self._pending = bytearray()
@@ -44,7 +44,7 @@ class Journal:
     def append(self, record: JournalRecord) -> dict[str, object]:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
         line = {"seq": self._seq + 1, "time": self._clock(), "event": record.event} | record.fields
-        # ASCII only: a script's output can hold bytes that are not text, and those must not stop the controller.
+        # ASCII only: a script's output may contain bytes that are not text, and these must not stop the controller.
         self._pending += json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n"
         self._seq += 1
         return line
@@ -53,10 +53,10 @@ class Journal:
         """Write the collected lines; with `sync` they are on disk when this returns.
 
         Raises:
-            OSError: the disk is full or gone. What could not be written is kept for the next flush.
+            OSError: the disk is full or lost. Lines that could not be written are kept for the next flush.
         """
         wrote = bool(self._pending)
-        while self._pending:  # one write; a second only when the disk is almost full
+        while self._pending:  # usually one write; more only if the disk is almost full
             written = os.write(self._fd, self._pending)
             del self._pending[:written]
         if sync and wrote:
@@ -77,23 +77,23 @@ class Journal:
 
 
 class JournalReader:
-    """Follows a journal that may not exist yet and is being written while we read."""
+    """Reads a journal that is being written, and may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.offset = 0  # just after the last complete line that was read
 
     def read_new(self) -> list[dict[str, Any]]:
-        """The lines that have been completed since the last call."""
+        """Return the lines that were completed since the last call."""
         return list(self.iter_new())
 
     def iter_new(self) -> Iterator[dict[str, Any]]:
-        """The same, one at a time: a journal of many days need not fit into memory.
+        """Yield the lines that were completed since the last call, so that a long journal need not fit into memory.
 
-        What is no record is passed over: a crashed file system can leave zeros in the middle.
+        Lines that are no JSON object are skipped: a crashed file system can leave zeros in the middle.
 
         Raises:
-            EnvironmentProblem: there is one, and it cannot be read.
+            EnvironmentProblem: there is a journal, and it cannot be read.
         """
         for block in self._blocks():
             for line in block[:-1].split(b"\n"):
@@ -103,14 +103,14 @@ class JournalReader:
                     yield record
 
     def blocks(self) -> Iterator[bytes]:
-        """The same as bytes, many whole lines at a time."""
+        """Yield the same lines as bytes, in blocks of many whole lines."""
         for block in self._blocks():
             self.offset += len(block)
             yield block
 
     def _blocks(self) -> Iterator[bytes]:
-        """What follows `offset`, which the caller moves on."""
-        # Opened anew each time: on NFS that is what asks the server for the file's present size.
+        """Yield what follows `offset` in blocks of whole lines. The caller advances `offset`."""
+        # Reopened each time: this makes NFS ask the server for the file's current size.
         try:
             fd = owned_files.open_fd(self._path)
         except FileNotFoundError:
@@ -134,13 +134,13 @@ class JournalReader:
 
 
 def last_event(path: Path) -> str | None:
-    """The name of the last line's event, without reading the rest; None: nothing is there, or half a line."""
+    """Return the name of the last line's event without reading the rest; None: no line, or half a line."""
     record = last_line(path)
     return text(record, "event") if record is not None else None
 
 
 def last_line(path: Path) -> Event | None:
-    """The last line, without reading the rest; None: nothing is there, or half a line."""
+    """Return the last line without reading the rest; None: no line, or half a line."""
     try:
         with owned_files.open_file(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
@@ -150,7 +150,7 @@ def last_line(path: Path) -> Event | None:
 
 
 def _seal(fd: int) -> int:
-    """Cut off a torn last line, and return the seq of the last complete one (0: there is none)."""
+    """Cut off a half last line, and return the seq of the last complete one (0: there is none)."""
     size = os.fstat(fd).st_size
     window = 1 << 16
     while True:
@@ -168,19 +168,19 @@ def _seal(fd: int) -> int:
         window *= 4
 
 
-# Fields of a line as a reader takes them: another version may have written it, so a wrong type is a missing field.
-# So is a number that nothing of ours has: readers make as many groups as a line says.
+# Read fields of a line. Another version may have written it, so a field of a wrong type counts as missing. So does a
+# number of groups above the limit: readers create as many groups as a line says.
 _MOST = {"group": MOST_GROUPS - 1, "groups": MOST_GROUPS}
 
 
 def integer(event: Event, name: str) -> int | None:
-    """A whole number between -2**53 and 2**53; one of groups is not above what a run may have."""
+    """Return a whole number between -2**53 and 2**53; one of groups is limited to what a run may have."""
     value = event.get(name)
     return value if is_whole(value) and (name not in _MOST or 0 <= value <= _MOST[name]) else None
 
 
 def number(event: Event, name: str) -> float | None:
-    """A number, which is finite."""
+    """Return a finite number."""
     value = event.get(name)
     return float(value) if is_finite(value) else None
 
@@ -196,6 +196,6 @@ def names(event: Event, name: str) -> tuple[str, ...]:
 
 
 def numbers(event: Event, name: str) -> dict[str, float | None]:
-    """Named numbers, each of which may be null: {"detect": 0.03, "wait": null}."""
+    """Return named numbers, each of which may be null: {"detect": 0.03, "wait": null}."""
     value = event.get(name)
     return {key: number(value, key) for key in value} if isinstance(value, dict) else {}

@@ -1,8 +1,9 @@
-"""Skip the lines of a long journal that do not change the status: nearly all are `progress`, and few of those matter.
+"""Skip the `progress` lines of a journal that do not change what its readers compute.
 
-Whoever folds what `Skim.feed` passes on comes to the same as with all lines (status.py, past.py): of each group's
-lines between two other lines about it, the last ones, back to ten seconds before its step last rose, and the one with
-the longest gap. Which those are is found without taking the others apart.
+Nearly all lines of a large journal are `progress`. Readers (status_fold.py, replay.py) get the same result from the
+lines that `Skim.read` yields as from all of them. Of a group's `progress` lines between two other lines about it, it
+yields the last ones, back to RATE_WINDOW_S before the step last rose, and the one with the longest gap. The other lines
+are not parsed.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import Any
 from ftslurm.run.journal import Event, JournalReader, integer, number
 from ftslurm.security.json_text import read_object
 
-RATE_WINDOW_S = 10.0  # so far back the rate of a group's steps needs its lines
+RATE_WINDOW_S = 10.0  # a group's rate of steps is computed over this time
 _PROGRESS = b'"event":"progress","group":'
 _GAP = re.compile(rb'"gap_s":(?:null|(\d+\.?\d*))[,}]')
 _GROUP = re.compile(rb'"group":(\d+),')
-_OF_ALL = ("run_started", "scaled", "command", "run_requeued", "run_finished", "full_restart")  # touch every group
+_OF_ALL = ("run_started", "scaled", "command", "run_requeued", "run_finished", "full_restart")  # change all groups
 _PIECE = 1 << 16
-_MOST = 1 << 25  # bytes of lines that are kept back
+_MOST = 1 << 25  # bytes of lines that are held back at most
 
 
 class Skim:
-    """One pass over a journal, which may go on later."""
+    """One pass over a journal, which can be continued when the journal has grown."""
 
     def __init__(self, groups: Iterable[int] = ()) -> None:
-        """Begin; `groups` had been launched before the first line."""
-        self._groups = set(groups)  # those of which anything is known
-        self._kept = bytearray()  # lines of progress, not passed on yet
-        self._since = dict[int, int]()  # group -> where in them those begin that are not
-        self._longest = dict.fromkeys(self._groups, -1.0)  # of each that steps: its longest gap so far
-        self._before = dict[int, float]()  # the same of those that do not
-        self._peaks = dict[int, bytes]()  # and the line that told it, if it is kept back
+        """Begin the pass; `groups` were launched before its first line."""
+        self._groups = set(groups)  # known groups
+        self._kept = bytearray()  # lines of progress that are held back
+        self._since = dict[int, int]()  # group -> offset in _kept of its lines that were not yielded yet
+        self._longest = dict.fromkeys(self._groups, -1.0)  # group that commits steps -> its longest gap so far
+        self._before = dict[int, float]()  # the same of groups that do not commit steps
+        self._peaks = dict[int, bytes]()  # group -> the line with that gap, if it is held back
 
     def read(self, journal: JournalReader) -> Iterator[Event]:
-        """What matters of the lines that have been completed since the last call.
+        """Yield the relevant lines of those that were completed since the last call.
 
         Raises:
             EnvironmentProblem: there is a journal, and it cannot be read.
@@ -67,7 +68,7 @@ class Skim:
                 yield from self._keep(b"\n".join([*run, b""]))
 
     def _keep(self, lines: bytes) -> Iterator[Event]:
-        """Lines of progress alone: only what is longer than all before is looked at one by one."""
+        """Hold back lines that are all `progress`; only those with a new longest gap are looked at one by one."""
         found = _GAP.findall(lines)
         gaps = [float(gap or -1) for gap in found] if b"" in found else list(map(float, found))
         low = min(self._longest.values(), default=float("inf"))
@@ -98,7 +99,7 @@ class Skim:
         yield event
 
     def _settle(self, groups: set[int]) -> Iterator[Event]:
-        """Pass on what matters of these groups' lines, oldest first."""
+        """Yield the relevant lines of these groups, oldest first, and drop the others."""
         found = dict[int, dict[str, Any]]()
         for group in groups:
             for event in (*self._last(group), read_object(self._peaks.pop(group, b""))):
@@ -111,7 +112,7 @@ class Skim:
         yield from map(itemgetter(1), sorted(found.items()))
 
     def _last(self, group: int) -> Iterator[dict[str, Any]]:
-        """The last lines of a group, newest first, as far as its step, its rate and the time of its last step need."""
+        """Yield the last lines of a group, newest first, as many as its step, rate and time of the last step need."""
         begin, end, key = self._since.get(group, 0), len(self._kept), _PROGRESS + b"%d," % group
         newer, rose = None, float("-inf")
         while (at := self._kept.rfind(key, begin, end)) >= 0:

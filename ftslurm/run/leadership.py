@@ -1,8 +1,8 @@
 """Ensure that one controller at a time leads a run, also where several could: a job and its successor, for example.
 
-Each that takes the lead makes the next file in RUN/leaders, exclusively, which network file systems can too. The
-highest number leads; who sees a higher one than its own stops at once and leaves its steps to the new one. Nothing is
-locked, so nothing has to be unlocked when a node dies.
+A process takes the lead by creating the next numbered file in RUN/leaders exclusively (O_EXCL), which works on network
+file systems too. The highest number leads; a controller that sees a higher number than its own stops at once and leaves
+its steps to the new leader. There are no locks, so nothing has to be unlocked when a node dies.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 
 log = logging.getLogger("ftslurm.run.leadership")
-LOOK_S = 0.1  # who has asked for the lead looks this often whether it has been left
-SUPERSEDED = "superseded"  # the outcome of a controller after which another one has taken the lead
+POLL_S = 0.1  # how often a process that has asked for the lead checks whether the leader has left
+SUPERSEDED = "superseded"  # outcome of a controller that another one has replaced as leader
 
 
 class Superseded(Exception):
@@ -34,7 +34,7 @@ class Superseded(Exception):
 
 @dataclass(frozen=True)
 class Leader:
-    """Who has taken the lead."""
+    """A process that has taken the lead."""
 
     number: int
     job: str | None
@@ -44,7 +44,7 @@ class Leader:
 
 
 def newest(run: RunDir) -> int:
-    """The number of the last that has taken the lead; 0: nobody has.
+    """Return the number of the newest leader; 0: there was none.
 
     Raises:
         OSError: the run directory cannot be read.
@@ -56,26 +56,26 @@ def newest(run: RunDir) -> int:
 
 
 def leader(run: RunDir) -> Leader | None:
-    """Who has taken the lead last, as far as it has said so."""
+    """Return the newest leader's record, or None if it cannot be read."""
     number = newest(run)
     with suppress(OSError, ValueError, TypeError):
-        said = Leader(number, **json.loads(owned_files.read_text(run.leaders / _name(number))))
-        return said if isinstance(said.pid, int) and said.pid > 0 else None
+        found = Leader(number, **json.loads(owned_files.read_text(run.leaders / _name(number))))
+        return found if isinstance(found.pid, int) and found.pid > 0 else None
     return None
 
 
 def take(run: RunDir, after: int | None = None, job: str | None = None) -> int | None:
-    """Take the lead; None: somebody else was faster.
+    """Take the lead.
 
-    The name of the file is the claim. What is in it helps others to see sooner that we are gone; a disk that is too
-    full for it must not depose one leader without making another.
+    The name of the file is the claim. Its content only lets others detect the leader's end sooner, so a disk that is
+    too full to write it is no error.
 
     Args:
-        after: the last leader that was known when the lead was found vacant (`vacant`); None: whoever is the last now.
-        job: id of our Slurm job.
+        after: number of the last leader when the lead was found vacant (`vacant`); None: of the newest one now.
+        job: id of this process's Slurm job.
 
     Returns:
-        Our number.
+        The number of this process as leader; None: another process was faster.
 
     Raises:
         OSError: the run directory cannot be written.
@@ -99,7 +99,7 @@ def take(run: RunDir, after: int | None = None, job: str | None = None) -> int |
 
 
 def held(run: RunDir, number: int) -> bool:
-    """Whether nobody has taken the lead after us; also true while the run directory cannot be read."""
+    """Return whether leader `number` still leads; also true while the run directory cannot be read."""
     try:
         return newest(run) <= number
     except OSError:
@@ -109,12 +109,12 @@ def held(run: RunDir, number: int) -> bool:
 def vacant(
     run: RunDir, config: Config, watch: liveness.Watch, *, ended: bool = False, jitter_s: float = 0.0
 ) -> int | None:
-    """The number of the last leader, if nobody leads the run any more and it is not over; else None.
+    """Return the number of the last leader if it no longer leads and the run is not over; else None.
 
     Args:
-        watch: what we have seen of the leader so far; its silence counts from the first look on.
-        ended: Slurm says that the last leader's job has ended.
-        jitter_s: so much longer than others this candidate waits, that they do not all come at once.
+        watch: what this process has observed of the leader; the silence counts from its first observation.
+        ended: Slurm reports that the last leader's job has ended.
+        jitter_s: additional time that this candidate waits, so that not all candidates act at once.
     """
     try:
         number = newest(run)
@@ -125,9 +125,9 @@ def vacant(
         return None
     if number == 0 and last is None:
         return 0
-    match read(last or {}):
-        case ControllerLeft(leader=leader_) if leader_ == number:
-            return number
+    record = read(last or {})
+    if isinstance(record, ControllerLeft) and record.leader == number:
+        return number
     silences = [watch.silent_s(run.alive), watch.silent_s(run.leaders / _name(number))]
     patience_s = (config.health.heartbeat_s if ended else silence_s(config)) + jitter_s
     return None if any(silent_s < patience_s for silent_s in silences if silent_s is not None) else number
@@ -137,12 +137,12 @@ def follow(config: Config, run: RunDir, job: str | None, ask: bool = False, jitt
     """Wait until nobody leads, then take the lead.
 
     Args:
-        job: id of our Slurm job; if the last leader had the same, Slurm has requeued us since.
-        ask: do not wait until the leader is lost, ask it to make way: we are here.
+        job: id of this process's Slurm job; if the last leader had the same one, Slurm has requeued the job since.
+        ask: ask the leader to hand over instead of waiting until it is lost.
         jitter_s: see `vacant`.
 
     Returns:
-        Our number; None: the run is over.
+        The number of this process as leader; None: the run is over.
     """
     asked, watch = None, liveness.Watch()
     while not _is_over(last_line(run.events)):
@@ -154,12 +154,12 @@ def follow(config: Config, run: RunDir, job: str | None, ask: bool = False, jitt
         last = vacant(run, config, watch, ended=ended, jitter_s=jitter_s)
         if last is not None and (number := take(run, last, job)) is not None:
             return number
-        time.sleep(LOOK_S if ask else config.health.heartbeat_s)
+        time.sleep(POLL_S if ask else config.health.heartbeat_s)
     return None
 
 
 def _has_ended(last: Leader, job: str | None) -> bool:
-    """Whether we know for certain that a leader is gone: it was this very job, or a process of this machine."""
+    """Return whether a leader has certainly ended: it was an earlier start of this job, or a process of this node."""
     if job is not None and last.job == job:
         return last.pid != os.getpid()
     if last.host != platform.node():
@@ -174,7 +174,7 @@ def _has_ended(last: Leader, job: str | None) -> bool:
 
 
 def silence_s(config: Config) -> float:
-    """After how much silence a leader counts as lost. Its steps wait for longer (health.orphan_after_s)."""
+    """Return after how much silence a leader counts as lost. Its steps wait longer (health.orphan_after_s)."""
     return max(3 * config.health.heartbeat_s, config.health.lost_after_s)
 
 

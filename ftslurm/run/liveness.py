@@ -1,8 +1,8 @@
-"""Tell whether the controller still runs, by its file `alive`, which it touches with every heartbeat.
+"""Detect a silent controller by its file RUN/alive, which it touches with every heartbeat.
 
-The time in that file is the file server's, or that of the controller's node, and no clock of ours: a server that is
-11 s behind would make a living controller look gone. So who acts on silence watches the file *change* (`Watch`), by its
-own clock, and counts from the last change that it has seen itself.
+The file's time stamp comes from the clock of the file server or of the controller's node. If that clock is 11 s slow, a
+live controller looks dead. A process that acts on silence therefore observes when the file changes (`Watch`) and
+measures the time since the last change with its own clock.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
 
-SILENT_S = 30.0  # a file server takes its time to tell other machines of a new time stamp
-LOOK_S = 0.1  # who must be sure looks this often
-_NONE = (errno.ENOENT, *owned_files.REFUSED)  # there is no such file, or none of ours
+SILENT_S = 30.0  # file servers propagate a new time stamp to other machines with a delay
+POLL_S = 0.1  # between two checks of a caller that waits for certainty
+_NONE = (errno.ENOENT, *owned_files.REFUSED)  # there is no such file, or it belongs to another user
 
 
 class Watch:
-    """How long files have not changed, as far as we have seen. The first look at a file counts as a change of it."""
+    """Measures for how long files have not changed. The first check of a file counts as a change."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: dict[Path, tuple[tuple[int, int], float]] = {}  # path -> what was seen, and since when
+        self._seen: dict[Path, tuple[tuple[int, int], float]] = {}  # path -> the last stamp, and since when
 
     def silent_s(self, path: Path) -> float | None:
-        """Seconds for which every look at the file has shown the same, 0.0: not the one before; None: there is none.
+        """Return for how long the file has not changed; 0.0: it has changed since the last check; None: no such file.
 
-        A file that cannot be looked at (a file server that is away) tells nothing, so it counts as changed.
+        A file that cannot be read for now (its file server is down) counts as changed.
         """
         now = self._clock()
         try:
@@ -51,7 +51,7 @@ class Watch:
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Which file it is, and its time. Opened first: a network file system then asks its server, not its cache."""
+    """Return a file's inode and time. Opens it, so that a network file system asks its server and not its cache."""
     fd = owned_files.open_fd(path)
     try:
         found = os.fstat(fd)
@@ -61,10 +61,11 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def age_s(path: Path, than: Path | None = None) -> float | None:
-    """How long ago the file was touched, by its server's clock and ours; None: there is none, or it cannot be read.
+    """Return how long ago a file was touched; None: there is none, or it cannot be read.
 
     Args:
-        than: count from when this file was touched, which lies on the same server: then no clock of ours matters.
+        than: a file on the same server; the age is the difference of the two time stamps, so the local clock does not
+            matter. None: measure against the local clock.
     """
     try:
         now = time.time() if than is None else _stamp(than)[1] / 1e9
@@ -74,12 +75,13 @@ def age_s(path: Path, than: Path | None = None) -> float | None:
 
 
 def silent_s(config: Config, run: RunDir, watch: Watch | None = None) -> float | None:
-    """How long the controller has not been heard; None: it is heard, or the run is older than this file.
+    """Return how long the controller has been silent; None: it is not, or the run has no such file.
 
-    An old time stamp alone proves nothing (the clocks may differ): for two heartbeats the file must not change.
+    An old time stamp alone proves nothing, because the clocks may differ: the file must also not change for two
+    heartbeats.
 
     Args:
-        watch: of somebody who asks again and again, and does not want to wait here until it is sure.
+        watch: for callers that ask repeatedly; then this function does not block until the result is certain.
     """
     limit, sure_s = max(SILENT_S, 3 * config.health.heartbeat_s), 2 * config.health.heartbeat_s
     asks_again, watch = watch is not None, watch or Watch()
@@ -89,20 +91,20 @@ def silent_s(config: Config, run: RunDir, watch: Watch | None = None) -> float |
             return age
         if asks_again:
             return None
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
         same_s = watch.silent_s(run.alive) or None  # 0.0: it was touched
     return None
 
 
 def moment(config: Config, run: RunDir) -> float:
-    """Until when is known how the run stands, in unix time: now, or when a controller that is silent was last heard."""
+    """Return up to which time the status is known, in unix seconds: now, or when a silent controller was last heard."""
     now, age = time.time(), age_s(run.alive)
     return now if age is None or age <= 3 * config.health.heartbeat_s else now - age
 
 
 @contextmanager
 def kept(path: Path, every_s: float, ours: Callable[[], bool]) -> Iterator[None]:
-    """Touch a file while something takes long that keeps us from our loop, as long as it is ours to touch."""
+    """Touch a file regularly during a long operation, as long as `ours` returns true."""
     done = threading.Event()
 
     def touch() -> None:

@@ -1,12 +1,11 @@
-"""No log grows beyond logs.max_mb: its beginning and its end are kept, and a line says what was dropped between them.
+"""Limit logs to logs.max_mb: keep the beginning and the end, with a line about what was dropped between them.
 
-The file is cut in place, because those who write it hold it open for appending (a script with all its C code, its
-children, srun, grpc): if it were renamed they would go on in the renamed file. What they write meanwhile is kept. Lost
-without a word is only what they write between the last look at the file's size and the system call that truncates it:
-in microseconds, or in what a busy machine makes of them.
+The file is cut in place, because its writers hold it open for appending (a script and its children, srun, grpc): after
+a rename they would write to the renamed file. What they write during the cut is kept, except for what is written
+between the last check of the file's size and the system call that truncates it: usually microseconds.
 
-The cap is looked at now and then (once a second for a rank's log), so a log may exceed it by what is written between
-two looks. No process is ever held up for the sake of a log.
+The limit is checked periodically (once a second for a rank's log), so a log may exceed it by what is written between
+two checks. Writers are never blocked.
 """
 
 from __future__ import annotations
@@ -20,36 +19,36 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MB = 1 << 20
-HEAD = 1 << 18  # bytes: at most so much is kept of the beginning
-_TAIL = 8 << 20  # bytes: at most so much is kept of the end; it is copied, and nobody should have to wait for that
+HEAD = 1 << 18  # bytes kept of the beginning, at most
+_TAIL = 8 << 20  # bytes kept of the end, at most: they are copied, which must not take long
 _NOTICE = re.compile(rb"^ftslurm: (\d+) bytes of this log were dropped here \(logs\.max_mb=\d+\)\n", re.MULTILINE)
 _LONGEST_NOTICE = 128
-_LOOKS = 64  # so often the writers are caught up with before the file is truncated all the same
+_CATCH_UPS = 64  # how often new lines are copied before the file is truncated in any case
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Where a log lacks something: at `start` stands a line of `length` bytes for `dropped` bytes."""
+    """The gap of a cut log: at `start` a line of `length` bytes stands for `dropped` bytes."""
 
     start: int
     length: int = 0
     dropped: int = 0
 
     def stream(self, offset: int) -> int:
-        """Which byte of all that was ever written is at this offset of the file."""
+        """Return the position in all that was ever written of the byte at an offset of the file."""
         if offset <= self.start:
             return offset
         return max(self.start, offset - self.length) + self.dropped
 
     def offset(self, stream: int) -> int:
-        """Where this byte of all that was ever written is in the file; what was dropped: where the line begins."""
+        """Return the offset in the file of a byte of all that was ever written; of a dropped byte: `start`."""
         if stream < self.start + self.dropped:
             return min(stream, self.start)
         return stream - self.dropped + self.length
 
 
 def gap(beginning: bytes) -> Gap:
-    """What a log lacks, and where it would be cut if it lacks nothing.
+    """Return the gap of a log; if it was not cut, an empty gap where it would be cut.
 
     Args:
         beginning: the first `HEAD + 128` bytes of the log, or all if it is shorter.
@@ -60,7 +59,7 @@ def gap(beginning: bytes) -> Gap:
 
 
 def read_gap(fd: int, start: int | None = None) -> Gap:
-    """The same for an open file. start: where it is or would be cut, if that is known: it stays the same."""
+    """Return the gap of an open file. `start` is that of an earlier call, if there was one: it does not change."""
     if start is None:
         return gap(os.pread(fd, HEAD + _LONGEST_NOTICE, 0))
     found = _NOTICE.match(os.pread(fd, _LONGEST_NOTICE, start))
@@ -68,18 +67,18 @@ def read_gap(fd: int, start: int | None = None) -> Gap:
 
 
 def notice(dropped: int, max_mb: int) -> bytes:
-    """The line that stands for what was dropped."""
+    """Return the line that stands for dropped bytes."""
     return b"ftslurm: %d bytes of this log were dropped here (logs.max_mb=%d)\n" % (dropped, max_mb)
 
 
 def cut(path: str | Path, max_mb: int) -> tuple[Gap, Gap] | None:
-    """Cut a log that has grown beyond the cap; never raises. Only one process may do so for a file.
+    """Cut a log that is larger than the limit. Never raises. Only one process may call it for a file.
 
     Args:
-        max_mb: the cap in MiB; 0: none.
+        max_mb: the limit in MiB; 0: none.
 
     Returns:
-        What it lacked before and what it lacks now; None: it was not cut.
+        The gap before and after; None: the log was not cut.
     """
     with contextlib.suppress(OSError):
         if not max_mb or Path(path).stat().st_size <= max_mb * MB:
@@ -97,7 +96,7 @@ def _cut(fd: int, max_mb: int) -> tuple[Gap, Gap]:
     keep = min(_TAIL, max_mb * MB // 4)
     tail = os.pread(fd, keep, size - keep)
     whole = tail.find(b"\n") + 1
-    tail = tail[whole:] if whole < len(tail) else tail  # a line that is longer than the tail has its end kept
+    tail = tail[whole:] if whole < len(tail) else tail  # of a line longer than the tail, the end is kept
     start = before.start
     dropped = before.stream(size) - len(tail) - start
     line = notice(dropped, max_mb)
@@ -108,9 +107,9 @@ def _cut(fd: int, max_mb: int) -> tuple[Gap, Gap]:
 
 
 def _catch_up(fd: int, start: int, end: int, most: int, max_mb: int) -> int:
-    """Copy to `end` what is being written at `start` meanwhile; returns how many bytes were added there."""
+    """Copy to `end` what writers append at `start` meanwhile; return the number of bytes added at `end`."""
     copied = 0
-    for _ in range(_LOOKS):
+    for _ in range(_CATCH_UPS):
         more = os.pread(fd, most - copied, start + copied)
         if not more:
             break
@@ -120,13 +119,13 @@ def _catch_up(fd: int, start: int, end: int, most: int, max_mb: int) -> int:
 
 
 class Handler(logging.FileHandler):
-    """A log of Python's logging that is kept below the cap."""
+    """A logging handler that writes to a file and keeps it below the limit."""
 
     def __init__(self, path: Path, max_mb: int) -> None:
         super().__init__(path)
         self.max_mb = max_mb
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, and cut the file if it has grown too large."""
+        """Write a record, and cut the file if it is too large."""
         super().emit(record)
         cut(self.baseFilename, self.max_mb)

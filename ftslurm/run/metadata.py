@@ -1,4 +1,4 @@
-"""The run_started record: what a run is and what it runs on, for whoever reads its journal in a year."""
+"""Build the run_started record: the run's main settings, the versions of its packages and its controller's node."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def run_started(
 
     Args:
         job: the Slurm job in which the controller runs.
-        number: its number as a leader (leadership.py).
-        past: what earlier controllers have left.
+        number: the controller's number as leader (leadership.py).
+        past: state that earlier controllers have left.
         after: how the controller before it crashed.
     """
     groups, local = config.groups, config.cluster.kind == "local"

@@ -13,14 +13,26 @@ from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
-from ftslurm.run.journal import Event, JournalReader, integer, number
+from ftslurm.protocol.records import (
+    Command,
+    FullRestart,
+    GroupJoined,
+    RunFinished,
+    RunRequeued,
+    RunStarted,
+    Scaled,
+    StepExited,
+)
+from ftslurm.run.journal import Event, JournalReader, integer, number, text
 from ftslurm.security.json_text import read_object
 
 RATE_WINDOW_S = 10.0  # a group's rate of steps is computed over this time
 _PROGRESS = b'"event":"progress","group":'
 _GAP = re.compile(rb'"gap_s":(?:null|(\d+\.?\d*))[,}]')
 _GROUP = re.compile(rb'"group":(\d+),')
-_OF_ALL = ("run_started", "scaled", "command", "run_requeued", "run_finished", "full_restart")  # change all groups
+_OF_ALL = frozenset(  # events that change all groups
+    record.event for record in (RunStarted, Scaled, Command, RunRequeued, RunFinished, FullRestart)
+)
 _PIECE = 1 << 16
 _MOST = 1 << 25  # bytes of lines that are held back at most
 
@@ -86,15 +98,15 @@ class Skim:
         event = read_object(line)
         if event is None:
             return
-        group = integer(event, "group")
-        if event.get("event") in _OF_ALL:
+        group, name = integer(event, "group"), text(event, "event")
+        if name in _OF_ALL:
             yield from self._settle(self._groups)
         elif group is not None:
             yield from self._settle({group})
             self._groups.add(group)
-            if event.get("event") == "group_joined":
+            if name == GroupJoined.event:
                 self._longest.setdefault(group, self._before.pop(group, -1.0))
-            elif event.get("event") == "step_exited" and group in self._longest:
+            elif name == StepExited.event and group in self._longest:
                 self._before[group] = self._longest.pop(group)
         yield event
 

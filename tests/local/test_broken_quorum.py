@@ -22,7 +22,7 @@ from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
-quorums = broken.Quorums([manager], Position())
+quorums = broken.BrokenQuorums([manager], Position())
 quorums.install()
 def configure(port, rank):
     if hasattr(pg, "configure"):

@@ -307,7 +307,7 @@ def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
         assert 2.0 <= time.monotonic() - began < 10.0  # its predecessor might have had to let go of it first
         moved = int(lighthouse.url.rpartition(":")[2])
         assert moved != port
-        lighthouse.wait_for_line(f"port {port} is taken")
+        lighthouse.wait_for_line(f"port {port} is in use")
         client = LighthouseClient(f"http://127.0.0.1:{moved}", timedelta(seconds=10))
         assert client.quorum("a", PATIENCE, "", "", 1, 1, False).quorum_id == 1
 

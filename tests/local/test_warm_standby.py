@@ -108,7 +108,7 @@ def test_what_a_standby_cannot_import_early_it_does_without(
     warmup.warm([])
     assert "standby: could not import torch.no_such_part early" in capsys.readouterr().err
     warmup.create_context(99)
-    assert "there is no GPU number 99" in capsys.readouterr().err
+    assert "no GPU number 99 is visible here" in capsys.readouterr().err
 
 
 def test_a_worker_that_hangs_in_a_step_says_where(lighthouse: str, tmp_path: Path) -> None:

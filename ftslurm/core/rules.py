@@ -2,7 +2,7 @@
 
     state, actions = decide(state, events, now, config)
 
-First every event is folded into the state (observe.py), then the state is reconciled with what is wanted: every
+First every event is folded into the state (reduce.py), then the state is reconciled with what is wanted: every
 Lighthouse and group up, until the run ends. Level, not edge: asking again with no events and the same clock changes
 nothing and asks for nothing.
 """

@@ -1,4 +1,4 @@
-"""A step is over: what it was, and what follows for its unit and for the run."""
+"""Handle the end of a step: the verdict, and what follows for its unit and for the run."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
 
 
 def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
-    """A launch that Slurm has refused is no attempt: the next one has its number, its folder and its reason."""
+    """Handle a launch that Slurm has refused. It is no attempt: the next one has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
     marks = replace(unit.marks, launched=None)
@@ -160,14 +160,12 @@ def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Confi
 def _lighthouse_ended(
     state: RunState, unit: Unit, verdict: Exit, now: float, config: Config, actions: list[Action]
 ) -> Outcome:
-    """Relaunched at once and on the same address; groups keep running and rejoin. Only a dud start is waited upon."""
+    """Relaunch the Lighthouse at once, on the same address; groups keep running. Only a failed start has a backoff."""
     if state.ending is not None:
         return swap(state, give_up(unit)), actions
     if unit.current.ready:
         unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
-    patience_s = (
-        config.health.start_timeout_s if state.lineage.step > 0 else 0.0
-    )  # a training is not thrown away lightly
+    patience_s = config.health.start_timeout_s if state.lineage.step > 0 else 0.0  # a training that has begun is kept
     if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
         state = replace(state, ending=Ending(RunOutcome.FAILED, reason))
@@ -198,12 +196,11 @@ def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, a
 
 
 def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
-    """A group's attempt is over and it did not end well: the next attempt, or given up; and what that means for all."""
+    """Schedule the next attempt of a group that has failed, or give it up; end the run if it cannot go on."""
     state = swap(state, give_up(unit))  # unless something below says otherwise
     if state.lineage.resuming and not state.table.count(*LIVE):
-        state = replace(
-            state, lineage=replace(state.lineage, allowed_by=None)
-        )  # the Lighthouse may have seen a step of which nothing is left
+        # The Lighthouse may have seen a step of which nothing is left: it is told of the new history again.
+        state = replace(state, lineage=replace(state.lineage, allowed_by=None))
     if state.ending is not None or unit.retired:
         return state, actions
     finished = [] if independent(config) else [unit.group for unit in state.table.in_phase(Phase.SUCCEEDED)]
@@ -230,7 +227,7 @@ def _got_anywhere(state: RunState, config: Config) -> bool:
 
 
 def _same_start_error(state: RunState) -> str | None:
-    """If every group has failed in the same words before anybody's first step, it is the script; say so at once."""
+    """Return the reason to end the run if every group has failed before its first step with the same error."""
     if len(state.table.having_trait(Trait.HAS_FAILED)) < state.table.groups:
         return None
     groups = state.groups
@@ -246,7 +243,7 @@ def _same_start_error(state: RunState) -> str | None:
 
 
 def _no_start_at_all(state: RunState) -> str | None:
-    """If no group has ever come to its first step, none is on its way there, and all have tried often enough."""
+    """Return the reason to end the run if no group runs and each has failed TRIES times before its first step."""
     failed = len(state.table.having_trait(Trait.HAS_FAILED))
     if state.table.count(Phase.RUNNING) or failed < state.table.groups:
         return None

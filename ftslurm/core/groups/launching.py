@@ -1,4 +1,4 @@
-"""What is launched, where, and as what: a step of its own, or a warm standby that takes over."""
+"""Launch units that are due: where, and as a step of their own or with a warm standby."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def rank_row(rank: Rank) -> records.RankRow:
 
 
 def explain(state: RunState, now: float, config: Config) -> Outcome:
-    """Say of the groups for which nothing is free what they wait for, once a job has been asked for; others go on."""
+    """Record what the groups without a place wait for, once a job has been asked for; the others go on."""
     actions: list[Action] = []
     if state.ending is not None or state.lineage.lost is not None or over_from(state, config) is not None:
         return state, actions

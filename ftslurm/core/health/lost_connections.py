@@ -19,29 +19,30 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
-KILL_S = 1.0  # for so long at most a failed step is left as it is, for a probe to see
+KILL_S = 1.0  # a failed step is left as it is for at most this long, for the probe to see
 
 
 def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
-    """The nodes of a failing step that are to be looked at before anything is said of it."""
+    """The nodes of a failing step that are probed before the verdict."""
     return () if config.cluster.kind == "local" else silent_siblings(unit)
 
 
 def failed(unit: Unit, now: float, config: Config) -> Unit:
-    """A step one of whose tasks has just failed: when is it to be killed?"""
+    """Set when a step is killed one of whose tasks has just failed."""
     spared = bool(suspects(unit, config))
     return replace(unit, due=now + KILL_S if spared else now, current=replace(unit.current, spared=spared))
 
 
 def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
-    """Whether the verdict on a step that has ended waits for what its nodes answer."""
+    """Whether the verdict on a step that has ended waits for the probes of its nodes."""
     unit = state.table.living(step)
-    open_ = unit is not None and state.ending is None and any(_open(state, unit, config))
-    return unit is not None and open_ and now < _until(unit, config)
+    if unit is None or state.ending is not None:
+        return False
+    return any(_unanswered(state, unit, config)) and now < _until(unit, config)
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Send the probes, and put what they have shown among the evidence."""
+    """Send the probes, and add what they have shown to the evidence."""
     actions: list[Action] = []
     failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
     for unit in failing if state.ending is None and config.cluster.kind != "local" else ():
@@ -63,7 +64,7 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
                     actions += more
                 break
         unit = state.table.by_name[unit.name]
-        if unit.current.spared and unit.phase is Phase.STOPPING and not any(_open(state, unit, config)):
+        if unit.current.spared and unit.phase is Phase.STOPPING and not any(_unanswered(state, unit, config)):
             state = swap(state, replace(unit, due=min(unit.due, now)))
     return state, actions
 
@@ -82,7 +83,7 @@ def _noticed(unit: Unit) -> float:
 
 
 def _until(unit: Unit, config: Config) -> float:
-    """For how long an answer is waited for: slurmctld may be away, and the node quite well."""
+    """When to stop waiting for an answer: slurmctld may be away although the node is well."""
     return _noticed(unit) + WORDS_S + config.health.lost_after_s
 
 
@@ -100,8 +101,8 @@ def _ask(state: RunState, unit: Unit, node: str, now: float) -> tuple[RunState, 
     )
 
 
-def _open(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
-    """The nodes of which nothing is known yet."""
+def _unanswered(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
+    """The nodes that no probe has answered for yet."""
     for node in suspects(unit, config):
         look = _look(state, unit, node)
         if look is None or look.answered is None:
@@ -109,7 +110,7 @@ def _open(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
 
 
 def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -> Evidence | None:
-    """What a look at a silent node shows to have happened there; None: nothing yet, or it is well."""
+    """The evidence from the probe of a silent node; None: no answer yet, or the node is well."""
     node, task = look.node, next((t for t, host in enumerate(unit.current.hosts) if host == look.node), None)
     if look.answered is None:
         heard = silence.last_heard(state, look)

@@ -24,22 +24,24 @@ RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been 
 
 
 def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, now: float) -> RunState:
-    """Its job is over, or was requeued, and it never answered: the verdict, for this cause, waits for Slurm's word."""
+    """Stop a step that never answered and whose job has ended or was requeued; the verdict waits for Slurm's answer."""
     sign = Evidence(None, None, error=words, cause=cause, doubtful=True)
     unit = stop(replace(unit, current=replace(unit.current, adoption=None)), cause, inf, now, sign)
     return replace(swap(state, unit), held=(*state.held, ended))
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
-    """Whether the verdict on a step waits for what Slurm says of its nodes."""
+    """Whether the verdict on a step that has ended waits for Slurm's state of its nodes."""
     unit = state.table.living(step)
+    if unit is None or state.ending is not None:
+        return False
     known = {fate.node: fate for fate in state.nodes.fates}
-    fates = [known.get(node) for node in _nodes(unit)] if unit is not None and state.ending is None else []
+    fates = [known.get(node) for node in _nodes(unit)]
     return any(fate is None or (not fate.answered and now < fate.asked + ANSWER_S) for fate in fates)
 
 
 def told(state: RunState, event: NodeFate) -> RunState:
-    """Slurm's answer about a node."""
+    """Note Slurm's answer about a node."""
     fates = (
         replace(f, answered=True, down=event.down, since=event.since) if f.node == event.node else f
         for f in state.nodes.fates
@@ -48,7 +50,7 @@ def told(state: RunState, event: NodeFate) -> RunState:
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Ask about the nodes of the steps in doubt; those that are down, or were a moment ago, are why."""
+    """Ask about the nodes of the steps in doubt; a node that is down, or was a moment ago, is the cause."""
     actions: list[Action] = []
     failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING)) if state.ending is None else ()
     asked = {node for unit in failing for node in _nodes(unit)}
@@ -75,12 +77,12 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 
 def deadlines(state: RunState) -> Iterator[float]:
-    """When an answer is not waited for any longer."""
+    """When to stop waiting for an answer."""
     return (fate.asked + ANSWER_S for fate in state.nodes.fates if not fate.answered)
 
 
 def _nodes(unit: Unit) -> tuple[str, ...]:
-    """The nodes of a step of which it is in doubt how it ended."""
+    """The nodes of a step whose cause of death is in doubt; none for any other step."""
     doubt = unit.phase in LIVE and any(sign.doubtful for sign in unit.current.evidence)
     return unit.place.nodes if doubt and unit.place is not None else ()
 

@@ -142,15 +142,11 @@ def doubt(state: RunState, name: str | None, now: float) -> RunState:
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
-    """Whether the cause of a step's end is decided later: Slurm has yet to say whether the step's job ends."""
+    """Whether the verdict on a step that has ended waits for Slurm: does the step's job end?"""
     unit = state.table.living(step)
-    if (
-        unit is None
-        or unit.current.told is None
-        or unit.current.intent is not None
-        or unit.place is None
-        or state.ending is not None
-    ):
+    if unit is None or state.ending is not None or unit.place is None:
+        return False
+    if unit.current.told is None or unit.current.intent is not None:
         return False
     known = job(state, unit.place.allocation)
     return known is not None and known.doubted is not None and now < unit.current.told + TOLD_S

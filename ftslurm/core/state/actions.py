@@ -1,4 +1,4 @@
-"""What the core asks of the controller, as values.
+"""The actions that the core asks of the controller, as values.
 
 A JournalRecord is to be written into the journal: all records of a decision are on disk before any other action.
 """
@@ -21,7 +21,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Attach:
-    """Go to the guards of a step that an earlier controller has launched, and speak with them from now on."""
+    """Connect to the guards of a step that an earlier controller has launched."""
 
     id: StepId
     group: int | None
@@ -31,7 +31,7 @@ class Attach:
 
 @dataclass(frozen=True)
 class Assign:
-    """Tell every task of a group's step who it is. ranks[task] is its place in the group."""
+    """Tell every task of a group's step its rank: ranks[task]."""
 
     id: StepId
     group: int
@@ -69,7 +69,7 @@ class Servers:
 
 @dataclass(frozen=True)
 class Begin:
-    """Tell every task where the group's store is, and what of the training there is: the script starts."""
+    """Start the scripts: tell every task where the group's store is, and how far the training has come."""
 
     id: StepId
     addr: str
@@ -95,10 +95,10 @@ class SaveNow:
 
 @dataclass(frozen=True)
 class Kill:
-    """Everything of this step, at once."""
+    """Kill all processes of this step at once."""
 
     id: StepId
-    stuck: bool = False  # its srun waits for a node that is gone: it is not waited for
+    stuck: bool = False  # its srun waits for a node that is gone: do not wait for it
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Dump:
 
 @dataclass(frozen=True)
 class AskState:
-    """Ask Slurm what it thinks of a node on which something has died."""
+    """Ask Slurm for the state of a node on which a process has died."""
 
     node: str
 
@@ -175,7 +175,7 @@ class AskFate:
 
 @dataclass(frozen=True)
 class Probe:
-    """Look at a node: is it there, and which of our processes?"""
+    """Probe a node: does it answer, and which of the run's processes are there?"""
 
     node: str
     allocation: str | None = None  # as in Place
@@ -188,7 +188,7 @@ class AskJobs:
 
 @dataclass(frozen=True)
 class RequestJobs:
-    """Submit so many jobs of a group's size; the nodes named are known to be bad."""
+    """Submit `count` jobs of a group's size that avoid the nodes in `exclude`."""
 
     pool: int
     count: int
@@ -197,7 +197,7 @@ class RequestJobs:
 
 @dataclass(frozen=True)
 class Exclude:
-    """Change which nodes a job that waits in the queue may not get: these, and those of cluster.exclude."""
+    """Change the nodes that a job in the queue must not get: these, and those of cluster.exclude."""
 
     name: str
     nodes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What can happen to a run, as values."""
+"""The events of a run, as values. reduce.py folds them into the state."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ftslurm.protocol.stages import Stage
 
 @dataclass(frozen=True)
 class Granted:
-    """Slurm gave nodes, and this is what there is already: a checkpoint, and what an earlier controller had done."""
+    """Slurm has granted the allocation; with the newest checkpoint and what an earlier controller has left."""
 
     allocation: Allocation
     checkpoint: Saved | None = None
     past: Past | None = None
     refused: str | None = None  # why the run must not go on
-    homes: frozenset[str] = frozenset()  # where we are: a life of our Slurm job, our node (Live.home)
+    homes: frozenset[str] = frozenset()  # where this controller runs: its Slurm job, its node; see Live.home
 
 
 @dataclass(frozen=True)
 class NodesLeft:
-    """Slurm says which nodes the allocation still has."""
+    """The nodes that the controller's allocation still has, as Slurm shows it."""
 
     nodes: tuple[str, ...]
 
@@ -34,12 +34,12 @@ class JobsSeen:
     jobs: tuple[Job, ...]
     asked: float  # when the question was put
     took_s: float = 0.0  # how long the answer took
-    whole: bool = True  # False: these are known, which does not mean that others are gone
+    whole: bool = True  # False: only some jobs are listed; the others need not be gone
 
 
 @dataclass(frozen=True)
 class JobsUnknown:
-    """squeue has not answered, or not to the question."""
+    """squeue has not answered, or its answer is of no use."""
 
     took_s: float = 0.0
 
@@ -55,7 +55,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class JobLeaving:
-    """A pilot says that it has been told to end."""
+    """A pilot reports that Slurm has told its job to end."""
 
     name: str
     cause: Cause
@@ -72,7 +72,7 @@ class RequeueRefused:
 
 @dataclass(frozen=True)
 class ScaleAsked:
-    """Somebody wants the run to have so many groups."""
+    """A user asks for this number of groups (`ftslurm scale`)."""
 
     groups: int
     by: Requester
@@ -80,7 +80,7 @@ class ScaleAsked:
 
 @dataclass(frozen=True)
 class Hello:
-    """A task is there, on this node; its interpreter has not imported torch yet."""
+    """A task has started on this node; its interpreter has not imported torch yet."""
 
     id: StepId
     task: int
@@ -90,7 +90,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Adopted:
-    """The guard of a task that an earlier controller has launched answers this one."""
+    """The guard of a task that an earlier controller has launched reports to this one."""
 
     id: StepId
     report: GuardReport
@@ -106,7 +106,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Alive:
-    """A task's guard says that it is there, and how far its worker is; see Pulse."""
+    """A heartbeat of a task's guard, with how far its worker is; see Pulse."""
 
     id: StepId
     task: int
@@ -135,7 +135,7 @@ class LighthouseUp:
 
 @dataclass(frozen=True)
 class QuorumRefused:
-    """Our Lighthouse keeps groups waiting that would start a new history."""
+    """Our Lighthouse refuses a quorum to groups that would start a new history."""
 
     id: StepId
     reason: str
@@ -143,7 +143,7 @@ class QuorumRefused:
 
 @dataclass(frozen=True)
 class QuorumBroken:
-    """A member of the quorum that our Lighthouse has issued last is gone."""
+    """A member of the last quorum that our Lighthouse has issued is gone."""
 
     id: StepId
     quorum_id: int
@@ -188,7 +188,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Served:
-    """How many sessions it has open, and its `step`, if it has such an attribute; sampled."""
+    """How many sessions a ParameterServer has open, and its `step`, if it has such an attribute; sampled."""
 
     id: StepId
     sessions: int
@@ -213,7 +213,7 @@ class Traced:
 
 @dataclass(frozen=True)
 class Warned:
-    """A worker has seen something that its user should know."""
+    """A worker's warning to the user."""
 
     id: StepId
     text: str
@@ -239,7 +239,7 @@ class InjectRefused:
 
 @dataclass(frozen=True)
 class ScriptDone:
-    """The script of a task has ended well; its process is about to."""
+    """The script of a task has ended without an error; its process ends next."""
 
     id: StepId
     task: int
@@ -253,7 +253,7 @@ class TaskDone:
     task: int
 
 
-LAST_LINE = "last line printed: "  # evidence that is no more than that
+LAST_LINE = "last line printed: "  # begins the error of evidence that is only a script's last output
 
 
 @dataclass(frozen=True)
@@ -302,12 +302,12 @@ class Ended:
 
 @dataclass(frozen=True)
 class Looked:
-    """A probe has come back from a node, or has not."""
+    """The result of a node's probe."""
 
     node: str
     reachable: bool
     steps: tuple[tuple[str, str], ...] | None = None  # see Look
-    refused: bool = False  # Slurm has not let it begin (a slurmctld that has just restarted): that says nothing
+    refused: bool = False  # Slurm did not start the probe (slurmctld has just restarted): nothing is known of the node
 
 
 @dataclass(frozen=True)
@@ -330,7 +330,7 @@ class NodeFate:
 
 @dataclass(frozen=True)
 class InjectAsked:
-    """Somebody wants a drill now. group None: any that runs; without a meaning for the Lighthouse."""
+    """A user asks for a drill now. group None: any group that runs; without a meaning for the Lighthouse."""
 
     fault: str
     group: int | None
@@ -346,7 +346,7 @@ class StopAsked:
     by: Requester
     cause: Cause = Cause.CANCELLED
     outcome: RunOutcome = RunOutcome.STOPPED
-    wait_s: float = 0.0  # for so long the end may wait for Slurm's word on why
+    wait_s: float = 0.0  # how long the end may wait for Slurm to tell why
 
 
 @dataclass(frozen=True)
@@ -356,12 +356,12 @@ class JobEnds:
     reason: str
     by: Requester
     cause: Cause
-    left_s: float  # how long a checkpoint may be waited for
+    left_s: float  # how long to wait for a checkpoint at most
 
 
 @dataclass(frozen=True)
 class Explained:
-    """Slurm has said all that it says about why the run ends."""
+    """Slurm has told why the run ends, or will not."""
 
 
 StepEvent = (

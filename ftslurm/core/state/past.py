@@ -1,4 +1,4 @@
-"""What an earlier controller of the same run has left behind, as values."""
+"""The state that an earlier controller of the same run has left in the journal, as values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Live:
     slurm_step: str | None = None
     noticed: float | None = None  # when the failure was, or the move, that it answers
     joined: float | None = None  # when it is in the journal that it has committed its first step
-    home: str | None = None  # where alone it can still run (Past.home); None: in a Slurm job of its own
+    home: str | None = None  # the only place where it can still run (Past.home); None: it has a Slurm job of its own
     away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A restart that was due, and not launched yet."""
+    """A restart that the earlier controller had scheduled and not launched."""
 
     unit: str
     due: float
@@ -46,7 +46,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Past:
-    """What an earlier controller of this run had come to, before its job was requeued, or lost."""
+    """The state of the run when the earlier controller wrote its last line."""
 
     attempts: tuple[tuple[str, int], ...]  # unit -> its last attempt
     step: int  # the highest that any group had committed

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from histories import RUNNING, Moment, config, finished, granted, killed, node_lost, play, ready, stepped, stop, store
+from histories import (
+    RUNNING,
+    Moment,
+    config,
+    finished,
+    granted,
+    killed,
+    merged,
+    node_lost,
+    play,
+    ready,
+    stepped,
+    stop,
+    store,
+)
 from steps import A0, B0, B1, C0, LIGHT0
 
 from ftslurm.core.rules import deadline
@@ -44,6 +58,15 @@ def test_a_group_that_waits_too_long_for_a_node_is_given_up(limit: float, given_
     if given_up:
         assert records[0]["reason"] == "it has waited for 50 s (health.wait_timeout_s): a free node: n2 left out"
         assert [t for t, action in story.done if getattr(action, "event", "") == "group_given_up"] == [80]
+
+
+def test_a_group_that_was_given_up_while_it_waited_is_not_given_up_again() -> None:
+    limited = config(groups={"count": 3, "min": 1}, health={"wait_timeout_s": 50.0})
+    third: tuple[Moment, ...] = ((3, ready(C0)), (4, store(C0)), (20, stepped(C0, 20)))
+    begins = merged(((0, granted(3)), *RUNNING[1:]), third)
+    story = play(*begins, (30, node_lost(B0, "n2")), (40, finished(A0)), (500,), config=limited)
+    assert story.phases() == [Phase.SUCCEEDED, Phase.FAILED, Phase.RUNNING]
+    assert len(story.records("group_given_up")) == 1
 
 
 def test_the_backoff_is_no_waiting_for_a_node() -> None:

@@ -18,6 +18,7 @@ from histories import (
     config,
     finished,
     granted,
+    killed,
     node_lost,
     over,
     pilot,
@@ -32,9 +33,10 @@ from steps import A0, A1, ANN, B0, B1
 
 from ftslurm.config.schema import Range
 from ftslurm.core.jobs.supply import over as left_at_the_end
+from ftslurm.core.rules import decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Evidence, Job, Phase
+from ftslurm.core.state.model import Cause, Evidence, Job, JobPool, Phase
 
 ARRAY = array_config()
 AT_WORK = array_running()
@@ -53,6 +55,19 @@ def requests(story: Story) -> list[act.RequestJobs]:
 
 
 FIRST = act.RequestJobs(0, 2)
+
+
+def test_a_decision_in_which_nothing_has_changed_looks_at_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    story = play(*AT_WORK, config=ARRAY)
+    story.turn(10.1, [])
+
+    def look(pool: JobPool) -> tuple[Job, ...]:
+        raise AssertionError("all jobs were looked at")
+
+    monkeypatch.setattr(JobPool, "jobs", property(look))
+    assert decide(story.state, [], 10.2, ARRAY) == (story.state, [])
+    with pytest.raises(AssertionError, match="all jobs"):
+        decide(story.state, killed(A0), 10.3, ARRAY)
 
 
 def test_slurm_is_asked_what_is_there_before_anything_is_asked_for() -> None:

@@ -8,7 +8,7 @@ announcements and evictions of all by the controller, and the answer on the wire
 time: a quorum of all over real connections on the loopback, clients and server in one process each.
 
 An answer lists all members, so all answers together have N * N entries. The join by the rules alone decides after each
-request, which is N * N too; the server decides less often (Server.look_soon).
+request, which is N * N too; the server decides less often (Server.decide_soon).
 """
 
 from __future__ import annotations

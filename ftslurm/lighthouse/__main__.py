@@ -1,6 +1,6 @@
 """The Lighthouse's step: `python -m ftslurm.lighthouse --...`, under the same guard as a worker.
 
-Told KEY=VALUE instead, --help or nothing, it stands alone (alone.py).
+With KEY=VALUE words, --help or nothing it is a stand-alone Lighthouse (standalone.py).
 """
 
 import sys

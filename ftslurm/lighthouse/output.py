@@ -1,6 +1,6 @@
-"""What a Lighthouse shows of itself: lines in lighthouse.log, and a pulse that its guard can feel.
+"""The Lighthouse's output: lines in lighthouse.log, and a pulse that its guard reads.
 
-Neither may ever stop it: the disk may be full, and the file system may stand still for minutes.
+Neither may block it: the disk may be full, and the file system may not answer for minutes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from ftslurm.guard.guard import Task
 from ftslurm.run import log_cap
 
-BEAT_EVERY_S = 0.25  # the guard tells the controller for how long there has been none
-MOST_LINES = 1000  # that wait for the file system; what is beyond is lost
+BEAT_EVERY_S = 0.25  # the guard reports to the controller how long the last beat is ago
+MOST_LINES = 1000  # that wait to be written; further ones are lost
 
 LOOK_EVERY_S = 1.0  # at the size of lighthouse.log: others write there too, as torchft's Lighthouse does
 
@@ -26,8 +26,10 @@ _writer: threading.Thread | None = None
 
 
 def redirect(task: Task) -> None:
-    """Send all output to lighthouse.log, and keep that below its cap; if it cannot be opened (a full disk) the output
-    stays in the step's own log."""
+    """Send all output to lighthouse.log and keep the file below its cap.
+
+    If it cannot be opened (a full disk), the output stays in the step's own log.
+    """
     with contextlib.suppress(OSError):
         path = os.path.join(task.options.log_dir, "lighthouse.log")
         log_file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
@@ -40,14 +42,14 @@ def redirect(task: Task) -> None:
 
 
 def log(line: str) -> None:
-    """One line into lighthouse.log, written by a thread: never blocks, never raises, may be lost."""
+    """Log one line to lighthouse.log. A thread writes it: never blocks, never raises; the line may be lost."""
     _start_writer()
     with contextlib.suppress(queue.Full):
         _lines.put_nowait(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
 
 
 def flush(patience_s: float = 1.0) -> None:
-    """Wait until all lines are written, but not for long."""
+    """Wait until all lines are written, at most patience_s seconds."""
     deadline = time.monotonic() + patience_s
     while _lines.unfinished_tasks and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -75,7 +77,7 @@ def _write_for_ever() -> None:
 class Pulse:
     """Beats in the page of memory that the guard reads, as if each beat were a worker's step.
 
-    So `alive` says how long the Lighthouse has stood still: stopped, or waiting for a file system that does not answer.
+    So the `alive` message says how long the Lighthouse has not run: stopped, or blocked by a file system.
     """
 
     def __init__(self, task: Task) -> None:
@@ -83,6 +85,6 @@ class Pulse:
         self._beats = 0
 
     def beat(self) -> None:
-        """To be called every BEAT_EVERY_S by what must not stand still."""
+        """Count one beat. The main loop calls this every BEAT_EVERY_S seconds."""
         self._beats += 1
         self._position.mark(self._beats, 0)

@@ -1,4 +1,4 @@
-"""What the Lighthouse keeps in the run directory, so that its successor goes on and never back.
+"""Stores in the run directory what a successor of the Lighthouse needs, so that quorum ids and steps never go back.
 
 `lighthouse.json` is replaced as a whole and synced: quorum ids in blocks, the highest step, whose attempts live and
 whose are over. It is written now and then, by a thread, for the file system may take its time.
@@ -48,9 +48,9 @@ class Keep:
             self._quorum = os.open(self._quorum_path, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
 
     def load(self) -> Memory:
-        """What a predecessor has left; a new memory if there was none.
+        """Return the memory of the predecessor, an empty one if there was none.
 
-        Quorum ids go on after the last one if that is known for certain, else after the block it was taken from.
+        Quorum ids continue after the last one if it is known, else after its block.
 
         Raises:
             ValueError: lighthouse.json is damaged, or says what cannot be; a person has to decide what to do.
@@ -102,27 +102,27 @@ class Keep:
         return None
 
     def write_quorum(self, data: bytes) -> None:
-        """Remember the last quorum, as messages.write_quorum wrote it.
+        """Write the last quorum, as protobuf.write_quorum encodes it, before any member gets it.
 
-        This is the one write in the event loop, for no member may get an answer that a successor would not know of.
-        Without a sync it is a copy into the page cache; should even that not return, the pulse stops, and the
-        controller starts a successor. A full disk does not stop the training: ids are safe by their block.
+        This is the only write in the event loop: a successor must know every answer that a member has got. Without a
+        sync it is a copy into the page cache; if even that blocks, the pulse stops and the controller starts a
+        successor. A full disk does not stop the training: ids are reserved in blocks.
         """
         if self._quorum is None:
             return
         try:
             os.pwrite(self._quorum, _HEAD.pack(self._boot, len(data), zlib.crc32(data)) + data, 0)
         except OSError:
-            self.forget_quorum()  # the one before must not be taken for the last
+            self.forget_quorum()  # else the quorum before would be taken for the last
 
     def forget_quorum(self) -> None:
-        """The last quorum belongs to a history that is over, or is not known."""
+        """Erase the last quorum: its history is over, or it could not be written."""
         if self._quorum is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._quorum, 0)
 
     def snapshot(self, memory: Memory) -> str:
-        """What lighthouse.json is to say, with the next block of quorum ids."""
+        """Return the text of lighthouse.json, with the next block of quorum ids reserved."""
         return json.dumps(
             {
                 "reserved": max(self.reserved, memory.next_id + BLOCK),
@@ -165,10 +165,10 @@ class Keep:
 
 
 def _read(text: bytes) -> tuple[Memory, int]:
-    """What lighthouse.json says, and the id of the quorum after the last that was issued when it was written.
+    """Parse lighthouse.json. Return the memory, and the next quorum id at the time it was written.
 
     Raises:
-        ValueError, TypeError, KeyError: it says what cannot be, or lacks something.
+        ValueError, TypeError, KeyError: a value is impossible or missing.
     """
     kept = read_object(text)
     if kept is None:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class Member:
-    """What a manager says of itself when it asks for a quorum (torchft.proto, QuorumMember).
+    """A manager as its request for a quorum describes it (torchft.proto, QuorumMember).
 
     `step` is the number of steps the manager has committed when it asks (Manager.start_quorum sends its own
     `current_step()`), so a member of step 10 holds the state after ten steps and asks in order to take the eleventh.
@@ -32,7 +32,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Ask:
-    """A request that waits for its quorum. A second one of the same manager is another one."""
+    """A request that waits for its quorum. Two requests of one manager are different ones."""
 
     member: Member
     since: float
@@ -67,7 +67,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class View:
-    """All that counts for a quorum at one moment."""
+    """All that a decision on a quorum depends on, at one moment."""
 
     beats: Mapping[str, float]  # replica id -> when it last gave a sign of life
     asking: Mapping[str, Ask]
@@ -84,19 +84,19 @@ class Formed:
     """There is a quorum."""
 
     quorum: Quorum
-    fast: bool  # without waiting for anybody else
+    fast: bool  # by the fast rule: without waiting for other groups
 
 
 @dataclass(frozen=True)
 class NotYet:
-    """There is none, and why. `poisoned`: there would be one, but nobody in it holds the state of the training."""
+    """There is no quorum, and why. `poisoned`: there would be one, but no member has the state of the training."""
 
     reason: str
     poisoned: bool = False
 
 
 def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet:
-    """Is there a quorum now?
+    """Decide whether there is a quorum now.
 
     Args:
         next_id: the id of the quorum if it is not the last one's; higher than any that was ever issued.
@@ -132,11 +132,11 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
 
 
 def _how_many(alive: set[str], view: View) -> int:
-    """How many groups are alive, for the two rules that count them.
+    """Return how many groups are alive, for the two rules that count them.
 
-    T counts every id that beats. A heartbeat carries nothing but the id, so anybody can send one, and so does a group
-    that died before it ever asked. Ours: of those that have never asked no more are counted than the controller has
-    announced and is still waiting for.
+    T counts every id with heartbeats. A heartbeat has nothing but the id, so anybody can send one, and a group may die
+    before it has ever asked. Ours: of the ids that have never asked, count at most as many as the controller has
+    announced attempts that have not asked yet.
     """
     if view.strangers is None:
         return len(alive)
@@ -145,11 +145,11 @@ def _how_many(alive: set[str], view: View) -> int:
 
 
 def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules) -> bool:
-    """T: if all members of the last quorum ask again, nobody else is waited for.
+    """T: if all members of the last quorum ask again, do not wait for other groups.
 
-    Ours: all of them that are not gone. So after an eviction the survivors go on as soon as they have asked, also
-    while the replacement already beats but is still busy building its model, which T waits for (up to
-    join_timeout). T needs no look at min_replicas here, the last quorum had as many; with some gone it takes one.
+    Ours: all of them that are not gone. So after an eviction the survivors continue as soon as they have asked, even
+    while the replacement sends heartbeats but still builds its model, for which T waits (up to join_timeout). T does
+    not check min_replicas here, as the last quorum had enough members; with some gone it must be checked.
     """
     left = before - view.gone
     if not left or not left <= joined.keys():
@@ -158,11 +158,11 @@ def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules)
 
 
 def has_state(member: Member, highest: int, of_history: bool) -> bool:
-    """Ours: whether this member has the state of the training, so that it may carry the history on.
+    """Ours: return whether this member has the state of the training, so that it may continue the history.
 
-    It has reached the highest step. Or it has been part of the history (`of_history`) and is one step short of it:
-    groups vote for themselves whether a step is committed, so one may have committed what another has not, and die of
-    it. That one may not be at step 0, however: a fresh group that was let in to heal and could not is there as well.
+    It has reached the highest step. Or it was in a quorum of the history (`of_history`) and is one step behind: each
+    group votes on its own whether a step is committed, so one may have committed a step that another has not, and then
+    die. A member one step behind must not be at step 0, where a fresh group is too that was let in but did not heal.
     """
     return member.step >= highest or (of_history and member.step >= max(1, highest - 1))
 

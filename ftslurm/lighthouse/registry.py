@@ -1,11 +1,11 @@
-"""What the Lighthouse knows: who is alive, who asks, whose attempt is over. Changes by calls alone; no I/O, no clock.
+"""The Lighthouse's state: which managers are alive, which ask for a quorum, which attempts are over. No I/O, no clock.
 
-Identity: a manager makes up a new replica id for every attempt (`name:uuid`), so the controller cannot know it. But
-the address of the attempt's store is in every request, and the controller has it from the worker. So requests teach
-which id belongs to which attempt, and heartbeats, which carry nothing but the id, are judged by that.
+Identity: a manager makes a new replica id for every attempt (`name:uuid`), which the controller does not know. Every
+request also has the address of the attempt's store, which the controller knows from the worker. So requests tell which
+id belongs to which attempt; heartbeats have nothing but the id.
 
-Steps: the highest step of an issued quorum is remembered for good, and who is below it gets no quorum. So a step that
-nobody can have reached is refused before it can be remembered (`_beyond`).
+Steps: the highest step of an issued quorum is kept for ever, and members below it alone get no quorum. So a step that
+no manager can have reached is refused before it is kept (`_beyond`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, has_state, judge
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
-SILENT = 0.9  # of heartbeat_timeout_s: so early a manager's successor is let in, in time for the quorum without it
-MOST_IDS = 10_000  # of any kind; what is beyond is not remembered
+SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
+MOST_IDS = 10_000  # of each kind that are remembered
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 OVER = "this attempt is over: the controller has seen it fail"
 GIVEN_UP = (
@@ -27,38 +27,40 @@ GIVEN_UP = (
 
 @dataclass(frozen=True)
 class Refused:
-    """Not now and not later."""
+    """The request is refused for good."""
 
     reason: str
-    tell: bool = False  # whether the controller, and so a person, should hear of it
+    tell: bool = False  # whether to report it to the controller, which shows it to a person
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """No attempt of this run that the controller has told of; maybe it is just about to."""
+    """The store is of no attempt that the controller has announced so far."""
 
     store: str
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The store is that of another manager that lives. It may be about to end: then this one takes its place.
+    """Another live manager has the same store. When that one ends, this one takes its place.
 
-    A script may make a second Manager in the same process when the first is shut down, and that one has a new id.
+    A script may shut its Manager down and make a second one in the same process, which has a new id.
     """
 
     store: str
-    holder: str  # the replica id of the other one
-    free_at: float  # when this one is let in if nothing more is heard of the other
+    holder: str  # replica id of the other manager
+    free_at: float  # when this one is let in if the other stays silent
 
 
 @dataclass
 class Memory:
-    """What outlives the Lighthouse's process."""
+    """The part of the state that a successor takes over (persistence.py)."""
 
     next_id: int = 1
     highest: int = 0
-    checked: bool = False  # whether the controller has told of any attempt: from then on there are no others
+    checked: bool = (
+        False  # whether the controller has announced an attempt: from then on only announced ones are let in
+    )
     stores: dict[str, tuple[int, int]] = field(default_factory=dict)  # live: store address -> group, attempt
     over: dict[int, int] = field(default_factory=dict)  # group -> its attempts up to this one are over
     fenced: dict[str, None] = field(default_factory=dict)  # store addresses of attempts that are over
@@ -67,18 +69,18 @@ class Memory:
 
     @property
     def begun(self) -> bool:
-        """Whether the present history has had a quorum."""
+        """Whether a quorum was issued in the present history."""
         return self.last is not None or self.highest > 0
 
 
 class Book:
-    """The Lighthouse's state; every method is one thing that can happen to it."""
+    """The Lighthouse's state. Each method handles one event."""
 
     def __init__(self, rules: Rules, memory: Memory, now: float) -> None:
-        """Begin, or go on where a predecessor was killed.
+        """Start with the memory of a predecessor, or an empty one.
 
-        The members of its last quorum count as alive until they have had the time to dial again, and no longer: else
-        the first of them to come would be alone and everybody there is, and would step by itself.
+        The members of the predecessor's last quorum count as alive for BACK_WITHIN_S, the time they need to reconnect.
+        Else the first to reconnect would be the only live one and get a quorum by itself.
         """
         self.rules = rules
         self.memory = memory
@@ -94,9 +96,9 @@ class Book:
         self._inherited = frozenset(memory.last.ids) if memory.last else frozenset()  # ids of the predecessor's quorum
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
         self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
-        self.heard = now  # when one of them was last heard
-        self.patient_until = now + (BACK_WITHIN_S if memory.begun else 0.0)  # they have had the time to dial by then
-        self.missed: dict[str, Member] = {}  # of the last quorum: who may have missed it when the predecessor died
+        self.heard = now  # when one of the holders was last heard
+        self.patient_until = now + (BACK_WITHIN_S if memory.begun else 0.0)  # until then they may reconnect
+        self.missed: dict[str, Member] = {}  # members that may not have got the last quorum before the predecessor died
         self.why: NotYet | None = None
         if memory.last is not None:
             for member in memory.last.members:
@@ -113,7 +115,7 @@ class Book:
     # --- managers --------------------------------------------------------------------------------------------------
 
     def ask(self, member: Member, now: float) -> Ask | Quorum | Refused | Unknown | Taken:
-        """A manager asks for a quorum; it is to wait, unless there is an answer already."""
+        """Handle a manager's request for a quorum. Return an Ask if it must wait for the next quorum."""
         name, store = member.replica_id, member.store_address
         if name in self.gone or store in self.memory.fenced:
             self._bury(name)
@@ -130,7 +132,7 @@ class Book:
             return Refused(f"there are {MOST_IDS} groups already")
         self._know(name, store)
         if not has_state(member, self.memory.highest, of_history=True):
-            self.holders.pop(name, None)  # by its own word it has lost the state, or never got it
+            self.holders.pop(name, None)  # by its own step it does not have the state
         self._hear(name, now)  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
         if again is not None and self._missed_it(again, member):
@@ -140,7 +142,7 @@ class Book:
         return ask
 
     def ask_again(self, ask: Ask, now: float) -> Ask | Refused:
-        """A quorum was issued without this one, who goes on waiting (T: "not in quorum, retrying", no heartbeat)."""
+        """Renew a request after a quorum without this manager (T: "not in quorum, retrying", no heartbeat)."""
         name = ask.member.replica_id
         if self.known.get(name) != ask.member.store_address:
             return Refused("this attempt is over, or was silent for too long")
@@ -148,7 +150,7 @@ class Book:
         return again
 
     def _beyond(self, member: Member) -> str | None:
-        """Why no member can be at this step; None: it may be.
+        """Return why no member can have reached this step, None if one can.
 
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
         from. So once a quorum has been issued nobody is more than one step beyond the highest. Before the first one
@@ -168,9 +170,9 @@ class Book:
         )
 
     def _taken(self, name: str, store: str, now: float) -> Taken | None:
-        """Whether another manager has this store, and lives. Once it is silent it is forgotten.
+        """Return the other live manager with this store, if any. Forget one that is silent.
 
-        Only where the controller tells of stores: elsewhere they may be anything, also the same for several groups.
+        Only when the controller announces stores: without it, several groups may have the same one.
         """
         other = self.holder.get(store, name)
         if other == name or not self.memory.checked:
@@ -182,24 +184,24 @@ class Book:
         return None
 
     def _missed_it(self, before: Member, now: Member) -> bool:
-        """Whether a member of the predecessor's last quorum asks for that very quorum a second time.
+        """Return whether a member of the predecessor's last quorum repeats the request for that quorum.
 
-        Then its answer was lost when the predecessor was killed, and other members, who got theirs, are waiting for
-        it in the step's first collective. After the step it would ask with another step or, had that failed, with
+        Then its answer was lost when the predecessor was killed, and the other members wait for it in the step's first
+        collective. After the step it would ask with another step or, had that failed, with
         more commit_failures.
         """
         return (before.step, before.commit_failures) == (now.step, now.commit_failures)
 
     def withdraw(self, ask: Ask) -> None:
-        """Nobody waits for the answer any more: the manager has hung up or died.
+        """Remove a request whose manager has hung up or died.
 
-        (T keeps the request, and makes the dead a member of the next quorum.)
+        T keeps the request, so the dead manager becomes a member of the next quorum.
         """
         if self.asking.get(ask.member.replica_id) is ask:
             del self.asking[ask.member.replica_id]
 
     def beat(self, name: str, now: float) -> None:
-        """A heartbeat."""
+        """Handle a heartbeat."""
         if name in self.gone or self._given_up(name):
             return
         if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
@@ -212,7 +214,7 @@ class Book:
             self.heard = now
 
     def form(self, now: float) -> Quorum | None:
-        """Issue a quorum if there is one. All requests are answered or void then; who is not in it asks again."""
+        """Issue a quorum if the rules allow one. Removes all requests; `ask_again` renews those left out."""
         if not self.asking:
             return None
         verdict = judge(self.view(), self.rules, now, self.memory.next_id)
@@ -234,7 +236,7 @@ class Book:
         return quorum
 
     def view(self) -> View:
-        """What counts for a quorum, at this moment."""
+        """Return what the rules need to decide on a quorum now."""
         stores = self.memory.stores
         return View(
             beats=self.beats,
@@ -248,7 +250,7 @@ class Book:
         )
 
     def prune(self, now: float) -> None:
-        """Forget whose heartbeats have been missing for so long that they count for nothing."""
+        """Forget managers whose last heartbeat is older than heartbeat_timeout_s."""
         limit = now - self.rules.heartbeat_timeout_s
         for name in [name for name, beat in self.beats.items() if beat <= limit and name not in self.asking]:
             self._forget(name)
@@ -258,7 +260,7 @@ class Book:
     # --- the controller --------------------------------------------------------------------------------------------
 
     def announce(self, group: int, attempt: int, store: str) -> None:
-        """This attempt of a group has this store. Earlier ones of the group are over; from now on all are checked."""
+        """Record the store of an attempt; earlier attempts are over. From now on only announced stores are let in."""
         if attempt <= self.memory.over.get(group, -1):
             return
         self.memory.checked = True
@@ -270,7 +272,7 @@ class Book:
         self._stores_of.setdefault(group, set()).add(store)
 
     def evict(self, group: int, attempt: int, store: str | None = None) -> None:
-        """This attempt and all earlier ones of the group are over: forgotten at once, and never let in again."""
+        """End this attempt and all earlier ones of the group: forget them at once and never let them in again."""
         memory = self.memory
         memory.over[group] = max(attempt, memory.over.get(group, -1))
         own = self._stores_of.get(group, set())
@@ -286,18 +288,18 @@ class Book:
                 self._bury(name)
 
     def broken(self) -> int | None:
-        """The id of the quorum issued last, if one of its members is gone by the controller's word.
+        """Return the id of the last quorum if the controller has evicted one of its members, else None.
 
-        No other member can go on with it, and it is never issued again.
+        The other members cannot finish it, and it is never issued again.
         """
         last = self.memory.last
         gone = not self.memory.fenced.keys().isdisjoint(self._last_stores)
         return last.id if last is not None and gone else None
 
     def new_history(self, step: int) -> None:
-        """All groups start over, from a checkpoint: the run's highest step is this one now, and no quorum was before.
+        """Start a new history: all groups restart from the checkpoint of this step, 0 if there is none.
 
-        So they wait for one another as they did at the first start.
+        They wait for one another as at the first start.
 
         Raises:
             ValueError: no training takes so many steps.
@@ -312,20 +314,25 @@ class Book:
     # --- without a controller --------------------------------------------------------------------------------------
 
     def forsaken(self, now: float, after_s: float) -> bool:
-        """Whether nobody who may have the training's state has been heard for so long. Others may be: who comes from
-        an older checkpoint asks again and again, and is refused."""
+        """Return whether no manager that may have the training's state was heard for `after_s` seconds.
+
+        Others may ask all that time: those from an older checkpoint, which are refused.
+        """
         after_s = max(after_s, self.rules.heartbeat_timeout_s)
         return self.memory.begun and now >= max(self.heard + after_s, self.patient_until)
 
     def give_up(self) -> None:
-        """Let who comes next begin anew. Should one of the old history come first, it goes on after all."""
+        """Let the next managers start a new history. If one of the old history asks first, the old one continues."""
         for name in self.holders:
             _remember(self.memory.former, name)
         self.new_history(0)
 
     def _begin(self, quorum: Quorum) -> None:
-        """The first quorum of a history. With somebody of the one that was given up it is that one, which goes on;
-        without, nobody of that one is let in any more: its state is another one, also where its step is the same."""
+        """Handle the first quorum of a history.
+
+        With a member of the history that was given up, that one continues. Without, its members are never let in again:
+        their state differs, even at the same step.
+        """
         former = self.memory.former
         if any(name in former for name in quorum.ids):
             former.clear()
@@ -351,7 +358,7 @@ class Book:
             del self._known_at[store]
 
     def _bury(self, name: str) -> None:
-        """The attempt of this manager is over. A quorum with it is over, too: nobody is given that a second time."""
+        """End a manager's attempt. An inherited quorum with it is not given to any member again."""
         _remember(self.gone, name)
         self._forget(name)
         if name in self._inherited:
@@ -366,7 +373,7 @@ class Book:
 
 
 def _remember(names: dict[str, None], name: str) -> None:
-    """Add to a set that keeps the newest MOST_IDS."""
+    """Add a name to a set that keeps the newest MOST_IDS names."""
     names[name] = None
     if len(names) > MOST_IDS:
         del names[next(iter(names))]

@@ -28,11 +28,11 @@ from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import Book, Refused, Taken, Unknown
 from ftslurm.protocol import addresses, messages
 
-UNKNOWN_FOR_S = 5.0  # so long the word of the controller may be later than the manager's first request
-WAITING_ROOM = 1000  # requests of unknown managers that are held meanwhile
-REPORT_EVERY_S = 1.0  # quorums are reported so often, and whenever the members change
-SAVE_EVERY_S = 10.0  # the highest step is saved so often
-PAUSE, SHORT_S = 4, 0.001  # see look_soon; a pause below 1 ms is not worth a timer
+UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
+WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
+REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
+SAVE_EVERY_S = 10.0  # between two saves of the highest step
+PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
 
 OPTIONS = (
@@ -56,7 +56,7 @@ STRANGERS_TOLD = 3  # stores that the controller has not told of; they must not 
 
 
 class Refusals:
-    """Gives managers that are not let in the reason, each time; logs and reports it once for each store.
+    """Words the reason for a refused manager; logs and reports it once for each store.
 
     Args:
         book: knows the stores of the run's attempts.
@@ -113,11 +113,11 @@ class Server:
         self.strangers = 0  # requests in the waiting room
         self.refusals = Refusals(book, report)
         self.announced: dict[str, asyncio.Event] = {}  # by store: set when the controller has announced it
-        self.look_due = False
-        self.next_look = 0.0  # no decision before this time
+        self.decision_due = False
+        self.next_decision_at = 0.0  # no decision before this time
         self.evicted = False  # an attempt has been evicted since the last decision
         self.reported = (0, 0.0)  # the id and the time of the last report of a quorum
-        self.complained = ""
+        self.reported_refusal = ""
         self.saving: asyncio.Future[None] | None = None
         self.save_again = False
         self.saved: tuple[str, float] = ("", 0.0)
@@ -127,28 +127,29 @@ class Server:
     # --- the service -----------------------------------------------------------------------------------------------
 
     def listen(self, address: str) -> int:
-        """Make the server at HOST:PORT (0: any port) or unix:PATH; returns the port.
+        """Listen at HOST:PORT (0: any port) or unix:PATH and return the port. May be called again after a failure.
 
         Raises:
-            RuntimeError: the address cannot be had.
+            RuntimeError: the address cannot be bound.
         """
-        self.server = grpc.aio.server(options=OPTIONS)
-        methods = {
-            "Quorum": grpc.unary_unary_rpc_method_handler(self.quorum),
-            "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
-        }
-        self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(protobuf.SERVICE, methods),))
+        if self.server is None:
+            self.server = grpc.aio.server(options=OPTIONS)
+            methods = {
+                "Quorum": grpc.unary_unary_rpc_method_handler(self.quorum),
+                "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
+            }
+            self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(protobuf.SERVICE, methods),))
         return int(self.server.add_insecure_port(address))
 
     async def quorum(self, request: bytes, context: Any) -> bytes:
-        """Wait until there is a quorum with this manager in it. Hanging up or the deadline withdraws the request."""
+        """Answer with the next quorum that has this manager. A hang-up or the deadline withdraws the request."""
         try:
             member = protobuf.read_request(request)
         except protobuf.Malformed as error:
             await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         answer = self.book.ask(member, now())
         if isinstance(answer, Waits):
-            answer = await self._in_the_waiting_room(member, answer)
+            answer = await self._hold(member, answer)
         if isinstance(answer, Refused | Waits):
             denied, not_now = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
             reason = self.refusals.reason(answer, member.store_address)
@@ -160,7 +161,7 @@ class Server:
     async def _answer(self, ask: Ask, context: Any) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.waiting[future] = ask
-        self.look_soon()
+        self.decide_soon()
         try:
             return await future
         except RefusedError as error:
@@ -170,11 +171,11 @@ class Server:
             if held is not None:  # the manager has hung up, or its deadline has passed
                 self.book.withdraw(held)
 
-    async def _in_the_waiting_room(self, member: Member, answer: Waits) -> Ask | Quorum | Refused | Waits:
+    async def _hold(self, member: Member, answer: Waits) -> Ask | Quorum | Refused | Waits:
         """Hold a request that may be let in soon.
 
-        The controller tells of an attempt before its script starts, but two pipes keep no order between them. And a
-        script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
+        The controller announces an attempt before its script starts, but the announcement may arrive after the request.
+        And a script's second Manager may ask before the heartbeats of its first one, which has ended, count as missing.
         """
         until = now() + UNKNOWN_FOR_S
         if isinstance(answer, Taken):
@@ -198,12 +199,12 @@ class Server:
         return answer
 
     def _wake(self, store: str) -> None:
-        """Let the requests that wait for the announcement of a store ask again."""
+        """Wake the requests that wait for the announcement of a store: they ask again."""
         if (event := self.announced.pop(store, None)) is not None:
             event.set()
 
     async def heartbeat(self, request: bytes, context: Any) -> bytes:
-        """A manager is alive. The answer is an empty message."""
+        """Handle a heartbeat. The answer is an empty message."""
         try:
             name = protobuf.read_heartbeat(request)
         except protobuf.Malformed as error:
@@ -213,33 +214,39 @@ class Server:
 
     # --- quorums ---------------------------------------------------------------------------------------------------
 
-    def look_soon(self) -> None:
+    def decide_soon(self) -> None:
         """Schedule a decision for when all requests that have arrived are read.
 
         A decision takes time in proportion to the number of groups. After one without a quorum the next decision, also
         that of `tick`, waits PAUSE times as long as it took, so that N requests do not cost N decisions on N groups.
         """
-        if not self.look_due:
-            self.look_due = True
-            asyncio.get_running_loop().call_at(self.next_look, self.look)
+        if not self.decision_due:
+            self.decision_due = True
+            asyncio.get_running_loop().call_at(self.next_decision_at, self._decide_as_scheduled)
 
-    def look(self) -> None:
-        """Decide; if there is a quorum, answer its members. The others go on waiting, as with torchft's own."""
-        self.look_due = False
+    def _decide_as_scheduled(self) -> None:
+        self.decision_due = False
+        if now() < self.next_decision_at:  # `tick` has decided in between
+            self.decide_soon()
+        else:
+            self.decide()
+
+    def decide(self) -> None:
+        """Decide; if there is a quorum, answer its members. The others keep waiting, as with torchft's own."""
         moment = now()
         if self.evicted:
             self.evicted = False
             self._turn_away()
         if self.book.asking and self.book.memory.next_id >= self.keep.reserved and not self.save_error:
-            self.save()  # the thread is too slow; when it has reserved more ids we look again
+            self.save()  # all reserved ids are used: decide again when the thread has reserved more
             return
         quorum = self.book.form(moment)
         if quorum is None:
             took_s = now() - moment
-            self.next_look = now() + PAUSE * took_s if PAUSE * took_s > SHORT_S else 0.0
-            self._complain()
+            self.next_decision_at = now() + PAUSE * took_s if PAUSE * took_s > SHORT_S else 0.0
+            self._report_refusal()
             return
-        self.next_look = 0.0
+        self.next_decision_at = 0.0
         answer = protobuf.write_quorum(quorum, time.time())
         self.keep.write_quorum(answer)
         waiting, self.waiting = self.waiting, {}
@@ -260,16 +267,16 @@ class Server:
         else:
             self.waiting[future] = again
 
-    def _complain(self) -> None:
-        """Say it once when a quorum is refused for the sake of the run's history."""
+    def _report_refusal(self) -> None:
+        """Report once that a quorum is refused because nobody in it has the training's state."""
         why = self.book.why
-        if why is not None and why.poisoned and why.reason != self.complained:
-            self.complained = why.reason
+        if why is not None and why.poisoned and why.reason != self.reported_refusal:
+            self.reported_refusal = why.reason
             log(f"quorum refused: {why.reason}")
             self.report(messages.QuorumRefused(why.reason, self.book.memory.highest))
 
     def _report(self, quorum: Quorum, moment: float) -> None:
-        self.complained = ""
+        self.reported_refusal = ""
         last, when = self.reported
         if quorum.id == last and moment - when < REPORT_EVERY_S:
             return
@@ -284,13 +291,13 @@ class Server:
             log(f"quorum {quorum.id}: {len(rows)} members, step {max(step for _, step in rows)}")
 
     async def tick(self) -> NoReturn:
-        """Look again as time passes, save what has changed, forget what is old."""
+        """Decide every tick_s seconds; every second forget silent managers and save what has changed."""
         next_prune = 0.0
         while True:
             await asyncio.sleep(self.tick_s)
             moment = now()
-            if moment >= self.next_look:
-                self.look()
+            if moment >= self.next_decision_at:
+                self.decide()
             if moment >= next_prune:
                 next_prune = moment + 1.0
                 self.book.prune(moment)
@@ -316,18 +323,18 @@ class Server:
             case _:
                 return
         log(f"order: {message}")
-        self.look_soon()
+        self.decide_soon()
         self.save()
 
     def _turn_away(self) -> None:
-        """The requests of the evicted are answered: their managers need not wait for the deadline."""
+        """Refuse the waiting requests of evicted attempts, so that their managers do not wait for the deadline."""
         for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in self.book.gone and not future.done():
                 del self.waiting[future]
                 future.set_exception(RefusedError("this attempt is over: the controller has seen it fail"))
 
     def save(self) -> None:
-        """Write lighthouse.json if it would say something new; by a thread, one at a time."""
+        """Write lighthouse.json if its content has changed. A thread writes, one save at a time."""
         if self.saving is not None and not self.saving.done():
             self.save_again = True
             return
@@ -340,7 +347,7 @@ class Server:
         self.saving.add_done_callback(self._saved)
 
     def _saved(self, saving: asyncio.Future[None]) -> None:
-        """A failure is told once, and does not stop anything; tick tries again."""
+        """Log a failed save once. `tick` tries again."""
         failure = None if saving.cancelled() else saving.exception()
         error = "" if failure is None else str(failure) or repr(failure)
         if error:
@@ -348,13 +355,13 @@ class Server:
         if error != self.save_error:
             self.save_error = error
             log(f"what has to outlive this process cannot be written: {error}" if error else "all is written again")
-        self.look_soon()
+        self.decide_soon()
         if self.save_again:
             self.save()
 
 
 class RefusedError(Exception):
-    """What a waiting request ends with when its attempt is over."""
+    """A waiting request ends with this when its attempt is over."""
 
 
 async def _refuse(context: Any, code: grpc.StatusCode, reason: str) -> NoReturn:
@@ -363,7 +370,7 @@ async def _refuse(context: Any, code: grpc.StatusCode, reason: str) -> NoReturn:
 
 
 def now() -> float:
-    """The clock of all that is in the book."""
+    """Return the time by the clock of the registry."""
     return time.monotonic()
 
 
@@ -400,10 +407,12 @@ async def serve(
         options: local, port, may_move, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
-        pulse: beats as long as the event loop turns.
-        gateway: the way to the guard that lets the run in; None: whoever can reach its port is let in.
+        pulse: beats while the event loop runs.
+        gateway: connects to the guard, which lets only the run in; None: everybody who reaches the port is let in.
     """
-    _beats = asyncio.create_task(beat(pulse)) if pulse else None  # held here: the loop itself would let it go
+    _beats = (
+        asyncio.create_task(beat(pulse)) if pulse else None
+    )  # a reference: the loop keeps none, and the task could be collected
     server = await open_server(options, report, gateway)
     if orders is not None:
         listen_to(orders, server.order)
@@ -411,7 +420,7 @@ async def serve(
 
 
 async def open_server(options: dict[str, Any], report: Report, gateway: Gateway | None = None) -> Server:
-    """A server that serves, and goes on where its predecessor was; the arguments are as for `serve`."""
+    """Start a server with its predecessor's state; the arguments are those of `serve`."""
     server = prepare(options, report)
     if gateway is None:
         url = endpoint.take(server.listen, options["local"], options["port"], options["may_move"])
@@ -427,7 +436,7 @@ async def open_server(options: dict[str, Any], report: Report, gateway: Gateway 
 
 
 def prepare(options: dict[str, Any], report: Report) -> Server:
-    """A server that goes on where its predecessor was, but is not reached by anybody yet."""
+    """Make a server with its predecessor's state. It does not listen yet."""
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
     rules = Rules(options["min_replicas"], join_s, silence_s, options.get("lineage", True))
     keep = Keep(options["folder"])
@@ -438,9 +447,10 @@ def prepare(options: dict[str, Any], report: Report) -> Server:
 
 
 async def start_hidden(server: Server) -> int:
-    """Serve on a Unix socket without a name: nobody else finds it, and however we end no file is left behind.
+    """Serve on a Unix socket that is unlinked at once: no other user finds it, and a crash leaves no file behind.
 
-    Returns a descriptor of its inode, by which it is connected to as /proc/self/fd/N.
+    Returns:
+        A descriptor of the socket's inode; clients connect to /proc/self/fd/N.
     """
     folder = endpoint.folder()
     try:
@@ -473,7 +483,7 @@ def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
 
 
 async def beat(pulse: Pulse) -> NoReturn:
-    """Show that the event loop turns."""
+    """Beat while the event loop runs."""
     while True:
         pulse.beat()
         await asyncio.sleep(BEAT_EVERY_S)

@@ -76,8 +76,8 @@ lineage=off nobody waits, and a group at a lower step may carry the training on 
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the command line says."""
+class Options:
+    """The options of the command line."""
 
     name: str = "lighthouse"
     open: bool = False  # without a token
@@ -85,11 +85,11 @@ class Told:
     settings: Mapping[str, int] = field(default_factory=lambda: dict(SETTINGS))
 
 
-def read(words: Sequence[str]) -> Told:
-    """The name and the settings from a command line of KEY=VALUE.
+def read(words: Sequence[str]) -> Options:
+    """Parse a command line of KEY=VALUE words.
 
     Raises:
-        ConfigError: it names the word and what there is.
+        ConfigError: the message names the wrong word and the known keys.
     """
     name, is_open, lineage, settings = "lighthouse", False, True, dict(SETTINGS)
     for word in words:
@@ -113,20 +113,20 @@ def read(words: Sequence[str]) -> Told:
             settings[key] = int(value)
     if settings["min_replicas"] < 1 or settings["quorum_tick_ms"] < 1 or settings["port"] > 65535:
         raise ConfigError("min_replicas and quorum_tick_ms must be at least 1, port at most 65535")
-    return Told(name, is_open, lineage, settings)
+    return Options(name, is_open, lineage, settings)
 
 
 def main(words: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code is 0 then, and 2 if it cannot serve as it was told."""
+    """Serve until SIGTERM or SIGINT; the exit code is 0 then, and 2 after an error."""
     if "--help" in words or "-h" in words:
         print(HELP.format(settings="\n".join(f"  {key + '=N':<26}(default: {n})" for key, n in SETTINGS.items())))
         return 0
     try:
-        told = read(words)
-        folder = Path(told.name)
+        options = read(words)
+        folder = Path(options.name)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_own([folder, folder / "lighthouse.json", folder / "lighthouse.quorum"], "choose another with name=NAME")
-        asyncio.run(_serve(told))
+        asyncio.run(_serve(options))
     except (FtslurmError, OSError, ValueError, RuntimeError) as error:
         flush()
         print(f"lighthouse: {error}", file=sys.stderr)
@@ -137,15 +137,17 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-async def _serve(told: Told) -> NoReturn:
+async def _serve(options: Options) -> NoReturn:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
-    server, url = await (_open(told) if told.open else _with_token(told))
-    url_file = Path(f"{told.name}.url")
+    server, url = await (_open(options) if options.open else _with_token(options))
+    url_file = Path(f"{options.name}.url")
     write_private(str(url_file), f"{url}\n")
-    forgetting = asyncio.create_task(_forget(server, told.settings["forget_after_ms"] / 1000)) if told.lineage else None
+    forgetting = (
+        asyncio.create_task(_forget(server, options.settings["forget_after_ms"] / 1000)) if options.lineage else None
+    )
     try:
         await server.tick()
     finally:
@@ -157,13 +159,13 @@ async def _serve(told: Told) -> NoReturn:
         await server.server.stop(None)
 
 
-def _options(told: Told) -> dict[str, Any]:
-    places = {"local": False, "may_move": False, "folder": os.path.abspath(told.name)}
-    return {**told.settings, **places, "lineage": told.lineage}
+def _server_options(options: Options) -> dict[str, Any]:
+    places = {"local": False, "may_move": False, "folder": os.path.abspath(options.name)}
+    return {**options.settings, **places, "lineage": options.lineage}
 
 
-async def _open(told: Told) -> tuple[Server, str]:
-    """A server on a port; and its address."""
+async def _open(options: Options) -> tuple[Server, str]:
+    """Open a server without a token. Return it and its address."""
     addresses: list[str] = []
     log(OPEN)
 
@@ -171,21 +173,21 @@ async def _open(told: Told) -> tuple[Server, str]:
         if isinstance(message, messages.LighthouseUp):
             addresses.append(message.url)
 
-    server = await open_server(_options(told), note)
+    server = await open_server(_server_options(options), note)
     return server, addresses[0]
 
 
-async def _with_token(told: Told) -> tuple[Server, str]:
-    """A server behind a door on a port; and its address, with the token."""
-    secret = token(os.path.join(told.name, "token"), os.environ)
-    server = prepare(_options(told), lambda _: None)
+async def _with_token(options: Options) -> tuple[Server, str]:
+    """Open a server behind the token gate. Return it and its address with the token."""
+    secret = token(os.path.join(options.name, "token"), os.environ)
+    server = prepare(_server_options(options), lambda _: None)
     inside = await start_hidden(server)
     host = socket.gethostname()
-    listener = bind_when_free(partial(bind, host), told.settings["port"], setting="port=N; 0: any")
+    listener = bind_when_free(partial(bind, host), options.settings["port"], setting="port=N; 0: any")
     port = listener.getsockname()[1]
     await Door(secret, f"/proc/self/fd/{inside}").open(listener)
     host = f"{host}:{port}"
-    log(f"serving at http://TOKEN@{host}: the whole address is in {told.name}.url, which only you may read")
+    log(f"serving at http://TOKEN@{host}: the whole address is in {options.name}.url, which only you may read")
     for line in NOT_PROTECTED:
         log(f"note: {line}")
     if sys.stdout.isatty():  # else it is a file, and others may read it
@@ -194,9 +196,9 @@ async def _with_token(told: Told) -> tuple[Server, str]:
 
 
 async def _forget(server: Server, after_s: float) -> NoReturn:
-    """Let a new history begin once nobody who may have the old one's state has been heard for so long.
+    """Let a new history begin when no manager that may have the old state was heard for `after_s` seconds.
 
-    Time in which this process itself stood still does not count: it could not hear anybody.
+    Time in which this process was stopped does not count: it received no heartbeats.
     """
     while True:
         before, pause = now(), min(1.0, max(0.05, after_s / 4))

@@ -25,17 +25,17 @@ from ftslurm.lighthouse.output import log
 
 VARIABLE = "FTSLURM_LIGHTHOUSE_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{22,200}")  # what may stand in a URL as it is; 22 are 128 bits in base64
-PROVE_WITHIN_S = 1.0  # so long a connection may take to show the token
-MOST_UNPROVEN = 64  # connections that have not shown it yet
-MOST_TOLD = 50  # lines in the log about who was refused
+PROVE_WITHIN_S = 1.0  # a connection must show the token within this time
+MOST_UNPROVEN = 64  # connections at once that have not shown it yet
+MOST_TOLD = 50  # lines in the log about refused connections
 DENIED = "this Lighthouse wants its token: take the whole address from its .url file, http://TOKEN@host:port"
 
 
 class Door:
-    """Lets connections through to a Unix socket.
+    """Passes connections with the token on to a Unix socket.
 
     Args:
-        token: what they have to show.
+        token: the token they must show.
         inside: the path of the socket.
     """
 
@@ -50,25 +50,25 @@ class Door:
         return await asyncio.get_running_loop().create_server(lambda: Caller(self), sock=listener)
 
     def came(self, caller: Caller) -> None:
-        """Take a new connection in, for as long as it may take to show the token."""
+        """Add a new connection; it has PROVE_WITHIN_S to show the token."""
         if len(self.unproven) >= MOST_UNPROVEN:
             self.unproven[crowded_out([one.host for one in self.unproven])].refuse("there were too many at once")
         self.unproven.append(caller)
 
     def left(self, caller: Caller) -> None:
-        """A connection has shown the token, or is gone."""
+        """Remove a connection that has shown the token or is closed."""
         if caller in self.unproven:
             self.unproven.remove(caller)
 
     def tell(self, host: str, why: str) -> None:
-        """Log a refusal: once for each host and reason, and not for ever."""
+        """Log a refusal, once for each host and reason, MOST_TOLD in all."""
         if (host, why) not in self._told and len(self._told) < MOST_TOLD:
             self._told.add((host, why))
             log(f"refused a connection from {host}: {why}")
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection that is passed on: what comes in here goes out at the other one."""
+    """One end of a connection that is passed on: data received here is sent at the other end."""
 
     def __init__(self, other: _End | None = None) -> None:
         self.other = other
@@ -96,13 +96,13 @@ class _End(asyncio.Protocol):
 
 
 class Caller(_End):
-    """A connection from outside, until it has shown the token; then one end of two."""
+    """A connection from outside: first it must show the token, then it is passed on."""
 
     def __init__(self, door: Door) -> None:
         super().__init__()
         self.door = door
         self.host = "?"
-        self.held: bytes | None = b""  # what it has sent so far; None: no more is wanted
+        self.held: bytes | None = b""  # received so far; None: no longer collected
         self._dialling: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -178,7 +178,7 @@ class Caller(_End):
 
 
 def token(path: str, environ: Mapping[str, str]) -> str:
-    """The token in the environment, else the one in the file, which is made with a random one if it is missing.
+    """Return the token in the environment, else the one in the file, else a random one that is written to the file.
 
     It is never in a command line, which every user of the machine can read.
 
@@ -211,7 +211,7 @@ def _checked(text: str, where: str) -> str:
 
 
 def write_private(path: str, text: str) -> None:
-    """Write a whole file of mode 0600: readers see the old text or the new one, never half."""
+    """Replace a file of mode 0600 atomically."""
     part = f"{path}.{secrets.token_hex(8)}.part"
     try:
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

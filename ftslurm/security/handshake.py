@@ -7,7 +7,7 @@ server says first:
     client -> server   Nc: 32 random bytes   SERVICE (32, padded with zeros)   HMAC(key, "client" Ns Nc address)
     server -> client   HMAC(key, "server" Ns Nc address)
 
-`address` is what the client has dialled, HOST:PORT/SERVICE. It is in both proofs, so a stranger who has got the port
+`address` is what the client connects to, HOST:PORT/SERVICE. It is in both proofs, so a stranger who has got the port
 of somebody who is gone cannot pass a client's proof on to another server of the run. The key itself is never sent, and
 neither side learns anything from one that does not have it. What follows is not encrypted: see docs/security.md.
 
@@ -28,7 +28,7 @@ _NONCE = _SERVICE = _PROOF = 32
 CHALLENGE = len(MAGIC) + _NONCE  # bytes of each of the three messages
 ANSWER = _NONCE + _SERVICE + _PROOF
 PROOF = _PROOF
-PATIENCE_S = 5.0  # a client waits so long for a server that does not answer
+PATIENCE_S = 5.0  # a client waits at most this long for an answer
 
 
 class Refused(ConnectionError):
@@ -37,27 +37,27 @@ class Refused(ConnectionError):
 
 @dataclass(frozen=True)
 class Admitted:
-    """A client that has proved itself."""
+    """A client that has proved that it belongs to the run."""
 
     service: str
-    proof: bytes  # to be sent to it
+    proof: bytes  # the server's proof, to send to the client
 
 
 def challenge() -> bytes:
-    """What a server says first; a new one for every connection."""
+    """Make the first message of a server, a new one for every connection."""
     return MAGIC + os.urandom(_NONCE)
 
 
 def answer(key: bytes, said: bytes, address: str) -> tuple[bytes, bytes]:
-    """A client's answer to a challenge, and the proof that it then expects.
+    """Return a client's answer to a challenge, and the proof to expect from the server.
 
     Args:
-        key: the run's.
-        said: the CHALLENGE bytes the server has said.
-        address: HOST:PORT/SERVICE, as it was dialled.
+        key: the run's key.
+        said: the CHALLENGE bytes the server has sent.
+        address: HOST:PORT/SERVICE that the client has connected to.
 
     Raises:
-        Refused: whoever has said that is no gate of ftslurm.
+        Refused: the server is not a gate of ftslurm.
     """
     if len(said) != CHALLENGE or not said.startswith(MAGIC):
         raise Refused(f"{address} is held by something that is not of this run")
@@ -71,13 +71,13 @@ def answer(key: bytes, said: bytes, address: str) -> tuple[bytes, bytes]:
 
 
 def admit(key: bytes, said: bytes, answered: bytes, host_port: str) -> Admitted | None:
-    """Who has answered our challenge; None: a stranger.
+    """Check a client's answer to our challenge. Return None if the client does not belong to the run.
 
     Args:
-        key: the run's.
+        key: the run's key.
         said: the challenge.
         answered: the ANSWER bytes of the client.
-        host_port: our own address as all of the run are told it.
+        host_port: our own address as the run's clients use it.
     """
     nonces = said[len(MAGIC) :] + answered[:_NONCE]
     name, proof = answered[_NONCE : _NONCE + _SERVICE].rstrip(b"\0"), answered[_NONCE + _SERVICE :]
@@ -96,7 +96,7 @@ def _prove(key: bytes, who: bytes, nonces: bytes, address: str) -> bytes:
 
 
 def introduce(connection: socket.socket, key: bytes, address: str, patience_s: float = PATIENCE_S) -> None:
-    """The client's side on a blocking connection, whose time-out stays as it was.
+    """Run the client's side on a blocking connection. The connection keeps its time-out.
 
     Raises:
         Refused: the server is not of this run.
@@ -112,7 +112,7 @@ def introduce(connection: socket.socket, key: bytes, address: str, patience_s: f
 
 
 def demand(connection: socket.socket, key: bytes, host_port: str, service: str, patience_s: float = 1.0) -> None:
-    """The server's side on a blocking connection, whose time-out stays as it was.
+    """Run the server's side on a blocking connection. The connection keeps its time-out.
 
     Raises:
         Refused: the client is not of this run, or wants another service.
@@ -130,7 +130,7 @@ def demand(connection: socket.socket, key: bytes, host_port: str, service: str, 
 
 
 def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """Exactly so many bytes: what follows them is not ours to read."""
+    """Receive exactly `count` bytes: those that follow belong to the service."""
     data = b""
     while len(data) < count:
         left = deadline - time.monotonic()

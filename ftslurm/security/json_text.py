@@ -9,12 +9,12 @@ import json
 import reprlib
 from typing import Any, TypeGuard
 
-MOST = 2**53  # whole numbers of this size and beyond are no number of ours: other readers of JSON keep none exactly
-DEEPEST = 20  # lists and mappings inside one another; nothing of ours has more than five
+MOST = 2**53  # larger whole numbers are refused: other readers of JSON do not keep them exactly
+DEEPEST = 20  # levels of lists and mappings; our own files have at most five
 
 
 def read_object(text: bytes | str) -> dict[str, Any] | None:
-    """The object that this text is; None: it is no JSON, another value, or nested more than DEEPEST levels deep."""
+    """Parse a JSON object. Return None for other values, invalid JSON and more than DEEPEST levels."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -26,7 +26,7 @@ def read_object(text: bytes | str) -> dict[str, Any] | None:
 
 
 def _deeper(value: object, levels: int) -> bool:
-    """Whether a value has more levels of lists and mappings than this."""
+    """Return whether a value has more levels of lists and mappings than `levels`."""
     if not isinstance(value, (dict, list)):
         return False
     inner = value.values() if isinstance(value, dict) else value
@@ -44,5 +44,5 @@ def is_finite(value: object) -> TypeGuard[int | float]:
 
 
 def brief(value: object) -> str:
-    """A value for a log line: short, however long or deep it is."""
+    """Return a short text of a value for a log line, however long or deep it is."""
     return reprlib.repr(value)

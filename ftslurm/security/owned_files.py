@@ -20,10 +20,10 @@ from typing import IO
 from ftslurm.errors import Distrusted
 
 MOST = 64 << 20  # bytes that are read of a file; none of ours is larger
-REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # somebody else's, no file, a link; nothing that passes
+REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # another user's, no file, a link: permanent errors
 _MOST_LINKS = 40  # as the kernel follows
 _COPY = "if you trust it, copy it: cp -r"
-_LOOK = "only its owner can act on the run; looking is done with ftslurm status and logs"
+_LOOK = "only its owner can act on the run; others can read it with ftslurm status and logs"
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -48,8 +48,7 @@ def open_fd(path: Path, flags: int = _READ) -> int:
     """Open a regular file; a named pipe does not block, and a link is not followed.
 
     Args:
-        flags: instead of reading; O_NOFOLLOW, O_NONBLOCK and O_CLOEXEC go without saying. What O_CREAT makes has mode
-            0600.
+        flags: as for os.open; O_NOFOLLOW, O_NONBLOCK and O_CLOEXEC are added. O_CREAT makes files of mode 0600.
 
     Raises:
         OSError: it cannot be opened, is a symbolic link, or is no file.
@@ -71,10 +70,10 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def open_own(path: Path) -> IO[bytes]:
-    """Open a regular file that nobody but us can have written.
+    """Open a regular file that no other user can have written.
 
     Raises:
-        PermissionError: somebody else can; the reason is its `strerror`.
+        PermissionError: another user can have written it; the reason is its `strerror`.
         OSError: it cannot be opened, is a symbolic link, or is no file.
     """
     file = open_file(path)
@@ -85,10 +84,10 @@ def open_own(path: Path) -> IO[bytes]:
 
 
 def read_text(path: Path, *, own: bool = False) -> str:
-    """The text of a regular file; bytes that are no UTF-8 come back as os.fsdecode would have them.
+    """Read the text of a regular file; bytes that are not UTF-8 become surrogates.
 
     Args:
-        own: nobody but us can have written it.
+        own: refuse a file that another user can have written.
 
     Raises:
         OSError: it cannot be read, is a symbolic link, no file or longer than MOST; PermissionError: it is not our own.
@@ -101,10 +100,10 @@ def read_text(path: Path, *, own: bool = False) -> str:
 
 
 def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a new file of our own that nobody else may read.
+    """Write a new file of mode 0600.
 
     Args:
-        durable: it is on disk when this returns.
+        durable: sync it to disk before returning.
 
     Raises:
         OSError: it cannot be written, or exists.
@@ -167,22 +166,22 @@ def check_own(paths: Sequence[Path], advice: str = _LOOK) -> None:
 
 @dataclass(frozen=True)
 class Doubt:
-    """A folder or link on the way to a path with which somebody else could lead it to another place."""
+    """A folder or link of a path that another user could replace."""
 
     path: Path
     mode: int
-    user: int | None  # who owns it, and is neither we, nor root, nor trusted
-    group: int | None  # whose members may write it, and are not trusted
-    everybody: bool  # all may write it
+    user: int | None  # its owner, if not us, root or trusted
+    group: int | None  # the group that may write it, if not trusted
+    everybody: bool  # whether all users may write it
 
 
 def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: frozenset[int]) -> Doubt | None:
     """Return who else could replace the content of a folder or the target of a link, None if nobody can.
 
-    In a sticky folder, as /tmp, only the owners of what lies there can: those are judged themselves.
+    In a sticky folder such as /tmp only the owner of an entry can replace it, and each entry is checked itself.
 
     Args:
-        users, groups: ids of those who may.
+        users, groups: ids that are trusted.
     """
     mode, link = stat.S_IMODE(found.st_mode), stat.S_ISLNK(found.st_mode)
     closed = link or bool(mode & stat.S_ISVTX)
@@ -207,7 +206,7 @@ def way(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
             found = there.lstat()
             target = str(there.readlink()) if stat.S_ISLNK(found.st_mode) else None
         except OSError:
-            return  # whoever is about to make it, or to open it, will say why
+            return  # making or opening the path will report the error
         yield there, found
         if target is None:
             at = there
@@ -221,10 +220,10 @@ def check_way(path: Path, trusted: Sequence[str], made: bool = False) -> None:
 
     Args:
         trusted: names or numbers of the users and groups that may (run.trust).
-        made: it is there already; else it is about to be made.
+        made: whether it exists already.
 
     Raises:
-        Distrusted: the message says who could, and what to do.
+        Distrusted: the message names the users and what to do.
     """
     users = frozenset({os.geteuid(), 0, *_outside(), *_known(map(_uid, trusted))})
     groups = frozenset({0, *_private_group(), *_known(map(_gid, trusted))})
@@ -295,7 +294,7 @@ def _known(ids: Iterable[int | None]) -> set[int]:
 
 
 def _private_group() -> set[int]:
-    """Our primary group, if it is named as we are and has no other member: with a umask of 002 it may write much."""
+    """Return our primary group if it has our name and no other member: with a umask of 002 it may write most files."""
     try:
         me = pwd.getpwuid(os.geteuid())
         group = grp.getgrgid(me.pw_gid)
@@ -305,7 +304,7 @@ def _private_group() -> set[int]:
 
 
 def _outside() -> set[int]:
-    """In a container without root's help, the one number as which all users outside of it appear, root among them."""
+    """In a rootless container, return the uid that stands for all users outside of it, root among them."""
     try:
         mapped = Path("/proc/self/uid_map").read_text().split()
         return set() if mapped == ["0", "0", "4294967295"] else {int(Path("/proc/sys/kernel/overflowuid").read_text())}

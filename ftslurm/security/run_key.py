@@ -1,7 +1,7 @@
-"""The run's key: what proves that a process is of this run (ftslurm/security/handshake.py).
+"""The run's key, which proves that a process belongs to the run (ftslurm/security/handshake.py).
 
-Made by the first controller, kept in the run directory (mode 0600) for its successors, and handed to every step over
-the standard input of its srun. Nowhere else: no command line, no environment, no journal has it.
+The first controller makes it and keeps it in the run directory (mode 0600) for its successors. Each step gets it over
+the standard input of its srun. It is never in a command line, an environment or the journal.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ SIZE = 32  # bytes
 
 
 def load_or_make(path: Path) -> bytes:
-    """The key of a run, made if it has none yet.
+    """Read the key of a run, or make it if it has none yet.
 
     Raises:
-        Distrusted: the file is not ours alone, or is damaged.
-        OSError: it can neither be read nor made.
+        Distrusted: other users can read or write the file, or it is damaged.
+        OSError: the key cannot be written.
     """
     if not os.path.lexists(path):
         part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
         owned_files.write_file(part, secrets.token_bytes(SIZE))
-        part.rename(path)  # whole or not at all; there is one controller at a time
+        part.rename(path)  # atomic; there is one controller at a time
     try:
         with owned_files.open_own(path) as file:
             others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077

@@ -1,8 +1,8 @@
 """Environment variables with secrets: passed from environment to environment, never written to a file.
 
-`job.secrets` names them. Their way is the environment alone: the submitter's, the job's (Slurm keeps it where only root
-and its own user can read it), the controller's, the workers'. Only their names are in config.yaml, and nothing but the
-workers gets them: not the Lighthouse, not the probes.
+`job.secrets` names them. They pass only through environments: the submitter's, the job's (Slurm keeps it where only
+root and its own user can read it), the controller's, the workers'. Only their names are in config.yaml. Of the steps
+only workers get them, not the Lighthouse and not the probes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.errors import EnvironmentProblem
 
-NAMES = "FTSLURM_SECRETS"  # tells a worker which variables it must have been given
+NAMES = "FTSLURM_SECRETS"  # tells a worker which variables it must have
 _TELLING = re.compile(r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?)(?![A-Z])", re.IGNORECASE)
 _IN_A_MAPPING = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
 
 
 def exposed(words: Iterable[str]) -> list[str]:
-    """The variables that a command line sets with job.env and that, by their names, others should not read."""
+    """Return the variables that a command line sets with job.env and that are secrets by their names."""
     found: dict[str, None] = {}
     for word in words:
         key, _, value = word.lstrip("+").partition("=")
@@ -29,7 +29,7 @@ def exposed(words: Iterable[str]) -> list[str]:
 
 
 def warning(names: Sequence[str]) -> str:
-    """What to say of variables that are exposed, without their values."""
+    """Return the warning about exposed variables, without their values."""
     what = ", ".join(f"job.env.{name}" for name in names)
     return (
         f"warning: {what} on a command line can be read by other users (ps, scontrol show job) and is written to the "
@@ -38,7 +38,7 @@ def warning(names: Sequence[str]) -> str:
 
 
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
-    """Those of the variables that are not set, or empty."""
+    """Return the variables that are not set, or empty."""
     return [name for name in names if not environ.get(name)]
 
 
@@ -46,10 +46,10 @@ def check_submitter(names: Sequence[str], environ: Mapping[str, str], export: st
     """Refuse to submit a run whose workers would lack a secret.
 
     Args:
-        export: what sbatch is told to pass on of the environment (its option --export); None: all.
+        export: sbatch's option --export, which limits the environment it passes on; None: all.
 
     Raises:
-        EnvironmentProblem: it names the variable and what to do.
+        EnvironmentProblem: the message names the variable and what to do.
     """
     if lacks := missing(names, environ):
         raise EnvironmentProblem(
@@ -65,10 +65,10 @@ def check_submitter(names: Sequence[str], environ: Mapping[str, str], export: st
 
 
 def check_worker(environ: Mapping[str, str]) -> None:
-    """Make sure that a worker has been given all secrets of the run.
+    """Check that a worker has all secrets of the run.
 
     Raises:
-        RuntimeError: it names those that it has not, and where they may have been lost.
+        RuntimeError: the message names the missing ones and where they may have been lost.
     """
     if lacks := missing(filter(None, environ.get(NAMES, "").split(",")), environ):
         raise RuntimeError(
@@ -78,6 +78,6 @@ def check_worker(environ: Mapping[str, str]) -> None:
 
 
 def without(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """An environment for what is not to know the secrets."""
+    """Return the environment without the secrets."""
     hidden = set(names)
     return {name: value for name, value in environ.items() if name not in hidden}

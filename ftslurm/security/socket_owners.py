@@ -46,7 +46,7 @@ def tells() -> bool:
     """Return whether this kernel answers at all: without the module tcp_diag it says ENOENT for every socket.
 
     Raises:
-        OSError: that cannot be found out now.
+        OSError: the kernel cannot be asked now.
     """
     with (
         socket.create_server(("127.0.0.1", 0)) as own,
@@ -57,10 +57,10 @@ def tells() -> bool:
 
 
 def _ask(kernel: socket.socket, client: Address, server: Address) -> int | None:
-    """The user of one end of a connection; None: it is closed.
+    """Return the user of one end of a connection, None if it is closed.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not answer.
     """
     found = _look_up(kernel, client, server)
     if found is None:
@@ -70,7 +70,7 @@ def _ask(kernel: socket.socket, client: Address, server: Address) -> int | None:
 
 
 def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int, int, int] | None:
-    """State, user and inode of one socket; None: there is none.
+    """Return state, user and inode of one socket, None if there is none.
 
     Raises:
         OSError: the kernel does not tell.
@@ -107,7 +107,7 @@ def from_tables(clients: Sequence[Address], server: Address) -> list[int | None]
 
 
 def clients_of(port: int) -> Iterator[tuple[Address, int]]:
-    """(address, uid) of every client on this machine that is connected to a port of its loopback."""
+    """Yield (address, uid) of every client on this machine that is connected to a port of its loopback."""
     there = _hex(("127.0.0.1", port))
     for line in _lines(there):
         row = _Row(line)
@@ -123,12 +123,12 @@ class _Row:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is a connection and somebody has it. Without an inode nobody has any more."""
+        """Whether it is an established connection of a process. Without an inode its process has closed it."""
         return self.state == _ESTABLISHED and self.inode != 0
 
 
 def _lines(address: bytes) -> Iterator[bytes]:
-    """The rows with an address. IPv6 sockets' end in the same eight digits, after those that say they speak IPv4."""
+    """Yield the rows with an address. An IPv4 address in tcp6 ends in the same eight digits."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError), open(f"/proc/net/{name}", "rb") as table:
             text, at = table.read(), -1

@@ -28,16 +28,16 @@ _MANY_LINES = ("traceback", "last_traceback")  # fields of an event, or of a sta
 
 
 def visible(text: str, lines: bool = False) -> str:
-    """The text with control characters written out: \\x1b, \\n, \\u202e. Tabs stay.
+    """Return the text with control characters written out: \\x1b, \\n, \\u202e. Tabs stay.
 
     Args:
-        lines: newlines stay, too.
+        lines: whether newlines stay, too.
     """
     return (_IN_TEXT if lines else _IN_LINE).sub(_written_out, text)
 
 
 def readable(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event of the journal for people: harmless, and what is one line stays one line."""
+    """Return an event of the journal with all control characters written out, so that one line stays one line."""
     return {visible(name): _readable(value, name in _MANY_LINES) for name, value in event.items()}
 
 
@@ -71,7 +71,7 @@ class LogText:
         self._rest = ""  # the beginning of a sequence that is not whole yet
 
     def feed(self, data: bytes, final: bool = False) -> bytes:
-        """The next piece, harmless; what is not whole yet waits for the next one, unless this one is final."""
+        """Return the next piece made safe. An incomplete sequence waits for the next one, unless this is final."""
         if not (self._rest or self._decoder.getstate()[0] or _SUSPECT.search(data)):
             return data
         text, self._rest = self._rest + self._decoder.decode(data, final), ""
@@ -86,7 +86,7 @@ class LogText:
 
 
 class _Guarded:
-    """A stream that writes text out harmless, and is otherwise the one beneath it."""
+    """A stream that makes text safe before it writes it to the stream beneath."""
 
     def __init__(self, beneath: IO[str]) -> None:
         self.beneath = beneath
@@ -105,7 +105,7 @@ class _Guarded:
 
 @contextmanager
 def guarded_output() -> Iterator[None]:
-    """Make all harmless that is printed meanwhile to stdout and stderr, errors that quote a file among it."""
+    """Make everything safe that is printed to stdout and stderr in this context, also tracebacks that quote a file."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _Guarded(before[0]), _Guarded(before[1])
     try:
@@ -115,5 +115,5 @@ def guarded_output() -> Iterator[None]:
 
 
 def beneath(stream: Any) -> Any:
-    """The stream itself, for those who draw on a terminal and guard their text themselves."""
+    """Return the stream itself, for callers that draw on a terminal and make their text safe themselves."""
     return stream.beneath if isinstance(stream, _Guarded) else stream

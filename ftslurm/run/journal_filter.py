@@ -29,6 +29,7 @@ from ftslurm.security.json_text import read_object
 RATE_WINDOW_S = 10.0  # a group's rate of steps is computed over this time
 _PROGRESS = b'"event":"progress","group":'
 _GAP = re.compile(rb'"gap_s":(?:null|(\d+\.?\d*))[,}]')
+_LINE = re.compile(_PROGRESS + rb"(\d+),")
 _GROUP = re.compile(rb'"group":(\d+),')
 _OF_ALL = frozenset(  # events that change all groups
     record.event for record in (RunStarted, Scaled, Command, RunRequeued, RunFinished, FullRestart)
@@ -113,8 +114,10 @@ class Skim:
     def _settle(self, groups: set[int]) -> Iterator[Event]:
         """Yield the relevant lines of these groups, oldest first, and drop the others."""
         found = dict[int, dict[str, Any]]()
+        lines = self._lines_of_all() if len(groups) > 1 else {}
         for group in groups:
-            for event in (*self._last(group), read_object(self._peaks.pop(group, b""))):
+            newest_first = reversed(lines.get(group, [])) if len(groups) > 1 else self._lines_of(group)
+            for event in (*self._last(newest_first), read_object(self._peaks.pop(group, b""))):
                 if event is not None:
                     found[integer(event, "seq") or 0] = event
             self._since[group] = len(self._kept)
@@ -123,13 +126,27 @@ class Skim:
             self._since.clear()
         yield from map(itemgetter(1), sorted(found.items()))
 
-    def _last(self, group: int) -> Iterator[dict[str, Any]]:
-        """Yield the last lines of a group, newest first, as many as its step, rate and time of the last step need."""
+    def _lines_of(self, group: int) -> Iterator[int]:
+        """Yield where the lines of one group are in _kept, newest first; the older ones are not searched for."""
         begin, end, key = self._since.get(group, 0), len(self._kept), _PROGRESS + b"%d," % group
-        newer, rose = None, float("-inf")
         while (at := self._kept.rfind(key, begin, end)) >= 0:
-            end = self._kept.rfind(b"\n", begin, at) + 1 or begin
-            event = read_object(bytes(self._kept[end : self._kept.find(b"\n", at)]))
+            yield at
+            end = at
+
+    def _lines_of_all(self) -> dict[int, list[int]]:
+        """Find in one pass where the lines of every group are in _kept, oldest first."""
+        found = dict[int, list[int]]()
+        for match in _LINE.finditer(self._kept):
+            group, at = int(match[1]), match.start()
+            if at >= self._since.get(group, 0):
+                found.setdefault(group, []).append(at)
+        return found
+
+    def _last(self, newest_first: Iterable[int]) -> Iterator[dict[str, Any]]:
+        """Yield the last lines of a group, newest first, as many as its step, rate and time of the last step need."""
+        newer, rose = None, float("-inf")
+        for at in newest_first:
+            event = read_object(bytes(self._kept[self._kept.rfind(b"\n", 0, at) + 1 : self._kept.find(b"\n", at)]))
             if event is None:
                 continue
             yield event

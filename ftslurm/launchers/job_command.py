@@ -9,7 +9,7 @@ from ftslurm.run.directory import RunDir
 
 
 class JobRole(Enum):
-    """What a process in a job does for the run (ftslurm.submission.entry)."""
+    """What a process in a job does for the run (ftslurm.entry)."""
 
     CONTROLLER = "controller"
     SUCCESSOR = "successor"  # a controller that takes over from the leader, in another job (array mode)
@@ -19,7 +19,7 @@ class JobRole(Enum):
 
 def job_command(run: RunDir, role: JobRole) -> list[str]:
     """The command of a job, or of a process beside the steps of a job."""
-    return [sys.executable, "-u", "-m", "ftslurm.submission.entry", role.value, str(run.root)]
+    return [sys.executable, "-u", "-m", "ftslurm.entry", role.value, str(run.root)]
 
 
 def submit_pilots_command(run: RunDir, pool: int, count: int, exclude: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,7 @@
 """Submit the jobs that give groups their nodes: their options, a trial before the run, and the submission itself.
 
 In array mode these jobs are the pilots, tasks of a job array; in steps mode they replace lost nodes. Every job runs
-`ftslurm.submission.entry pilot`; the controller starts a group's step in it with `srun --jobid`.
+`ftslurm.entry pilot`; the controller starts a group's step in it with `srun --jobid`.
 
 Who runs this: the controller runs `python -m ftslurm.submission.pilot_jobs` in the background, because sbatch may take
 its time; `ftslurm run` and `ftslurm plan` call `try_out` and `sbatch_script` in the user's process.

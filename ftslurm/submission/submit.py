@@ -152,7 +152,7 @@ def sbatch_script(config: Config, run: RunDir) -> str:
 
 
 def command(run: RunDir, role: JobRole) -> str:
-    """Return the shell command that a job runs (ftslurm.submission.entry)."""
+    """Return the shell command that a job runs (ftslurm.entry)."""
     return shlex.join(job_command(run, role))
 
 

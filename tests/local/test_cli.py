@@ -319,7 +319,7 @@ def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
     [
         "from ftslurm.cli.main import main; main(['plan', 'cluster=local', 'job.script=train.py'])",
         "from ftslurm.cli.main import main; main(['status', 'gone'])",
-        "import ftslurm.controller.loop, ftslurm.submission.entry",
+        "import ftslurm.controller.loop, ftslurm.entry",
     ],
 )
 def test_neither_the_command_line_nor_the_controller_imports_torch(code: str, home: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
 def test_the_processes_above_a_script_are_small_and_have_no_torch(finished: Path) -> None:
     (run,) = run_dirs(finished)
     above = looked(run)[1]
-    (controller,) = [process for process in above if "ftslurm.submission.entry controller" in process[0]]
+    (controller,) = [process for process in above if "ftslurm.entry controller" in process[0]]
     (command,) = [process for process in above if "-m ftslurm cluster=local" in process[0]]
     for _, torch, mb in (controller, command):
         assert not torch

@@ -21,7 +21,7 @@ def successor(slurm: Backend, run: Run, how: str = "controller") -> subprocess.P
     """Another controller of the run, as a job of its own would start it; it takes the lead when it can."""
     with run.out.open("a") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "ftslurm.submission.entry", how, str(run.dir)],
+            [sys.executable, "-m", "ftslurm.entry", how, str(run.dir)],
             env={"TOY_DDP": "0"} | os.environ | slurm.environ,
             cwd=slurm.tmp_path,
             stdin=subprocess.DEVNULL,

@@ -35,11 +35,13 @@ FOLDERS = [
     "launchers",
     "controller",
     "submission",
+    "entry",
+    "beside",
     "cli",
 ]
 # Names that processes and files of the version before still use; nothing in the package imports them.
-EARLIER = {"ftslurm.entry", "ftslurm.beside", "ftslurm.worker.titan"}
-AT_THE_TOP = {"ftslurm.__init__", "ftslurm.__main__", "ftslurm.errors", "ftslurm.entry", "ftslurm.beside"}
+EARLIER = {"ftslurm.beside.__main__", "ftslurm.worker.titan"}
+AT_THE_TOP = {"ftslurm.__init__", "ftslurm.__main__", "ftslurm.errors"}
 PURE = {
     "__future__",
     "bisect",

@@ -117,7 +117,7 @@ def test_another_pilot_is_started_also_if_the_srun_of_the_one_before_hangs(tmp_p
         (first, other) = sorted(started(StartPilot("81_1", "85", "n1"), StartPilot("81_10", "94", "n2")))
         assert first.startswith("81 1 --jobid=85 ")
         assert other.startswith("81 10 --jobid=94 ")
-        assert "ftslurm.submission.entry pilot-again" in first
+        assert "ftslurm.entry pilot-again" in first
         assert started(StartPilot("81_1", "85", "n1"))[0].startswith("81 1 --jobid=85 ")
         list(children.listen(0.5))
         assert len(children.background.running) == 2  # that of the other job goes on

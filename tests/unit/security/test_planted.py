@@ -57,7 +57,7 @@ def ftslurm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def entered(*words: str) -> subprocess.CompletedProcess[str]:
     """What a submitted job would run."""
-    command = [sys.executable, "-m", "ftslurm.submission.entry", *words]
+    command = [sys.executable, "-m", "ftslurm.entry", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=QUICK_S, check=False)
 
 

@@ -1,4 +1,6 @@
-"""`python -m ftslurm.submission.entry ROLE RUN`: the process that a job runs: a controller, its successor, or a pilot.
+"""`python -m ftslurm.entry ROLE RUN`: the process that a job runs: a controller, its successor, or a pilot.
+
+The name of this module stays as it is: Slurm keeps the command of a job, also when ftslurm is upgraded.
 
 Who runs this: Slurm, as the batch process of a job that submit.py (controller, successor) or pilot_jobs.py (pilot) has
 submitted; srun, for an extra pilot; submitit, as a local process, for the controller of a local run. The run directory

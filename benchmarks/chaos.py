@@ -5,19 +5,21 @@
     python benchmarks/chaos.py --modes array --only pilot "controller's node" --faults 20 --seed 7
     python benchmarks/chaos.py --slurm /srv/trixie ...     with the Slurm of another Debian, in that folder (needs root)
 
-It starts throwaway clusters (tests/cluster.py) and in each a run of tests/scripts/toy.py, which writes a digest of all
-weights and of the optimizer's state after every step it commits. One fault after another hits it at a random moment:
-processes of every sort are killed, stopped and frozen, nodes lost, Slurm's daemons, pilots and controllers killed, one
-at a time and together (chaos_kinds.py). After each one it waits until all groups train again and judges:
+The campaign starts throwaway clusters (tests/cluster.py), each with a run of tests/scripts/toy.py, which writes a
+digest of all weights and of the optimizer's state after every committed step. Faults hit the run one after another at
+random moments: processes of every sort are killed, stopped and frozen, nodes lost, Slurm's daemons, pilots and
+controllers killed, one at a time and together (chaos_kinds.py). After each fault it waits until all groups train again
+and checks:
 
     no committed step was lost, redone or changed (chaos_judge.py)
-    nobody has a new attempt who was not hit, and nobody more than one
+    only groups that were hit have a new attempt, and only one
     the attempt that ended has the right cause in the journal
-    nothing is left behind: no process of an attempt that is over; at the end no process, job or step at all
-    how long the hit took to commit again, and how long the others' longest pause was
+    no process of an ended attempt is left; at the end, no process, job or step at all
 
-Every fault is a line of OUT/faults.jsonl with its mode, seed and number; the same three do the same thing to the same
-group again: --modes M --seed S --first N --faults 1 --only KIND. What fails keeps its run directory below OUT.
+It measures the time until the hit groups commit again, and the longest pause of the others.
+
+Every fault is a line of OUT/faults.jsonl with its mode, seed and number. These three repeat the same fault on the same
+group: --modes M --seed S --first N --faults 1 --only KIND. A run with a failed check keeps its directory below OUT.
 """
 
 from __future__ import annotations
@@ -50,16 +52,16 @@ from cluster import ClusterError, scratch
 
 from ftslurm.submission.keeper import MOST, WITHIN_S
 
-START_S = 120.0  # so long a run may take to its first steps
-PER_RUN = 60  # faults; then the run ends, is judged as a whole, and another one begins
-TIDY_S = 10.0  # what is still there of an attempt so long after the recovery is left behind
+START_S = 120.0  # limit for a run to reach its first steps
+PER_RUN = 60  # faults; then the run ends and is judged as a whole, and the next run starts
+TIDY_S = 10.0  # processes of an ended attempt must be gone this long after the recovery
 SHORT = {"steps": 30, "array": 20}
 LOCK = threading.Lock()
 
 
 @dataclass
 class Result:
-    """One fault and what came of it."""
+    """One fault and its consequences."""
 
     mode: str
     seed: int
@@ -68,16 +70,16 @@ class Result:
     told: str = ""
     time: float = 0.0
     recovered: bool = False
-    recovery_s: float | None = None  # until the last group that was hit committed again, or else until all was well
+    recovery_s: float | None = None  # until the last hit group committed again; none hit: until the run was healthy
     gap_s: float | None = None  # the longest pause between two commits of any group that was not hit
     extra: list[str] = field(default_factory=list)  # restarts that the fault does not explain
-    wrong: list[str] = field(default_factory=list)  # causes
-    left: list[str] = field(default_factory=list)  # processes and steps
-    steps: list[str] = field(default_factory=list)  # lost, redone or changed
+    wrong: list[str] = field(default_factory=list)  # causes in the journal that the fault does not explain
+    left: list[str] = field(default_factory=list)  # remaining processes of ended attempts
+    steps: list[str] = field(default_factory=list)  # committed steps lost, redone or changed
     died_with: int = 0
-    why: str = ""  # not recovered
+    why: str = ""  # the reason if not recovered
     load: float = 0.0
-    kept: str = ""  # the run directory
+    kept: str = ""  # the run directory of a bad result
 
     @property
     def bad(self) -> bool:
@@ -85,7 +87,7 @@ class Result:
 
     @property
     def spoilt(self) -> bool:
-        """Whether the run is of no use any more."""
+        """Whether the run must be replaced by a new one."""
         return not self.recovered or bool(self.left or self.steps)
 
 
@@ -100,13 +102,13 @@ class Campaign:
         self.kinds = kinds
         self.results: list[Result] = []
         self.crashes: list[float] = []  # when a controller was ended
-        self.ends: list[str] = []  # what was wrong at the end of a run
+        self.ends: list[str] = []  # problems at the end of a run
 
     def go(self, clusters: Path) -> None:
-        """All faults; a run that one of them has spoilt is given up, and the next one goes on in a new run.
+        """Inject all faults; after a fault that spoils its run, continue in a new run.
 
         Raises:
-            KeyboardInterrupt: somebody wants the campaign to end; nothing is left running.
+            KeyboardInterrupt: the campaign is to end; nothing is left running.
         """
         numbers = list(self.numbers)
         while numbers:
@@ -123,9 +125,9 @@ class Campaign:
                 scene.close()
 
     def _start(self, clusters: Path, first: int) -> tuple[Scene, str]:
-        """A run for the faults from this one on, and its name."""
+        """Start a run for the faults from number `first` on; return it and its name."""
         name = f"{self.mode}-{self.seed}-{first}"
-        shutil.rmtree(self.out / name, ignore_errors=True)  # of an earlier campaign that did the same
+        shutil.rmtree(self.out / name, ignore_errors=True)  # from an earlier campaign with the same mode and seed
         scene = Scene.start(MODES[self.mode], clusters / name, self.out / name)
         try:
             if wait_for(lambda: scene.wrong(0.0) is None, START_S):
@@ -136,7 +138,7 @@ class Campaign:
             raise
 
     def _faults(self, scene: Scene, numbers: list[int], name: str) -> int:
-        """How many were done: all, or up to the first that went wrong."""
+        """Inject these faults up to the first that spoils the run; return the number injected."""
         for done, number in enumerate(numbers, 1):
             rng = Random(f"{self.seed}/{self.mode}/{number}")  # noqa: S311
             kind = self._choose(rng)
@@ -154,7 +156,7 @@ class Campaign:
         return len(numbers)
 
     def _choose(self, rng: Random) -> str:
-        """A kind; but no third end of a controller within a minute, after which the run ends on purpose (keeper.py)."""
+        """Choose a kind, but no third end of a controller within a minute: the run would end on purpose (keeper.py)."""
         recent = [at for at in self.crashes if time.time() - at < WITHIN_S + 5]
         kinds = self.kinds if len(recent) < MOST - 1 else [name for name in self.kinds if not _ends_controller(name)]
         kind = rng.choice(kinds or self.kinds)
@@ -177,7 +179,7 @@ def _ends_controller(kind: str) -> bool:
 
 
 def one(scene: Scene, kind: Kind, rng: Random, result: Result) -> None:
-    """One fault, from a calm moment until all is well again, and the verdict on it."""
+    """Wait for a healthy run, inject one fault, wait for recovery, and judge."""
     calm = time.time()
     if not wait_for(lambda: scene.wrong(calm) is None and scene.standbys_ready(), LIMIT_S):
         result.why = f"no calm before it: {scene.wrong(calm) or 'a standby is missing'}"
@@ -229,7 +231,7 @@ def _until_well(
 
 
 def _first(scene: Scene, group: int, attempt: int, at: float) -> float:
-    """When a group committed for the first time in an attempt after this one."""
+    """Return when a group first committed in a later attempt."""
     return min(s["time"] for s in scene.run.steps(group) if s["time"] > at and s["attempt"] > attempt)
 
 
@@ -243,7 +245,7 @@ def _judge(scene: Scene, blow: Blow, before: dict[int, int], events: int, at: fl
             result.extra.append(f"{attempt - before[group]} new attempts of group {group}: {why}")
         elif explained:
             adopted = {e["attempt"] for e in scene.run.named("step_adopted", group=group)}
-            for e in ended:  # of an adopted step nobody hears what srun says, which alone tells of scancel
+            for e in ended:  # only srun reports a scancel, and the srun of an adopted step is not heard
                 unheard = e["cause"] == "killed" and e["attempt"] in adopted and "cancelled" in blow.causes
                 result.wrong += [] if e["cause"] in blow.causes or unheard else [_cause(e)]
             if attempt > before[group] and before[group] not in [e["attempt"] for e in ended]:
@@ -269,7 +271,7 @@ def _pause(scene: Scene, group: int, at: float) -> float:
 
 
 def end(scene: Scene) -> str:
-    """Let a run come to its end; what is wrong with that."""
+    """Let a run end; return what went wrong, "" for nothing."""
     scene.run.end_soon()
     try:
         code = scene.run.process.wait(90)
@@ -291,7 +293,7 @@ def end(scene: Scene) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """What came of every kind."""
+    """Return the table of results, one row per kind."""
     head = f"{'kind':<22}{'faults':>7}{'back':>6}{'extra':>7}{'causes':>8}{'left':>6}{'steps':>7}"
     lines = [f"{'':<63}{'recovery, s':^21}{'others’ pause, s':^21}"]
     lines.append(head + f"{'median':>7}{'p95':>7}{'max':>7}" * 2)
@@ -317,7 +319,7 @@ def _spread(values: Sequence[float | None]) -> str:
 
 
 def campaigns(args: argparse.Namespace, out: Path) -> list[Campaign]:
-    """The faults dealt to the modes, and the modes' to campaigns of PER_RUN."""
+    """Divide the faults among the modes, and those of a mode into campaigns of PER_RUN."""
     if args.short:
         shares = dict(SHORT)
     else:
@@ -349,7 +351,7 @@ def main(words: Sequence[str] | None = None) -> int:
     out = (args.out or Path(tempfile.mkdtemp(prefix="chaos-"))).resolve()
     out.mkdir(parents=True, exist_ok=True)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ENDED.set())  # every campaign then takes down what it has started
+        signal.signal(number, lambda *_: ENDED.set())  # every campaign then stops its clusters
     began = time.monotonic()
     every = campaigns(args, out)
     with suppress(KeyboardInterrupt), scratch() as clusters, ThreadPoolExecutor(args.parallel) as pool:
@@ -365,10 +367,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def inside(root: str, words: Sequence[str]) -> int:
-    """The same campaign in a Debian root that has another Slurm, with our Python and our folders; needs root.
+    """Run the campaign in a Debian root with another version of Slurm, with our Python and our folders; needs root.
 
     The root is made once, in half a minute: debootstrap --variant=minbase trixie ROOT, and in it (chroot ROOT)
-    apt-get install slurm-wlm munge procps. What is mounted there is seen by nobody else, and gone afterwards.
+    apt-get install slurm-wlm munge procps. The mounts are private to this process and end with it.
     """
     here = Path(__file__).resolve()
     ours = {str(path) for path in (here.parents[1], sys.prefix, sys.base_prefix, tempfile.gettempdir())}

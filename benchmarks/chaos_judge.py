@@ -1,4 +1,4 @@
-"""Was any committed step lost, redone or changed? Judged by the digests that every rank writes after every step."""
+"""Check that no committed step was lost, redone or changed, by the digest that every rank writes after every step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Event = Mapping[str, Any]
 
 @dataclass
 class Verdict:
-    """What the digests show.
+    """The problems that the digests show.
 
-    A group votes for itself whether a step is committed, so one that dies in the very moment may have committed a step
-    that the others then take once more, without it. Nobody has that state any more; it is counted and no problem.
+    Each group decides for itself whether a step is committed. A group that dies at that moment may have committed a
+    step that the others then repeat without it. No live rank has that state: it is counted, and is not a problem.
     """
 
     problems: list[str] = field(default_factory=list)
@@ -26,16 +26,16 @@ class Verdict:
 class Line:
     """One committed step of one rank."""
 
-    era: int  # how many full restarts there were before its attempt was launched
+    era: int  # number of full restarts before its attempt was launched
     step: int
     rank: tuple[int, int, int]  # group, attempt, rank
     time: float
     digest: str
-    last: bool  # that this rank has written
+    last: bool  # the last line of this rank
 
 
 def lines_of(events: Sequence[Event], steps: Iterable[Mapping[str, Any]]) -> list[Line]:
-    """All lines, in the order of their times."""
+    """Return all committed steps, sorted by time."""
     restarts = [int(e["seq"]) for e in events if e["event"] == "full_restart"]
     launched = {(e["group"], e["attempt"]): int(e["seq"]) for e in events if e["event"] == "step_launched"}
     raw = sorted(steps, key=lambda s: float(s["time"]))
@@ -49,7 +49,7 @@ def lines_of(events: Sequence[Event], steps: Iterable[Mapping[str, Any]]) -> lis
 
 
 def judge(events: Sequence[Event], steps: Iterable[Mapping[str, Any]]) -> Verdict:
-    """All that the digest files show of a run, with its journal."""
+    """Judge a run by its journal and by the lines of its digest files."""
     verdict = Verdict()
     eras: dict[int, list[Line]] = defaultdict(list)
     for line in lines_of(events, steps):
@@ -63,7 +63,7 @@ def judge(events: Sequence[Event], steps: Iterable[Mapping[str, Any]]) -> Verdic
 
 
 def _digests(lines: list[Line], events: Sequence[Event], verdict: Verdict) -> list[Line]:
-    """Each step has one digest, whoever committed it; returns the lines but those that a rank died with."""
+    """Check that each step has a single digest; return the lines without those that only dead ranks committed."""
     over = {(e["group"], e["attempt"]) for e in events if e["event"] == "step_exited"}
     by_step: dict[int, dict[str, list[Line]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
@@ -92,9 +92,9 @@ def _none_missing(start: int, lines: list[Line], verdict: Verdict) -> None:
 
 
 def _none_redone(lines: list[Line], events: Sequence[Event], verdict: Verdict) -> None:
-    """No rank commits a step twice, and a new attempt begins beyond all that was committed when it was launched."""
+    """Check that no rank commits a step twice and that a new attempt begins after the steps committed at its launch."""
     at = {(e["group"], e["attempt"]): float(e["time"]) for e in events if e["event"] == "step_launched"}
-    reached: list[tuple[float, int]] = []  # rising, by time
+    reached: list[tuple[float, int]] = []  # (time, step), both rising
     seen: dict[tuple[int, int, int], int] = {}
     for line in lines:
         if line.rank not in seen:

@@ -1,4 +1,4 @@
-"""The kinds of faults of the chaos campaign: what each does to a run from outside, and what may follow from it."""
+"""The kinds of faults of the chaos campaign: how each is injected from outside, and its permitted consequences."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from random import Random
 
 from chaos_scene import HANG_AFTER_S, LOST_AFTER_S, Process, Scene
 
-LIMIT_S = 60.0  # not back after this long is not recovered
-NODE_LIMIT_S = 150.0  # where Slurm may have to find another node
+LIMIT_S = 60.0  # a longer recovery counts as failed
+NODE_LIMIT_S = 150.0  # the same where Slurm may have to find another node
 KILLED = frozenset({"killed"})
 ALL = frozenset({"steps", "standby", "wide", "array"})
 STEPS = frozenset({"steps", "standby", "wide"})
@@ -23,21 +23,21 @@ ARRAY = frozenset({"array"})
 
 @dataclass
 class Blow:
-    """One fault that has been done."""
+    """One injected fault and its permitted consequences."""
 
-    hit: set[int] = field(default_factory=set)  # groups that come back in a new attempt
-    may: set[int] = field(default_factory=set)  # groups that may, and need not
-    causes: frozenset[str] = KILLED  # the right ones for an attempt of these that ended
-    attempts: int = 1  # so many new ones of each that was hit are explained
-    later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # what to do after so many seconds
-    units: set[str] = field(default_factory=set)  # what else is launched again
-    led: bool = True  # the controller that led goes on leading; else another one has to come
-    told: str = ""  # what was done to whom
+    hit: set[int] = field(default_factory=set)  # groups that must come back in a new attempt
+    may: set[int] = field(default_factory=set)  # groups that may come back in a new attempt
+    causes: frozenset[str] = KILLED  # the permitted causes of the end of their attempts
+    attempts: int = 1  # most new attempts of each group in `hit`
+    later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)  # (delay in seconds, action)
+    units: set[str] = field(default_factory=set)  # other units that must be launched again
+    led: bool = True  # the leader stays; False: another controller must take the lead
+    told: str = ""  # the target, for the report
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What is done, in which modes, and after how long it counts as not recovered."""
+    """A kind of fault: the function that injects it, its modes, and the time after which recovery has failed."""
 
     act: Callable[[Scene, Random], Blow]
     modes: frozenset[str] = ALL
@@ -58,7 +58,7 @@ def _kill(processes: list[Process]) -> None:
 
 
 def _kill_ranks(scene: Scene, rng: Random, groups: list[int]) -> None:
-    """One rank of each, all at once."""
+    """Kill a random rank of each group, all at once."""
     _kill([rng.choice(scene.tasks(_unit(group))[1]) for group in groups])
 
 
@@ -84,7 +84,7 @@ def srun_main(scene: Scene, rng: Random) -> Blow:
 
 
 def srun_helper(scene: Scene, rng: Random) -> Blow:
-    """It only watches the main process; without it the step runs on."""
+    """Kill srun's helper, which only watches the main process: the step runs on without it."""
     (group,) = _some(scene, rng)
     _kill(scene.sruns(_unit(group))[1])
     return Blow(may={group}, told=f"group {group}")
@@ -110,9 +110,9 @@ def cancel_step(scene: Scene, rng: Random) -> Blow:
 
 
 def stop(scene: Scene, rng: Random, who: str, seconds: float | None) -> Blow:
-    """A rank, a guard or a whole step; for so long, or until ftslurm has made an end of it (None).
+    """Stop a rank, a guard or a whole step for some seconds, or (None) until ftslurm ends it.
 
-    Whether a short one costs an attempt is chance.
+    Whether a short stop ends the attempt is chance.
     """
     (group,) = _some(scene, rng)
     guards, workers = scene.tasks(_unit(group))
@@ -130,28 +130,28 @@ def stop(scene: Scene, rng: Random, who: str, seconds: float | None) -> Blow:
 
 
 def node(scene: Scene, rng: Random, back_s: float | None) -> Blow:
-    """A node with a group, and not the controller's; it comes back after so long, or (None) after the recovery."""
+    """Lose a node with a group, not the controller's; it comes back after back_s, or (None) after the recovery."""
     mine = scene.controllers_node
     nodes = sorted({node for group in scene.groups for node in scene.nodes_of(group)} - {mine})
     lost = rng.choice(nodes)
     groups = scene.groups_on(lost)
     scene.lose(lost)
     blow = Blow(groups, causes=frozenset({"node_lost"}), told=f"{lost} with groups {sorted(groups)}")
-    if back_s is not None:  # one that is back before it is missed cannot be told from one whose slurmstepd was killed
+    if back_s is not None:  # a node back before its loss is noticed looks like a killed slurmstepd
         blow.causes |= KILLED if back_s < LOST_AFTER_S else frozenset()
         blow.later = [(back_s, scene.bring_back)]
     return blow
 
 
 def slurmctld(scene: Scene, rng: Random) -> Blow:
-    """Ended, and started again at once."""
+    """Restart slurmctld at once."""
     scene.cluster.stop_slurmctld()
     scene.cluster.start_slurmctld()
     return Blow()
 
 
 def slurmctld_away(scene: Scene, rng: Random) -> Blow:
-    """Nobody does anything meanwhile."""
+    """Stop slurmctld for 3 to 8 s, with no other fault meanwhile."""
     scene.cluster.stop_slurmctld()
     return Blow(later=[(rng.uniform(3, 8), scene.cluster.start_slurmctld)])
 
@@ -175,7 +175,7 @@ def _pilot(scene: Scene, rng: Random, causes: set[str]) -> tuple[Blow, Process]:
 
 
 def _job(pilot: Process) -> str:
-    """Its job's name. (The number of one task of an array is the array's own, which means all of them.)"""
+    """Return the job id for Slurm's commands. (The raw id of one array task is the array's: it means all tasks.)"""
     env = pilot.environ
     if "SLURM_ARRAY_TASK_ID" in env:
         return f"{env['SLURM_ARRAY_JOB_ID']}_{env['SLURM_ARRAY_TASK_ID']}"
@@ -183,7 +183,7 @@ def _job(pilot: Process) -> str:
 
 
 def pilot_kill(scene: Scene, rng: Random) -> Blow:
-    """Its job ends with it, and so does the step in it."""
+    """Kill a pilot: its job ends with it, and so does the step in that job."""
     blow, found = _pilot(scene, rng, {"killed", "cancelled"})
     found.send(signal.SIGKILL)
     return blow
@@ -216,13 +216,13 @@ def controller(scene: Scene, rng: Random) -> Blow:
 
 
 def controller_abort(scene: Scene, rng: Random) -> Blow:
-    """As when C code finds something wrong."""
+    """Send SIGABRT to the leader, as a failed check in C code does."""
     _leader(scene).send(signal.SIGABRT)
     return Blow(led=False)
 
 
 def controller_memory(scene: Scene, rng: Random) -> Blow:
-    """It gets no more memory for two seconds. What it starts meanwhile gets none either, so nobody else is hit."""
+    """Deny the leader new memory for two seconds; its new child processes get none either, so no other unit is hit."""
     pid = _leader(scene).pid
     was = resource.prlimit(pid, resource.RLIMIT_AS, (0, resource.RLIM_INFINITY))
 
@@ -255,7 +255,7 @@ def controller_and_node(scene: Scene, rng: Random) -> Blow:
 
 
 def controllers_node(scene: Scene, rng: Random) -> Blow:
-    """With whatever group there is; another pilot leads on."""
+    """Lose the leader's node and the groups on it; another pilot takes the lead."""
     lost = scene.controllers_node
     groups = scene.groups_on(lost)
     scene.lose(lost)
@@ -282,7 +282,7 @@ def lighthouse_stop_3(scene: Scene, rng: Random) -> Blow:
 
 
 def lighthouse_stop(scene: Scene, rng: Random) -> Blow:
-    """Until ftslurm makes an end of it."""
+    """Stop the Lighthouse until ftslurm ends it."""
     scene.stop(scene.tasks("lighthouse")[1])
     return Blow(units={"lighthouse"})
 
@@ -315,14 +315,14 @@ def half(scene: Scene, rng: Random) -> Blow:
 
 
 def everyone(scene: Scene, rng: Random) -> Blow:
-    """All groups start over from the checkpoint. Who was seen dead first may have been launched before the last was
-    seen, and is brought down and launched once more."""
+    """Kill all groups: all start over from the checkpoint. A group found dead first may already be launched again when
+    the last is found dead; it is then stopped and launched once more."""
     _kill_ranks(scene, rng, list(scene.groups))
     return Blow(set(scene.groups), causes=KILLED | {"cancelled"}, attempts=2, told="all groups")
 
 
 def again_same(scene: Scene, rng: Random) -> Blow:
-    """A group is killed a second time within two seconds, wherever it is on its way back."""
+    """Kill a group a second time within two seconds, at any stage of its recovery."""
     blow = rank(scene, rng)
     (group,) = blow.hit
     time.sleep(rng.uniform(0.1, 2.0))
@@ -333,7 +333,7 @@ def again_same(scene: Scene, rng: Random) -> Blow:
 
 
 def again_other(scene: Scene, rng: Random) -> Blow:
-    """Another group is killed within two seconds."""
+    """Kill a group, and another within two seconds."""
     groups = rng.sample(list(scene.groups), 2)
     _kill_ranks(scene, rng, groups[:1])
     time.sleep(rng.uniform(0.1, 2.0))

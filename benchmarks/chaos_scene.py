@@ -1,4 +1,4 @@
-"""A real run on a real Slurm as the chaos campaign sees it: which processes are whose, and whether all is well."""
+"""A real run on a real Slurm for the chaos campaign: maps processes to units and checks the health of the run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from harness import Backend, Run, all_processes
 
 LOST_AFTER_S, HANG_AFTER_S = 6.0, 10.0
 STEP_S = 0.06
-ENDED = threading.Event()  # somebody wants the campaign to end
-GOES_ON = 3  # so many steps later a group is taken to train on
+ENDED = threading.Event()  # set when the campaign is to end
+GOES_ON = 3  # number of new steps after which a group counts as training
 SETTINGS = (
     *("restart.max_per_group=100000", "restart.window_s=5", "restart.backoff_s=0", "checkpoint.every=20"),
     *("cluster.poll_s=1", f"health.lost_after_s={LOST_AFTER_S}", f"health.hang_after_s={HANG_AFTER_S}"),
@@ -30,7 +30,7 @@ CLUSTER = "ProctrackType=proctrack/pgid\nAuthInfo=socket=FOLDER/munge.sock,cred_
 
 @dataclass(frozen=True)
 class Mode:
-    """One way of setting a run up."""
+    """One configuration of a run."""
 
     groups: int
     nodes: int  # of the cluster
@@ -57,14 +57,14 @@ class Process:
     words: tuple[str, ...]
 
     def send(self, number: int) -> None:
-        """A signal; a process that has just ended takes none."""
+        """Send a signal; do nothing if the process has ended."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
 
 @dataclass
 class Scene:
-    """A cluster, the run on it, and what has been read about it."""
+    """A cluster, the run on it, and the faults now in effect."""
 
     cluster: Cluster
     run: Run
@@ -74,9 +74,9 @@ class Scene:
 
     @classmethod
     def start(cls, mode: Mode, folder: Path, out: Path) -> Scene:
-        """A new cluster in `folder`, a run with its output in `out`, and all groups training.
+        """Start a cluster in `folder` and a run with its output in `out`.
 
-        The cluster is one CPU a node in array mode, so that no two jobs share one.
+        In array mode each node has one CPU, so that no two jobs share a node.
         """
         cluster = Cluster.start(folder, nodes=mode.nodes, cpus=1 if mode.array else 4, extra_conf=CLUSTER)
         try:
@@ -90,7 +90,7 @@ class Scene:
             raise
 
     def close(self) -> None:
-        """End everything."""
+        """Stop the run and the cluster."""
         try:
             self.run.abandon()
         finally:
@@ -103,7 +103,7 @@ class Scene:
         return range(self.mode.groups)
 
     def live(self) -> dict[str, dict[str, Any]]:
-        """Every unit that runs: its last step_launched."""
+        """Return the last step_launched of every running unit."""
         live: dict[str, dict[str, Any]] = {}
         for e in self.run.events:
             if e["event"] == "step_launched":
@@ -114,7 +114,7 @@ class Scene:
         return live
 
     def attempts(self) -> dict[int, int]:
-        """The last attempt of each group."""
+        """Return the last attempt of each group."""
         return {int(e["group"]): int(e["attempt"]) for e in self._launched() if e["group"] is not None}
 
     def _launched(self) -> list[dict[str, Any]]:
@@ -126,10 +126,10 @@ class Scene:
     def groups_on(self, node: str) -> set[int]:
         return {int(e["group"]) for e in self.live().values() if e["group"] is not None and node in e["nodes"]}
 
-    # --- who is who ------------------------------------------------------------------------------------------------
+    # --- processes -------------------------------------------------------------------------------------------------
 
     def processes(self) -> list[Process]:
-        """Everything that was started for this run or for its jobs."""
+        """Return all processes of this run and of its jobs."""
         found = []
         for pid, name, words in all_processes():
             env = dict(w.decode(errors="replace").partition("=")[::2] for w in words)
@@ -142,19 +142,19 @@ class Scene:
         return found
 
     def step(self, unit: str) -> str:
-        """What the processes of a unit that runs call their step; one that was a standby is still called that."""
+        """Return the FTSLURM_STEP of a running unit's processes; a former standby keeps its standby's name."""
         launched = self.live()[unit]
         return str(launched["standby"] or f"{unit}/{launched['attempt']}")
 
     def tasks(self, unit: str) -> tuple[list[Process], list[Process]]:
-        """The guards of a unit that runs, and what they guard."""
+        """Return the guards of a running unit, and their workers."""
         step = self.step(unit)
         mine = [p for p in self.processes() if p.environ.get("FTSLURM_STEP") == step and p.name != "srun"]
         pids = {p.pid for p in mine}
         return [p for p in mine if p.parent not in pids], [p for p in mine if p.parent in pids]
 
     def sruns(self, unit: str) -> tuple[list[Process], list[Process]]:
-        """Those that hold a unit's step, main processes and helpers; after an adoption its ways to the guards."""
+        """Return the sruns of a unit's step, mains and helpers; after an adoption, the ways to its guards."""
         step = self.step(unit)
         mine = [p for p in self.processes() if p.name == "srun"]
         ways = {f"--step={name}" for name in (step, f"{unit}/{self.live()[unit]['attempt']}")}  # after an adoption
@@ -163,12 +163,12 @@ class Scene:
         return [p for p in mine if p.parent not in pids], [p for p in mine if p.parent in pids]
 
     def slurm_step(self, unit: str) -> str:
-        """As scancel knows it."""
+        """Return the unit's Slurm step as JOB.STEP, for scancel."""
         guard = self.tasks(unit)[0][0].environ
         return f"{guard['SLURM_JOB_ID']}.{guard['SLURM_STEP_ID']}"
 
     def pilot(self, group: int) -> Process | None:
-        """The batch process of the job that a group runs in; None: it has none."""
+        """Return the batch process of the job that a group runs in; None: it has none."""
         (node,) = self.nodes_of(group)
         found = (
             p
@@ -179,7 +179,7 @@ class Scene:
 
     @property
     def controller(self) -> Process | None:
-        """The one that leads; None: it has ended."""
+        """The leader's process; None: it has ended."""
         pid = int(str(self.run.named("run_started")[-1]["pid"]))
         return next((p for p in self.processes() if p.pid == pid), None)
 
@@ -189,13 +189,13 @@ class Scene:
         return "" if leader is None else leader.environ.get("SLURMD_NODENAME", "")
 
     def stop(self, processes: list[Process]) -> None:
-        """SIGSTOP; `free` lets them go on."""
+        """Send SIGSTOP to these processes; `free` resumes them."""
         self.stopped += processes
         for process in processes:
             process.send(signal.SIGSTOP)
 
     def free(self) -> None:
-        """Whoever is stopped goes on."""
+        """Resume all stopped processes."""
         while self.stopped:
             self.stopped.pop().send(signal.SIGCONT)
 
@@ -204,16 +204,16 @@ class Scene:
         self.cluster.kill_node(node)
 
     def bring_back(self) -> None:
-        """Every node that was lost."""
+        """Start all lost nodes again."""
         for node in sorted(self.away):
             self.cluster.start_node(node)
             self.away.discard(node)
 
-    # --- is all well? ----------------------------------------------------------------------------------------------
+    # --- health ----------------------------------------------------------------------------------------------------
 
     def wrong(self, since: float) -> str | None:
-        """What is not as it should be, in words; None: all groups have trained on since then, and since
-        anything ended or was launched, and somebody leads."""
+        """Return what is wrong, as text; None: the run has a leader, and all groups have trained since then and
+        since the last start or end of a step or a controller."""
         if self.run.process.poll() is not None:
             return f"the run has ended: {self.run.text[-2000:]}"
         live, last = self.live(), self.attempts()
@@ -235,25 +235,25 @@ class Scene:
         return None
 
     def standbys_ready(self) -> bool:
-        """Those that wait for a group are warm."""
+        """Return whether all standbys are warm."""
         waiting = [u for u in self.live() if u.startswith("standby")]
         ready = [u for u in waiting if self.run.named("step_ready", unit=u, attempt=self.live()[u]["attempt"])]
         return len(ready) == self.mode.standbys
 
     def strays(self) -> list[str]:
-        """Tasks of steps that are over."""
+        """Return the remaining processes of ended steps, as text."""
         live = {self.step(unit) for unit in self.live()}
         found = [p for p in self.processes() if p.environ.get("FTSLURM_STEP", "") not in {"", *live}]
         return [f"{p.pid} {p.name} of {p.environ['FTSLURM_STEP']}" for p in found]
 
 
 def parent(pid: int) -> int:
-    """Its parent's pid."""
+    """Return the pid of a process's parent."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def wait_for(true: Callable[[], object], patience_s: float) -> bool:
-    """Whether it came true in time."""
+    """Wait at most patience_s seconds for a condition; return whether it came true."""
     deadline = time.monotonic() + patience_s
     while not true():
         if time.monotonic() > deadline:
@@ -263,7 +263,7 @@ def wait_for(true: Callable[[], object], patience_s: float) -> bool:
 
 
 def pause(seconds: float) -> None:
-    """Wait so long.
+    """Sleep for some seconds.
 
     Raises:
         KeyboardInterrupt: the campaign is to end.

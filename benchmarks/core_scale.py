@@ -83,7 +83,7 @@ LIGHTHOUSE_COLUMNS = {
     "next": "server: next quorum of all",
 }
 LINES = 1_000_000
-FAILURES = 0.003  # how likely one is, each time that all groups have had a line of progress
+FAILURES = 0.003  # probability of a failure per round of one line of progress per group
 PER_BATCH = 100
 TRIES = 5
 
@@ -95,7 +95,7 @@ def settings(groups: int) -> Config:
 
 
 class Run:
-    """A run of the core, with a clock of its own. Its methods return milliseconds."""
+    """A run of the core with its own clock; its methods return milliseconds."""
 
     def __init__(self, groups: int) -> None:
         self.config, self.groups, self.now = settings(groups), groups, 1_000.0
@@ -105,7 +105,7 @@ class Run:
         self.failed = 0
 
     def decide(self, events: Sequence[Event]) -> float:
-        """Decide a millisecond later, and ask when to decide again."""
+        """Decide a millisecond later, and compute the time of the next decision."""
         self.now += 0.001
         start = time.process_time()
         self.state, self.actions = decide(self.state, events, self.now, self.config)
@@ -143,13 +143,13 @@ class Run:
         return self.decide([Progressed(unit.id, step, 1, self.groups, step, 0)])
 
     def heartbeat(self) -> float:
-        """A sign of life of every group, a second after the last."""
+        """Deliver a heartbeat of every group, a second after the last."""
         self.now += 1.0
         step = self.state.lineage.step
         return self.decide([Alive(unit.id, 0, self.now, "R", step, 1, 0.2) for unit in self.state.table])
 
     def failure(self) -> float:
-        """A rank of one group is killed, its step ends, and the next attempt is launched, a decision each."""
+        """Kill a rank of one group, end its step and launch the next attempt, a decision each."""
         self.failed += 1
         unit = self.state.table.group(self.failed)
         killed = TaskFailed(unit.id, Evidence(0, unit.current.hosts[0], signal=9))
@@ -161,7 +161,7 @@ class Run:
         return took
 
     def _join(self, group: int) -> None:
-        """Bring a group back, before the next one fails."""
+        """Let a relaunched group join, before the next failure."""
         step, node = self.state.table.group(group).id, self.nodes[group]
         self.decide([Hello(step, 0, node), Ready(step, 0)])
         self.decide([StoreUp(step, node, 29_500)])
@@ -170,7 +170,7 @@ class Run:
 
 
 def measure(groups: int) -> dict[str, float]:
-    """The row of the table for so many groups, in milliseconds: the best of several tries, but for launch and start."""
+    """Return the row for so many groups, in milliseconds: the best of several tries, but for launch and start."""
     run = Run(groups)
     row = {"launch": run.launch(), "start": run.start()}
     for name, once in (("heartbeat", run.heartbeat), ("progress", run.progress), ("idle", run.idle)):
@@ -185,7 +185,7 @@ def measure(groups: int) -> dict[str, float]:
 
 
 def measure_journal(groups: int, lines: int) -> dict[str, float]:
-    """The row of the second table."""
+    """Return the row of the second table, in seconds."""
     with tempfile.TemporaryDirectory() as folder:
         run = write(RunDir(Path(folder)), history(random.Random(1), groups, lines, FAILURES))  # noqa: S311
 
@@ -196,7 +196,7 @@ def measure_journal(groups: int, lines: int) -> dict[str, float]:
 
 
 def measure_lighthouse(members: int) -> dict[str, float]:
-    """The row of the third table."""
+    """Return the row of the third table, in milliseconds."""
     found = rules_alone(members) | wire(members)
     log, kept = os.open(os.devnull, os.O_WRONLY), os.dup(2)
     os.dup2(log, 2)  # the Lighthouse logs every order there

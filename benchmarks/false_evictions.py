@@ -4,8 +4,8 @@
     python benchmarks/false_evictions.py lighthouse=torchft            the same before torchft's own Lighthouse
 
 Three groups train tests/scripts/toy.py as fast as they can, while as many busy loops as there are cores (or --load N)
-run beside them. A group that is dropped and comes back changes the quorum's id twice; it must stay what it was when all
-groups were first in it.
+run beside them. A group that is dropped and comes back changes the quorum's id twice. The id must not change after all
+groups have joined.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python benchmarks/forwarder.py
 
-One group asks for a quorum again and again with torchft's own client: straight, of a Lighthouse that anybody can reach,
-and as ftslurm runs it, through the door of the group's guard (ftslurm/guard/proxy.py) and the gate of the
-Lighthouse's (ftslurm/guard/gate.py), each a process of its own; both in turn, of our Lighthouse and of torchft's. Then
-what a new connection costs until its first answer, handshake included, what the door costs while a manager only sends
-its heartbeats, and the same for a group's store.
+One group asks for quorums with torchft's own client: directly, of an open Lighthouse; and as ftslurm runs it, through
+the door of the group's guard (ftslurm/guard/proxy.py) and the gate of the Lighthouse's guard (ftslurm/guard/gate.py),
+each in its own process. The two ways alternate, for our Lighthouse and for torchft's. Then it measures a new
+connection until its first answer, handshake included; the door's CPU time while a manager only sends heartbeats; and
+the same for a group's store.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from ftslurm.protocol import messages
 
 KEY = os.urandom(32)
 RULES = {"min_replicas": 1, "join_timeout_ms": 100, "quorum_tick_ms": 20, "heartbeat_timeout_ms": 5000}
-STORE = "s"  # the group's, as our Lighthouse is told it
+STORE = "s"  # the group's store address, as announced to our Lighthouse
 
 
 def forward(url: str, pipe: Connection) -> None:
-    """The group's guard."""
+    """Run the forwarder of a group's guard."""
     selector = selectors.PollSelector()
     forwarder = Proxy(selector, url, key=lambda: KEY)
     pipe.send(forwarder.url)
@@ -55,7 +55,7 @@ def forward(url: str, pipe: Connection) -> None:
 
 
 def step(folder: Path, kind: str) -> str:
-    """A Lighthouse in its step, as the controller starts it; returns its address."""
+    """Start a Lighthouse in a step, as the controller does; return its address."""
     settings = {"kind": kind, "local": True, "port": 0, "may_move": False, **RULES}
     if kind == "torchft":
         settings["quorum_tick_ms"] = 1
@@ -81,7 +81,7 @@ def step(folder: Path, kind: str) -> str:
 
 
 def keep_store(pipe: Connection) -> None:
-    """A group's stores and its guard in one process; tells where they are: one open to all, one behind the gate."""
+    """Run a group's guard and two stores in one process, one open, one behind the gate; print their addresses."""
     from torch.distributed import TCPStore
 
     stores = []
@@ -102,7 +102,7 @@ def keep_store(pipe: Connection) -> None:
 
 
 def store_trips(url: str, count: int) -> list[float]:
-    """Seconds that a value takes to be set and read."""
+    """Return the seconds that each set and read of a value takes, without the first tenth."""
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", int(url.rpartition(":")[2]), is_master=False)
@@ -116,7 +116,7 @@ def store_trips(url: str, count: int) -> list[float]:
 
 
 def started(context: Any, target: Callable[..., None], *words: object) -> tuple[Any, Any]:
-    """A process of ours, and the first thing it says."""
+    """Start a process; return it and the first object that it sends."""
     here, there = context.Pipe()
     process = context.Process(target=target, args=(*words, there), daemon=True)
     process.start()
@@ -124,7 +124,7 @@ def started(context: Any, target: Callable[..., None], *words: object) -> tuple[
 
 
 def compare(name: str, ways: tuple[str, str], measure: Callable[[str, int], list[float]]) -> None:
-    """One row: both ways in turn."""
+    """Print one row: both ways in turn."""
     arms: tuple[list[float], list[float]] = ([], [])
     for turn in range(8):
         arms[turn % 2].extend(measure(ways[turn % 2], turn // 2))
@@ -133,7 +133,7 @@ def compare(name: str, ways: tuple[str, str], measure: Callable[[str, int], list
 
 
 def round_trips(url: str, count: int, first: int) -> list[float]:
-    """Seconds from question to answer, the first tenth left out."""
+    """Return the seconds from request to answer, without the first tenth of the requests."""
     from torchft.coordination import LighthouseClient
 
     client = LighthouseClient(url, timedelta(seconds=10))
@@ -146,7 +146,7 @@ def round_trips(url: str, count: int, first: int) -> list[float]:
 
 
 def first_answers(url: str, count: int) -> list[float]:
-    """Seconds from dialling to the answer to a first heartbeat."""
+    """Return the seconds from dialling to the answer to the first heartbeat."""
     from torchft.coordination import LighthouseClient
 
     times = []
@@ -167,7 +167,7 @@ def cell(times: list[float]) -> str:
 
 
 def heartbeats(way: str, pid: int) -> float:
-    """The share of a core that a guard takes for ten heartbeats a second."""
+    """Return the share of a core that a guard takes for ten heartbeats a second."""
     from torchft.coordination import LighthouseClient
 
     client = LighthouseClient(way, timedelta(seconds=10))

@@ -4,10 +4,10 @@
     python benchmarks/lighthouse_failover.py --cluster slurm     on a throwaway 4-node Slurm started for it
 
 Three groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step; `kill -9` hits the Lighthouse every 40
-steps. During every other pair of kills all cores are kept busy besides, and with every fifth a group is killed too, a
-moment before or after. For each kill: when the Lighthouse was back, and the longest pause between two commits of the
-groups that were not killed. In the end: every such group has committed every step once, no group was restarted
-that we have not killed, quorum ids never fell, and all weights are equal.
+steps. During every other pair of kills all cores are busy, and with every fifth kill a group is killed too, just before
+or after. For each kill it prints the time until the Lighthouse was back, and the longest pause between two commits of
+the groups that were not killed. At the end it asserts: these groups committed every step once, only killed groups were
+restarted, quorum ids never fell, and all weights are equal.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ GROUPS, STEP_S, EVERY = 3, 0.1, 40
 
 
 def pause(run: Run, group: int, kill: float, until: float) -> float:
-    """The longest time between two commits of a group that lies, in part, between a kill and some time later."""
+    """Return the longest time between two commits of a group that overlaps the given time after a kill."""
     times = [s["time"] for s in run.steps(group)]
     return max((b - a for a, b in itertools.pairwise(times) if b > kill and a < until), default=float("nan"))
 
 
 def failover(backend: Backend, kills: int, *overrides: str) -> None:
-    """One run; prints a line for each kill and the summary.
+    """Measure one run; print a line for each kill and the summary.
 
     Raises:
         AssertionError: a step or a group was lost.

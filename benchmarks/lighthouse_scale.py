@@ -2,10 +2,10 @@
 
     python benchmarks/lighthouse_scale.py [--members 100 1000 10000] [--grpc 100 1000]
 
-For each number of members, in milliseconds of CPU time: one decision on a quorum, a heartbeat of all, a join of all
-(one request after the other until the quorum is issued) by the rules alone and by the server without gRPC,
-announcements and evictions of all by the controller, and the answer on the wire. With --grpc, in milliseconds of wall
-time: a quorum of all over real connections on the loopback, clients and server in one process each.
+For each number of members, in milliseconds of CPU time: one decision on a quorum, a heartbeat of all members, a join of
+all (one request after the other until the quorum is issued) by the rules alone and by the server without gRPC,
+announcements and evictions of all by the controller, and the encoded answer. With --grpc, in milliseconds of wall time:
+a quorum of all over real connections on loopback, clients and server in one process each.
 
 An answer lists all members, so all answers together have N * N entries. The join by the rules alone decides after each
 request, which is N * N too; the server decides less often (Server.decide_soon).
@@ -49,7 +49,7 @@ def timed_ms(work: Callable[[], Any]) -> float:
 
 
 def rules_alone(count: int) -> dict[str, float]:
-    """The cost of the registry and the rules: no event loop, no encoding."""
+    """Measure the registry and the rules, without event loop and encoding."""
     book = Book(RULES, Memory(), 0.0)
     members = [member(number) for number in range(count)]
     for number, one in enumerate(members):
@@ -77,7 +77,7 @@ def rules_alone(count: int) -> dict[str, float]:
 
 
 def wire(count: int) -> dict[str, float]:
-    """The cost and the size of the answer."""
+    """Measure the time to read all requests and to encode an answer, and the size of the answer."""
     requests = [protobuf.write_request(member(number)) for number in range(count)]
     read: list[Member] = []
     reading = timed_ms(lambda: read.extend(map(protobuf.read_request, requests)))
@@ -87,7 +87,7 @@ def wire(count: int) -> dict[str, float]:
 
 
 async def server_alone(count: int) -> dict[str, float]:
-    """The cost of the server without gRPC: requests, orders and heartbeats arrive one after the other."""
+    """Measure the server without gRPC: requests, orders and heartbeats arrive one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         server = Server(Book(RULES, Memory(), time.monotonic()), Keep(folder), 0.1, lambda _: None)
         ticking = asyncio.create_task(server.tick())
@@ -126,7 +126,7 @@ async def server_alone(count: int) -> dict[str, float]:
 
 
 def serve(port: int, count: int) -> None:
-    """A Lighthouse of its own process, without a guard."""
+    """Run a Lighthouse in this process, without a guard."""
 
     async def run() -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -140,7 +140,7 @@ def serve(port: int, count: int) -> None:
 
 
 async def over_grpc(count: int) -> dict[str, float]:
-    """A quorum of all over a connection each, and heartbeats of all."""
+    """Measure a quorum and heartbeats of all members, over one connection each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

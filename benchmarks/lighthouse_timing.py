@@ -2,9 +2,9 @@
 
     python benchmarks/lighthouse_timing.py
 
-For each heartbeat time-out: how long survivors of a `kill -9` stall, and how often the quorum changes without cause
-while twice as many busy loops as there are cores run beside the training (a healthy group that misses its heartbeats
-is dropped and comes back: two changes). 4 groups on one machine, torchft's own Lighthouse.
+Prints for each heartbeat time-out how long survivors of a `kill -9` stall, and how often the quorum changes without
+cause while twice as many busy loops as there are cores run beside the training (a healthy group that misses its
+heartbeats is dropped and comes back: two changes). 4 groups on one machine, torchft's own Lighthouse.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GROUPS = 4
 
 
 def stall(backend: Backend, timing: list[str]) -> float:
-    """Seconds between two commits of the survivors around a kill."""
+    """Return the seconds between two commits of the survivors around a kill."""
     run = backend.start(f"groups.count={GROUPS}", "restart=never", *timing, args={"steps": 60, "step-time": 0.05})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in range(GROUPS)), "training")
     at = run.kill(group=1, number=signal.SIGKILL)
@@ -40,7 +40,7 @@ def stall(backend: Backend, timing: list[str]) -> float:
 
 
 def changes_under_load(backend: Backend, timing: list[str], steps: int) -> tuple[int, int]:
-    """(quorum changes after the start, steps) while the machine is overloaded and nothing fails."""
+    """Return (quorum changes after the start, steps) while the machine is overloaded and nothing fails."""
     spin = "while True: pass"
     cores = 2 * (os.cpu_count() or 1)
     run = backend.start(f"groups.count={GROUPS}", *timing, args={"steps": steps, "step-time": 0.01})

@@ -3,16 +3,16 @@
     python benchmarks/recovery.py                     on this machine, medians of 10
     python benchmarks/recovery.py --cluster slurm     on a throwaway 10-node Slurm started for it; also loses nodes
 
-Groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step. In one run for each way of being set up,
-`kill -9` hits group 1 again and again: with ftslurm as it is (a cold relaunch), with a warm standby, with torchft's
-Lighthouse at our timing, and, the baseline, with torchft's Lighthouse at its default timing (5 s of silence until a
-group counts as dead). A step that has begun when the kill comes is lost and done again, so the survivors' pause is two
-steps and what ftslurm adds; in the last column the 0.1 s pass between steps, as when data is loaded. Beside the kills
-the bare script is started by hand, from `python toy.py` to its first committed step: the second baseline.
+Groups of one worker train tests/scripts/toy.py with 0.1 s of sleep a step. In one run per configuration, `kill -9` hits
+group 1 repeatedly: default settings (a cold relaunch), a warm standby, torchft's Lighthouse at our timing, and, the
+baseline, torchft's Lighthouse at its default timing (5 s of silence until a group counts as dead). A step that has
+begun at the kill is lost and repeated, so the survivors' pause is two steps and what ftslurm adds; in the last column
+the 0.1 s pass between steps, as when data is loaded. The second baseline is the bare script, started by hand beside
+the kills, from `python toy.py` to its first committed step.
 
-Then four groups are killed at once. That costs more than one only as far as their processes share the cores, so four
-bare scripts are started at once beside it; and with warm standbys, which need hardly any CPU, what is left is the
-controller's. What is claimed is the ratio.
+Then four groups are killed at once. That costs more than one kill only as far as their processes share the cores, so
+four bare scripts are started at once for comparison. Warm standbys need hardly any CPU: the rest is the controller's
+share. The claim is the ratio.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from cluster import Cluster, scratch
 from harness import SCRIPTS, Backend, Run
 
-ENDLESS = ("restart.max_per_group=100000", "restart.backoff_s=0")  # the budget is not what is measured
+ENDLESS = ("restart.max_per_group=100000", "restart.backoff_s=0")  # the restart budget must not end the run
 TORCHFT = ("lighthouse=torchft",)
 DEFAULT_TIMING = (
     *TORCHFT,
@@ -43,7 +43,7 @@ DEFAULT_TIMING = (
     "lighthouse.join_timeout_ms=60000",
     "lighthouse.quorum_tick_ms=100",
 )
-BETWEEN = "standby, idle"  # the 0.1 s pass between two steps, as in loading data: a kill seldom costs a step begun
+BETWEEN = "standby, idle"  # the 0.1 s pass between steps, as when data is loaded: a kill seldom hits a step
 ARMS = {
     "as it is": (),
     "standby=one": ("standby=one", "cluster.spare_nodes=1"),
@@ -57,7 +57,7 @@ Row = dict[str, float]
 
 
 def kills(backend: Backend, n: int, *overrides: str, between: bool = False) -> list[Row]:
-    """One run of three groups with n kills of group 1; seconds from each kill, and what the controller cost."""
+    """Kill group 1 of a run of three n times; return the seconds from each kill, and the controller's cost."""
     run = _training(backend, 3, *overrides, between=between)
     controller = int(str(run.wait_for("run_started")["pid"]))
     rows = []
@@ -76,7 +76,7 @@ def kills(backend: Backend, n: int, *overrides: str, between: bool = False) -> l
 
 
 def four_at_once(backend: Backend, n: int, *overrides: str) -> list[Row]:
-    """One run of five groups; kill group 1 alone, then 1 to 4 together, n times: until the last is back."""
+    """Kill group 1 of a run of five, then groups 1 to 4 together, n times; return the times until all are back."""
     run = _training(backend, 5, *overrides)
     rows = []
     attempts = dict.fromkeys(range(1, 5), 0)
@@ -98,7 +98,7 @@ def four_at_once(backend: Backend, n: int, *overrides: str) -> list[Row]:
 
 
 def node_losses(cluster: Cluster, backend: Backend, n: int) -> list[Row]:
-    """n times: a node's slurmd, slurmstepds and tasks vanish; with a warm standby on a spare node."""
+    """Lose a node (slurmd, slurmstepds and tasks) n times, with a warm standby on a spare node."""
     rows = []
     for _ in range(n):
         run = _training(backend, 3, "cluster.spare_nodes=1", "standby=one", f"health.lost_after_s={LOST_AFTER_S}")
@@ -122,7 +122,7 @@ def _training(backend: Backend, groups: int, *overrides: str, between: bool = Fa
 
 
 def _calm(run: Run, standbys: int) -> None:
-    """Every standby is warm, and nobody imports anything."""
+    """Wait until this many standbys are warm, and a second more for the last imports."""
 
     def warm() -> bool:
         taken = len([e for e in run.named("step_launched") if e["standby"]])
@@ -160,7 +160,7 @@ def _longest_gap(run: Run, group: int, at: float) -> float:
 
 
 def bare_start(folder: Path, count: int = 1) -> float:
-    """Seconds from `python toy.py`, so many started by hand at once, each alone, to the last one's first step."""
+    """Return the seconds from starting so many independent `python toy.py` at once to the last one's first step."""
     from ftslurm.lighthouse.stock import load_native
 
     with ExitStack() as stack:
@@ -189,7 +189,7 @@ def bare_start(folder: Path, count: int = 1) -> float:
 
 @contextmanager
 def _store() -> Iterator[int]:
-    """A TCPStore in a process of its own, as torchrun's agent hosts it."""
+    """Host a TCPStore in its own process, as torchrun's agent does."""
     code = (
         "import sys, torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False);"
         "print(s.port, flush=True); sys.stdin.read()"
@@ -239,7 +239,7 @@ def main() -> None:
 
 
 def report_kills(backend: Backend, n: int, folder: Path) -> None:
-    """The table of kill -9 for every arm, and the ratios to the baselines."""
+    """Print the table of kill -9 for every configuration, and the ratios to the baselines."""
     arms, bare = {}, []
     for name, overrides in ARMS.items():
         print(f"{name}: {n} kills ...", file=sys.stderr, flush=True)
@@ -261,7 +261,7 @@ def report_kills(backend: Backend, n: int, folder: Path) -> None:
 
 
 def report_four(backend: Backend, n: int, folder: Path) -> None:
-    """One group killed, and four at once."""
+    """Print the table of one group killed and of four at once."""
     for name, overrides in {"cold": (), "standby.count=4": ("standby.count=4", "cluster.spare_nodes=4")}.items():
         print(f"four at once, {name}: {n} times ...", file=sys.stderr, flush=True)
         rows = four_at_once(backend, n, *overrides)

@@ -2,7 +2,7 @@
 
     python benchmarks/slurm_calls.py [-n SECONDS]
 
-Every command of Slurm's is counted on its way, as the controller, the pilots and the workers find it on PATH.
+Wrappers at the front of the PATH of the controller, the pilots and the workers count every Slurm command.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES = {"steps": (), "array": ("cluster.mode=array",)}
 
 
 def counted(folder: Path, log: Path) -> str:
-    """A PATH on which each command notes its name and goes on as itself."""
+    """Return a PATH on which each Slurm command records its name and then runs."""
     folder.mkdir()
     for name in COMMANDS:
         real = shutil.which(name, path=PATH)
@@ -50,7 +50,7 @@ def main() -> None:
             run = backend.start("groups.count=4", *settings, args={"open-end": True, "step-time": 0.1})
             try:
                 run.wait_for_steps(20, 4)
-                run.process.send_signal(2)  # who follows is not the run
+                run.process.send_signal(2)  # ends only the follower; the run goes on
                 run.process.wait()
                 time.sleep(5.0)
                 before = len(log.read_text().splitlines())

@@ -52,7 +52,7 @@ def pick_device(backend: str | None) -> tuple[torch.device, str]:
         return torch.device("cpu"), backend or "gloo"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    # Groups that see all GPUs of the machine take the same ones, and NCCL refuses to share a GPU.
+    # Groups that see all GPUs of the machine use the same ones, and NCCL refuses to share a GPU.
     own_gpu = "CUDA_VISIBLE_DEVICES" in os.environ or GROUPS == 1
     return device, backend or ("nccl" if own_gpu else "gloo")
 

@@ -39,9 +39,9 @@ from torchft.process_group import ProcessGroup, ProcessGroupGloo
 WORKER = int(os.environ.get("ROLE_RANK", 0))
 WORKERS = int(os.environ.get("NUM_REPLICA_GROUPS", 2)) - 1
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-TIMEOUT_S = 20.0  # a session in which nothing comes for so long is over; longer than a worker takes for a batch
-PATIENCE_S = 300.0  # for workers that may have the weights
-NOTHING = -1  # updates in the weights of a worker that has none
+TIMEOUT_S = 20.0  # a session that is silent for this long is over; longer than a worker takes for a batch
+PATIENCE_S = 300.0  # longest wait for workers that may have the weights
+NOTHING = -1  # number of updates of a worker without weights
 
 
 def parse_args() -> argparse.Namespace:
@@ -139,7 +139,7 @@ class Server(ParameterServer):
         self.args, self.task = args, Task(args)
         self.changed = threading.Condition()
         self.began = time.monotonic()
-        self.problem: str | None = None  # why it cannot go on
+        self.problem: str | None = None  # why the server cannot continue
         self.touched = False  # an update was applied in this attempt
         self.came: dict[int, tuple[int, int]] = {}  # worker -> its attempt, and the updates in its weights
         self.every = int(os.environ.get("FTSLURM_CHECKPOINT_EVERY", 0))
@@ -186,7 +186,7 @@ class Server(ParameterServer):
 
     def forward(self, _: str, session: ProcessGroup) -> None:
         """One session with one worker, in a thread of its own."""
-        hello = torch.zeros(3, dtype=torch.int64)  # who comes: worker, its attempt, the updates in its weights
+        hello = torch.zeros(3, dtype=torch.int64)  # worker, its attempt, the updates in its weights
         try:
             give(session, 1, hello)
             worker, attempt, held = hello.tolist()
@@ -243,10 +243,10 @@ class Server(ParameterServer):
             state = self.state
             assert state is not None
             if batch != state.counts[1 + worker] or state.updates >= self.args.updates:
-                return  # of another history, or too late: the worker goes on where this state says
+                return  # of another history, or too late: the worker continues from this state
             state = State(state.counts.clone(), state.weights - self.args.lr * gradient)
             state.counts[[0, 1 + worker]] += 1
-            # The last is saved before anybody hears of it: a worker leaves only when all it did is safe.
+            # The last state is saved before a worker gets it: a worker ends only when all its updates are safe.
             if state.updates == self.args.updates or (self.every and state.updates % self.every == 0):
                 self.save(state)
             self.state, self.touched = state, True
@@ -282,7 +282,7 @@ def run_server(args: argparse.Namespace) -> None:
 
 def run_worker(args: argparse.Namespace) -> None:
     task = Task(args)
-    state = untrained(task)  # the last that was pulled
+    state = untrained(task)  # the last state pulled from the server
     held = NOTHING
     while held < args.updates:
         try:
@@ -301,7 +301,7 @@ def run_worker(args: argparse.Namespace) -> None:
             while held < args.updates:
                 news = untrained(task)
                 give(session, 0, news.counts, news.weights)
-                state, held = news, news.updates  # both halves have come
+                state, held = news, news.updates  # both parts have arrived
                 if held < args.updates:
                     batch = int(state.counts[1 + WORKER])
                     gradient = task.gradient(state.weights, WORKER, batch)

@@ -69,7 +69,7 @@ def main() -> None:
         pg=process_group(timeout=timedelta(seconds=30)),
         min_replica_size=args.active or 1,
         world_size_mode=WorldSizeMode.FIXED_WITH_SPARES if args.active else WorldSizeMode.DYNAMIC,
-        # Which batch is ours depends on the quorum, so there is nothing to compute while it is sought; and a group that
+        # The group's batch depends on the quorum, so there is nothing to compute before it is known; and a group that
         # joins has the weights before it computes, so its first step counts.
         use_async_quorum=False,
         load_state_dict=load_state_dict,
@@ -82,13 +82,13 @@ def main() -> None:
     if WORLD_SIZE > 1:
         dist.init_process_group("cuda:nccl,cpu:gloo" if backend == "nccl" else "gloo")
     checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
-    checkpointer.restore()  # nothing, if there is none, or if live groups have a newer state
+    checkpointer.restore()  # does nothing without a checkpoint, or if live groups have a newer state
 
     started = time.monotonic()
     size = sum(p.numel() for p in model.parameters())
     log(f"{size:,} parameters, {len(text.train):,} blocks of text, {device}, {backend}")
     while (before := manager.current_step()) < args.steps:
-        optimizer.zero_grad()  # finds the quorum of this step, and copies the state of a live group if we have none
+        optimizer.zero_grad()  # finds the quorum of this step; a group without the state copies it from a live one
         step, rank = manager.current_step(), manager.participating_rank()
         if step > before:
             log(f"step {step} | joined: weights and optimizer copied from a live group")
@@ -98,9 +98,9 @@ def main() -> None:
         batch = manager.batches_committed() + (rank or 0)  # a spare has no rank; its gradients count as nothing
         loss = ddp(text.batch(batch))
         loss.backward()  # averages the gradients of rank r over all groups ...
-        average_within_group(model)  # ... and this over the ranks of the group: all gradients are equal now
-        optimizer.step()  # only if the whole group has averaged without an error; otherwise the step is tried again
-        checkpointer.step()  # saves, if it is time: FTSLURM_CHECKPOINT_EVERY
+        average_within_group(model)  # ... and then over the ranks of the group: now all gradients are equal
+        optimizer.step()  # only if the whole group averaged without an error; else the step is repeated
+        checkpointer.step()  # saves when due: every FTSLURM_CHECKPOINT_EVERY steps, or on request
 
         now = manager.current_step()
         if now == step:

@@ -68,14 +68,14 @@ def main() -> None:
     model = GPT(args).to(device)
     inner = torch.optim.AdamW(model.parameters(), lr=args.lr)
     parts = fragments(model, args.fragments)
-    # One for each fragment: torchft keeps its state with the fragment, and steps it when that one is synced.
+    # One outer optimizer for each fragment: torchft keeps its state with the fragment, and steps it at the sync.
     outer = [torch.optim.SGD(part.parameters(), lr=args.outer_lr, momentum=0.9, nesterov=True) for part in parts]
 
     def state_dict() -> dict:
-        # A copy: with --fragment-sync-delay we go on training while a group that joins fetches this.
+        # A copy: with --fragment-sync-delay this group trains on while a group that joins fetches it.
         return copy.deepcopy({"model": model.state_dict(), "inner": inner.state_dict()})
 
-    def load_state_dict(state: dict) -> None:  # torchft itself adds what the groups have in common, and the outer state
+    def load_state_dict(state: dict) -> None:  # torchft itself adds the common weights and the outer state
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["inner"])
 
@@ -83,15 +83,15 @@ def main() -> None:
     manager = Manager(
         pg=process_group(timeout=timedelta(seconds=30)),
         min_replica_size=1,
-        use_async_quorum=False,  # DiLoCo refuses any other
-        # All begin with the same weights (--seed). Were they copied at the first sync, all groups but one would throw
-        # away what they have learnt until then.
+        use_async_quorum=False,  # DiLoCo requires it
+        # All groups start with the same weights (--seed). If the first sync copied the weights, all groups but one
+        # would lose what they have learnt before it.
         init_sync=False,
         load_state_dict=load_state_dict,
         state_dict=state_dict,
         replica_id=f"train_diloco_{GROUP}",
         timeout=timedelta(seconds=30),
-        quorum_timeout=timedelta(hours=1),  # a group waits at a sync until the others have come there
+        quorum_timeout=timedelta(hours=1),  # a group waits at a sync until the others reach it
     )
     if WORLD_SIZE > 1:
         dist.init_process_group("cuda:nccl,cpu:gloo" if backend == "nccl" else "gloo")
@@ -104,9 +104,9 @@ def main() -> None:
         fragment_sync_delay=args.fragment_sync_delay,
         fragment_update_alpha=args.fragment_update_alpha,
     )
-    # After DiLoCo has registered with the manager what the groups have in common: that is saved too.
+    # After DiLoCo has registered the common weights and the outer state with the manager, so that they are saved too.
     checkpointer = Checkpointer(manager, {"model": model, "inner": inner})
-    checkpointer.restore()  # nothing, if there is none, or if live groups have a newer state
+    checkpointer.restore()  # does nothing without a checkpoint, or if live groups have a newer state
 
     started = time.monotonic()
     size = sum(p.numel() for p in model.parameters())
@@ -116,14 +116,14 @@ def main() -> None:
         while (before := manager.current_step()) < args.steps:
             batches = []
             for i in range(inner_steps):
-                step = manager.current_step()  # a group that joins learns it only when the sync begins
+                step = manager.current_step()  # a group that joins gets the step only when the sync begins
                 batches.append((step * GROUPS + GROUP) * inner_steps + i)
                 inner.zero_grad()
                 loss = model(text.batch(batches[-1]))
                 loss.backward()
                 average_within_group(model)
-                inner.step()  # begins and ends the sync, when it is time
-            checkpointer.step()  # saves, if it is time: after every FTSLURM_CHECKPOINT_EVERY syncs
+                inner.step()  # also begins and ends a sync when it is due
+            checkpointer.step()  # saves when due: every FTSLURM_CHECKPOINT_EVERY syncs, or on request
 
             now = manager.current_step()
             if now == before:
@@ -136,7 +136,7 @@ def main() -> None:
                 took = time.monotonic() - started
                 log(f"sync {now} | loss {loss.item():.3f} | {manager.num_participants()} groups | {took:.1f} s")
 
-    diloco._restore_parameters()  # the weights that all have in common, without what only this group has learnt since
+    diloco._restore_parameters()  # the common weights, without this group's later inner steps
     if RANK == 0:
         log(f"sync {manager.current_step()} | held-out loss {held_out_loss(model, text):.3f} | final")
     log(f"weights sha256={digest(model.parameters())}")

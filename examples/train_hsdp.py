@@ -36,7 +36,7 @@ def main() -> None:
     text = Text(args, device)
     model = GPT(args).to(device)
 
-    # Inside the group. A group of one worker is a group too: FSDP shards over one.
+    # The mesh inside the group, also for a group of one worker: FSDP can shard over one.
     dist.init_process_group("cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo")
     mesh = init_device_mesh(device.type, (WORLD_SIZE,), mesh_dim_names=("shard",))
     for block in model.blocks:
@@ -54,8 +54,8 @@ def main() -> None:
     manager = Manager(
         pg=process_group(timeout=timedelta(seconds=30)),
         min_replica_size=1,
-        # torchft calls state_dict() in the thread that seeks the quorum, when a peer wants to copy from us. FSDP's
-        # state_dict() reshards the model: were the quorum sought during the forward or backward pass, as is torchft's
+        # When a peer heals from this worker, torchft calls state_dict() in the thread that asks for the quorum. FSDP's
+        # state_dict() reshards the model: if that happened during the forward or backward pass, as by torchft's
         # default, the storage of the weights could vanish under it ("out of bounds for storage of size 0").
         use_async_quorum=False,
         load_state_dict=load_state_dict,
@@ -66,10 +66,10 @@ def main() -> None:
     optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=args.lr))
 
     def average_across_groups(shard: Tensor) -> None:
-        manager.allreduce(shard).wait()  # never raises: an error is kept by the manager, which then refuses to commit
+        manager.allreduce(shard).wait()  # never raises: the manager keeps an error and then refuses to commit
 
     checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
-    checkpointer.restore()  # nothing, if there is none, or if live groups have a newer state
+    checkpointer.restore()  # does nothing without a checkpoint, or if live groups have a newer state
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -79,11 +79,11 @@ def main() -> None:
     size, own = (sum(p.numel() for p in part) for part in (model.parameters(), shards(model)))
     log(f"{size:,} parameters, {own:,} of them here, {len(text.train):,} blocks of text, {device}, {backend}")
     while (before := manager.current_step()) < args.steps:
-        optimizer.zero_grad()  # finds the quorum of this step, and copies the state of a live group if we have none
+        optimizer.zero_grad()  # finds the quorum of this step; a group without the state copies it from a live one
         step, rank = manager.current_step(), manager.participating_rank()
         if step > before:
             log(f"step {step} | joined: shards of weights and optimizer copied from a live group")
-        if step % args.eval_every == 0 and rank == 0:  # all workers of the group: each has but a part of the weights
+        if step % args.eval_every == 0 and rank == 0:  # on all workers of the group: each has only its shard
             loss = held_out_loss(model, text)
             if RANK == 0:
                 log(f"step {step} | held-out loss {loss:.3f}")
@@ -91,8 +91,8 @@ def main() -> None:
         batch = manager.batches_committed() + (rank or 0)
         loss = model(text.batch(batch))
         loss.backward()  # averages each shard of the gradients within the group, then across the groups
-        optimizer.step()  # only if the whole group has averaged without an error; otherwise the step is tried again
-        checkpointer.step()  # saves, if it is time: FTSLURM_CHECKPOINT_EVERY
+        optimizer.step()  # only if the whole group averaged without an error; else the step is repeated
+        checkpointer.step()  # saves when due: every FTSLURM_CHECKPOINT_EVERY steps, or on request
 
         now = manager.current_step()
         if now == step:
@@ -106,7 +106,7 @@ def main() -> None:
     loss = held_out_loss(model, text)
     if RANK == 0:
         log(f"step {manager.current_step()} | held-out loss {loss:.3f} | final")
-    log(f"weights sha256={digest(shards(model))}")  # of this worker's part
+    log(f"weights sha256={digest(shards(model))}")  # of this worker's shards
     checkpointer.close()
     manager.shutdown(wait=False)
     dist.destroy_process_group()

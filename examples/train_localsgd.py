@@ -60,30 +60,29 @@ def main() -> None:
     manager = Manager(
         pg=process_group(timeout=timedelta(seconds=30)),
         min_replica_size=1,
-        # A group that joins would, with a synchronous quorum, copy a live group before the average and put these
-        # weights in as its own: they would count twice. So it puts in nothing, and takes the average.
+        # With a synchronous quorum a group that joins would copy the weights of a live group before the average and
+        # contribute them as its own: they would count twice. So it contributes nothing and takes the average.
         use_async_quorum=True,
-        # All begin with the same weights (--seed). Were they copied at the first sync, all groups but one would put in
-        # nothing there and be counted all the same: the average would be half of the weights, or less.
+        # All groups start with the same weights (--seed). If the first sync copied the weights, all groups but one
+        # would contribute nothing and still be counted: the average would be half of the weights, or less.
         init_sync=False,
         load_state_dict=load_state_dict,
         state_dict=state_dict,
         replica_id=f"train_localsgd_{GROUP}",
         timeout=timedelta(seconds=30),
-        quorum_timeout=timedelta(hours=1),  # a group waits at a sync until the others have come there
+        quorum_timeout=timedelta(hours=1),  # a group waits at a sync until the others reach it
     )
     if WORLD_SIZE > 1:
         dist.init_process_group("cuda:nccl,cpu:gloo" if backend == "nccl" else "gloo")
     checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
-    checkpointer.restore()  # nothing, if there is none, or if live groups have a newer state
+    checkpointer.restore()  # does nothing without a checkpoint, or if live groups have a newer state
 
     started = time.monotonic()
     size = sum(p.numel() for p in model.parameters())
     log(f"{size:,} parameters, {len(text.train):,} blocks of text, {device}, {backend}")
     with LocalSGD(manager, model, optimizer, args.sync_every) as local_sgd:
-        joins = (
-            os.environ.get("FTSLURM_HEALS") == "1"
-        )  # other groups hold the state: what we learn first is thrown away
+        # With FTSLURM_HEALS=1 other groups hold the state: what this group learns before it joins would be discarded.
+        joins = os.environ.get("FTSLURM_HEALS") == "1"
         while (step := manager.current_step()) < args.steps:
             first = (step * GROUPS + GROUP) * args.sync_every
             batches = [] if joins else list(range(first, first + args.sync_every))
@@ -92,12 +91,12 @@ def main() -> None:
                 loss = model(text.batch(batch))
                 loss.backward()
                 average_within_group(model)
-                optimizer.step()  # the last of them syncs
+                optimizer.step()  # the last of them also syncs
             while manager.current_step() == step:
                 if not joins:
                     log(f"sync {step} | not committed, once more: a peer has failed")
-                local_sgd.sync()  # nothing is undone: what we have learnt is averaged with those who are left
-            checkpointer.step()  # saves, if it is time: after every FTSLURM_CHECKPOINT_EVERY syncs
+                local_sgd.sync()  # nothing is undone: this group's progress is averaged with the others'
+            checkpointer.step()  # saves when due: every FTSLURM_CHECKPOINT_EVERY syncs, or on request
 
             now = manager.current_step()
             text.note(manager, batches)

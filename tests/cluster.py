@@ -1,4 +1,4 @@
-"""Where do the tests get a Slurm cluster? From this machine: a slurmd per node, all on loopback, with GPUs of thin air.
+"""A throwaway Slurm cluster on this machine for tests: a slurmd per node, all on loopback, with fake GPUs.
 
     with scratch() as folder:
         cluster = Cluster.start(folder / "a", nodes=2)
@@ -30,7 +30,7 @@ DAEMONS = ("munged", "slurmctld", "slurmd", "slurmscriptd")  # slurmscriptd is a
 # An ordinary user's PATH lacks the folders where Debian keeps daemons.
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 MISSING = [name for name in ("munged", "slurmctld", "slurmd", "sbatch", "srun") if not shutil.which(name, path=PATH)]
-PATIENCE_S = 60.0  # a start takes 0.2 s; on a machine with much more work than cores it takes many times that
+PATIENCE_S = 60.0  # a start takes 0.2 s; many times that on an overloaded machine
 
 
 class ClusterError(RuntimeError):
@@ -38,7 +38,7 @@ class ClusterError(RuntimeError):
 
 
 class Cluster:
-    """Nodes n1, n2, ... in the partition `gpu`. All it owns lies in its folder; `stop` may be called at any time."""
+    """Nodes n1, n2, ... in the partition `gpu`. All files lie in its folder; `stop` may be called at any time."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         if not re.fullmatch(r"/[\w./-]{1,80}", str(folder)):
@@ -63,8 +63,10 @@ class Cluster:
         select: str = "CR_Core_Memory",
         extra_conf: str = "",
     ) -> Cluster:
-        """A cluster in a new folder, with every node idle. A `Key=Value` line of `extra_conf` replaces ours; in it
-        FOLDER stands for that folder."""
+        """Start a cluster in a new folder; return when every node is idle.
+
+        A `Key=Value` line of `extra_conf` replaces ours; FOLDER in it stands for the folder.
+        """
         cluster = cls(folder, nodes)
         try:
             extra = extra_conf.replace("FOLDER", str(folder))
@@ -76,12 +78,12 @@ class Cluster:
         return cluster
 
     def environ(self) -> dict[str, str]:
-        """This process's environment, but in this cluster and in no other Slurm job."""
+        """Return this process's environment with this cluster's variables and those of no other Slurm."""
         foreign = re.compile("SLURM|(SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCANCEL|SCONTROL)_")
         return {name: value for name, value in os.environ.items() if not foreign.match(name)} | self.env
 
     def run(self, command: Sequence[str | Path], *, timeout: float = PATIENCE_S) -> str:
-        """Run a command to its end with this cluster's Slurm; what it printed on stdout."""
+        """Run a command with this cluster's Slurm; return its stdout."""
         ran = subprocess.run(
             command, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout
         )
@@ -90,33 +92,33 @@ class Cluster:
         return ran.stdout
 
     def states(self) -> dict[str, str]:
-        """What slurmctld thinks of every node: idle, mix, alloc, comp, down; with a `*` when it does not answer."""
-        with suppress(ClusterError):  # slurmctld is not there yet, or not any more
+        """Return slurmctld's state of every node: idle, mix, alloc, comp, down; with a `*` if it does not answer."""
+        with suppress(ClusterError):  # slurmctld does not run yet, or has ended
             return dict(line.split() for line in self.run(["sinfo", "-h", "-N", "-o", "%N %t"]).splitlines())
         return {}
 
     def processes(self) -> dict[int, str]:
-        """What runs in this cluster beside its daemons, pid -> name: slurmstepd, tasks and their children, srun."""
+        """Return all processes but the daemons, pid -> name: slurmstepd, tasks and their children, srun."""
         return {pid: name for pid, name in processes_in(self.folder).items() if name not in DAEMONS}
 
     def limit(self, job: str, left_s: int) -> None:
-        """Change a job's time limit so that it has this time left, and up to a minute more."""
+        """Change a job's time limit so that this time is left, and up to a minute more."""
         shown = self.run(["squeue", "--noheader", f"--jobs={job}", "--Format=TimeUsed:20"]).strip()
         *hours, minutes, seconds = (int(part) for part in shown.split(":"))
         used_s = sum(hours) * 3600 + minutes * 60 + seconds
         self.run(["scontrol", "update", f"jobid={job}", f"timelimit={(used_s + left_s) // 60 + 1}"])
 
     def kill_node(self, node: str) -> None:
-        """The node's slurmd, slurmstepds and tasks are gone at once, as if the power had failed."""
+        """Kill a node's slurmd, slurmstepds and tasks at once, as a power failure does."""
         self._daemons[node].kill()
         for pid in processes_in(self.folder, node):
             with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)  # none of them sees another one die
+                os.kill(pid, signal.SIGSTOP)  # so that none sees another die
         _kill_all(self.folder, node)
         self._daemons.pop(node).wait()
 
     def start_node(self, node: str) -> None:
-        """Bring back a killed node and wait until slurmctld hears from it. It is idle unless it has a job."""
+        """Start a killed node again and wait until slurmctld hears from it. It is idle unless it has a job."""
         self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
@@ -130,18 +132,18 @@ class Cluster:
         self.start_slurmctld()
 
     def stop_slurmctld(self) -> None:
-        """No job is started, and no Slurm command answered, until it is started again. (Killed with -9 it would have
-        forgotten the jobs of the last seconds.)"""
+        """Stop slurmctld: until its start no job starts and no Slurm command is answered. (A kill -9 would lose the
+        jobs of the last seconds.)"""
         self._daemons["slurmctld"].terminate()
         self._daemons.pop("slurmctld").wait()
 
     def start_slurmctld(self) -> None:
-        """Bring it back; it goes on from what it has saved."""
+        """Start slurmctld again from its saved state."""
         self._spawn("slurmctld", "slurmctld", "-D")
         self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
 
     def clear(self) -> None:
-        """End every job, bring back every node, wait until all are idle: ready for the next test."""
+        """End every job, start every lost node again, and wait until all are idle."""
         if jobs := self.run(["squeue", "-h", "-o", "%A"]).split():
             self.run(["scancel", *jobs])
         _kill(self.processes())  # a task that ignores SIGTERM would hold its node for KillWait, an orphan for longer
@@ -152,14 +154,14 @@ class Cluster:
         self._wait("every node is idle", self._all_idle)
 
     def stop(self) -> None:
-        """Kill every daemon and every process of this cluster. The folder stays, with the logs."""
+        """Kill every daemon and every process of this cluster. Keep the folder with the logs."""
         _kill(daemon.pid for daemon in self._daemons.values())
         _kill_all(self.folder)
         while self._daemons:
             self._daemons.popitem()[1].wait()
 
     def log_tails(self, lines: int = 12) -> str:
-        """The last lines of every daemon's log, or of its stderr if it did not come as far as opening its log."""
+        """Return the last lines of every daemon's log, or of its stderr if it has no log yet."""
         logs = [log if (log := err.with_suffix(".log")).exists() else err for err in self.folder.glob("log/*.err")]
         tails = [(log, log.read_text(errors="replace").splitlines()[-lines:]) for log in sorted(logs)]
         return "\n".join("\n".join([f"--- {log}", *tail]) for log, tail in tails)
@@ -204,7 +206,7 @@ GresTypes=gpu
         (folder / "slurm.conf").write_text("\n".join(lines))
         gres = f"NodeName={','.join(self.nodes)} Name=gpu File={folder}/gpus/nvidia[0-{gpus - 1}]\n"
         (folder / "gres.conf").write_text(gres if gpus else "")
-        # Nothing here uses cgroups, yet slurmd looks for them. From 24.05 on it can be told not to; v1 looks least.
+        # Nothing here uses cgroups, but slurmd looks for them. From 24.05 on this can be disabled; v1 looks least.
         release = [int(part) for part in self.run(["slurmctld", "-V"]).split()[1].split(".")[:2]]
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={'disabled' if release >= [24, 5] else 'cgroup/v1'}\n")
 
@@ -220,8 +222,8 @@ GresTypes=gpu
         self._wait("every node is idle", self._all_idle)
 
     def _spawn(self, name: str, *command: str, cwd: str = "") -> None:
-        # In its own session, so that ^C reaches the tests only and they can tidy up; in its node's folder, because a
-        # slurmstepd erases its environment and keeps its slurmd's folder, and so can still be told from the others.
+        # In its own session, so that ^C reaches the tests only and they can clean up; in its node's folder, because a
+        # slurmstepd erases its environment but keeps its slurmd's folder, which identifies its node.
         where, env = self.folder / cwd, self.environ()
         with (self.folder / f"log/{name}.err").open("ab") as log:
             self._daemons[name] = subprocess.Popen(
@@ -244,12 +246,12 @@ GresTypes=gpu
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for clusters, with a path short enough for a Unix socket; nothing in it outlives the `with`.
+    """Yield a folder for clusters, with a path short enough for a Unix socket; end its processes and remove it after.
 
-    Its user holds a lock on the file `owner`; a folder without one is what a killed session left, and goes away here.
+    The owner holds a lock on the file `owner`; an unlocked folder is left from a killed session and is removed here.
     """
     for owner in Path("/tmp").glob("fts-*/owner"):
-        with suppress(OSError), owner.open() as lock:  # OSError: it is in use, or another user's, or just gone
+        with suppress(OSError), owner.open() as lock:  # OSError: in use, another user's, or just removed
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if owner.stat().st_uid == os.geteuid():
                 _kill_all(owner.parent)
@@ -257,7 +259,7 @@ def scratch() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="fts-", dir="/tmp"))
     with (folder / "new").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        (folder / "new").rename(folder / "owner")  # already locked when others see it
+        (folder / "new").rename(folder / "owner")  # locked before others can see it
         try:
             yield folder
         finally:
@@ -266,7 +268,7 @@ def scratch() -> Iterator[Path]:
 
 
 def processes_in(folder: Path, node: str = "") -> dict[int, str]:
-    """Every process of the clusters below `folder`, or of one node of the cluster in `folder`: pid -> name."""
+    """Return the processes of all clusters below `folder`, or of one node of the cluster in it: pid -> name."""
     seen: dict[int, tuple[str, int]] = {}  # pid -> name, parent
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         with suppress(OSError):  # it has ended meanwhile
@@ -310,7 +312,7 @@ def _listens(port: int) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Free now, and below the range that the kernel uses for clients' ports, so that no client gets one of them."""
+    """Return free ports below the range that the kernel uses for clients' ports, so that no client gets one."""
     first_of_clients = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     ports: list[int] = []
     with ExitStack() as taken:

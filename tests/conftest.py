@@ -1,4 +1,4 @@
-"""What every test may ask for: a throwaway Slurm, paths that break bad quoting. No process of a test stays behind."""
+"""Fixtures for all tests: a throwaway Slurm, backends, fake programs. No process of a test stays behind."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ NUMBERS = itertools.count(1)
 def pytest_sessionstart() -> None:
     # `timeout` and CI runners end a run with SIGTERM; fixtures must still tear down.
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("SIGTERM", returncode=128 + signal.SIGTERM))
-    # In the background of a shell script, under nohup or cron some signals are ignored, and children inherit that. A
-    # handler is not inherited: with one that does nothing they start as from a terminal, and pytest still ignores them.
+    # In the background of a shell script, under nohup or cron some signals are ignored, and children inherit that. They
+    # do not inherit a handler: with an empty one they start as from a terminal, and pytest still ignores the signals.
     for number in (signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long ones first."""
+    """Run the long tests first."""
     items.sort(key=lambda item: next((n for n, folder in enumerate(LONG) if item.nodeid.startswith(folder)), len(LONG)))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With --dist=loadfile a file is one worker's, but of the long tests any worker may take any."""
+    """With --dist=loadfile, give each file to one worker, but distribute the long tests one by one."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
@@ -70,7 +70,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cluster_folder() -> Iterator[Path]:
-    """Where clusters lie. At the end of the session nothing of them may be running."""
+    """The folder of all clusters; none of their processes may run at the end of the session."""
     with scratch() as folder:
         yield folder
         left = processes_in(folder)
@@ -79,7 +79,7 @@ def cluster_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def slurm_cluster(cluster_folder: Path) -> Iterator[Cluster]:
-    """4 nodes with 4 GPUs and 4 CPUs each, shared by all tests; after each of them it is idle again."""
+    """A cluster of 4 nodes with 4 GPUs and 4 CPUs each, shared by all tests, idle again after each."""
     cluster = Cluster.start(cluster_folder / "shared")
     yield cluster
     cluster.stop()
@@ -87,7 +87,7 @@ def slurm_cluster(cluster_folder: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def _clear_slurm_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test that failed half-way leaves jobs and dead nodes; the next one must not suffer."""
+    """End the jobs and start the dead nodes that a failed test leaves."""
     cluster = request.getfixturevalue("slurm_cluster") if "slurm_cluster" in request.fixturenames else None
     yield
     if cluster:
@@ -96,7 +96,7 @@ def _clear_slurm_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
-    """Runs on the shared Slurm; nothing a test started outlives it."""
+    """A backend on the shared Slurm; all runs end with the test."""
     backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
     yield backend
     for run in backend.runs:
@@ -105,7 +105,7 @@ def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
 
 @pytest.fixture
 def new_cluster(cluster_folder: Path) -> Iterator[Callable[..., Cluster]]:
-    """Starts clusters of the test's own, with the arguments of `Cluster.start` after the folder."""
+    """A function that starts a cluster for this test, with the arguments of `Cluster.start` after the folder."""
     clusters: list[Cluster] = []
 
     def start(**options: object) -> Cluster:
@@ -127,7 +127,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 @pytest.fixture
 def weird_tmp_path(tmp_path: Path) -> Path:
-    """Every way of quoting a path badly dies here."""
+    """A path with spaces, both quotes and a dollar sign, on which bad quoting fails."""
     path = tmp_path / """it's a "run" $HOME dir"""
     path.mkdir()
     return path
@@ -135,7 +135,7 @@ def weird_tmp_path(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    """Where a scenario runs: on this machine, and on a real Slurm. Nothing a test started outlives it."""
+    """The backend of a scenario: this machine, then a real Slurm; all runs end with the test."""
     environ = {"COLUMNS": "200"}
     if request.param == "slurm":
         environ |= request.getfixturevalue("slurm_cluster").env

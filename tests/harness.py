@@ -1,4 +1,4 @@
-"""Real runs for tests: started as users start them, watched as users see them, checked for what must always hold."""
+"""Real runs for tests: started as users start them, observed as users see them, checked for invariants."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from pathlib import Path
 from ftslurm.run.journal import JournalReader
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE_S = 120.0  # for anything that should happen at all; a bound for a hang, not a claim about speed
+PATIENCE_S = 120.0  # limit for each wait; a bound for a hang, not a claim about speed
 STALL_S = 6.0  # survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine
 
 
 @dataclass
 class Run:
-    """One run, started in the background."""
+    """A run in the background."""
 
     process: subprocess.Popen[str]
     out: Path
     root: Path
     steps_file: Path
-    environ: dict[str, str]  # what it was started with
+    environ: dict[str, str]  # of its start
     _reader: JournalReader | None = None
     _events: list[dict[str, object]] = field(default_factory=list)
-    _steps: dict[Path, tuple[int, list[dict[str, float]]]] = field(default_factory=dict)  # how much of a file was read
+    _steps: dict[Path, tuple[int, list[dict[str, float]]]] = field(default_factory=dict)  # file -> (bytes read, lines)
 
     @property
     def text(self) -> str:
-        """What the user has seen so far, stdout and stderr."""
+        """The run's output so far, stdout and stderr."""
         return self.out.read_text()
 
     @property
@@ -61,11 +61,11 @@ class Run:
         return self._events
 
     def named(self, event: str, **fields: object) -> list[dict[str, object]]:
-        """The events of one name whose fields are these."""
+        """Return the events of this name with these fields."""
         return [e for e in self.events if e["event"] == event and fields.items() <= e.items()]
 
     def wait_for(self, event: str, **fields: object) -> dict[str, object]:
-        """The first such event, once it has come."""
+        """Wait for such an event; return the first."""
         self.until(lambda: self.named(event, **fields) or self.process.poll() is not None, f"{event} {fields}")
         found = self.named(event, **fields)
         assert found, f"the run ended without {event} {fields}:\n{self.text}"
@@ -78,7 +78,7 @@ class Run:
             time.sleep(0.05)
 
     def finish(self, code: int = 0, outcome: str | None = None, warns: bool = False) -> Run:
-        """Wait for the end; check exit code and outcome, that nothing is left running, and what must always hold.
+        """Wait for the end; check exit code, outcome, invariants, and that no process is left.
 
         Args:
             warns: whether the run has a warning for its user.
@@ -98,14 +98,14 @@ class Run:
         return self
 
     def check_invariants(self) -> None:
-        """Never two live steps of one group, never two groups on one share of a node, attempts numbered in order."""
+        """Check that no group has two live steps, no two groups share a part of a node, and attempts count up."""
         live: dict[str, dict[str, object]] = {}
         attempts: dict[str, int] = {}
         for e in self.events:
             if e["event"] == "step_launched":
                 unit = str(e["unit"])
                 if e["standby"]:
-                    was = live.pop(str(e["standby"]).partition("/")[0])  # its step goes on as this one
+                    was = live.pop(str(e["standby"]).partition("/")[0])  # the standby's step becomes this step
                     assert set(was["nodes"]) == set(e["nodes"])  # type: ignore[call-overload]
                 assert unit not in live, f"two live steps of {unit}"
                 assert e["attempt"] == attempts.get(unit, -1) + 1
@@ -132,7 +132,7 @@ class Run:
         return self.log(f"group-{group:04d}/attempt-{attempt:03d}/rank-{rank}.log")
 
     def pid(self, group: int, rank: int = 0, attempt: int = 0) -> int:
-        """The process of one rank, as toy.py prints it."""
+        """Return the pid of a rank, as toy.py prints it."""
         pattern = re.compile(r"^pid (\d+)", re.MULTILINE)
         self.until(lambda: pattern.search(self.rank_log(group, rank, attempt)), f"pid of {group}.{attempt}.{rank}")
         match = pattern.search(self.rank_log(group, rank, attempt))
@@ -140,7 +140,7 @@ class Run:
         return int(match[1])
 
     def kill(self, group: int, rank: int = 0, number: int = signal.SIGKILL) -> float:
-        """Kill one rank of a group's present attempt; returns when."""
+        """Kill a rank of a group's current attempt; return the time."""
         attempt = max(int(str(e["attempt"])) for e in self.named("step_launched", group=group))
         pid = self.pid(group, rank, attempt)
         now = time.time()
@@ -148,23 +148,23 @@ class Run:
         return now
 
     def wait_until_back(self, *groups: int, attempt: int = 1) -> None:
-        """These groups have committed a step in a later attempt."""
+        """Wait until these groups have committed a step in this attempt."""
         for group in groups:
             self.wait_for("group_joined", group=group, attempt=attempt)
 
     def wait_until_back_at_last(self, *groups: int) -> None:
-        """These groups have committed a step in some later attempt: others may have failed, or moved, on the way."""
+        """Wait until these groups have committed a step in any later attempt: attempts between may fail or move."""
         for group in groups:
             self.until(
                 lambda g=group: any(e["attempt"] for e in self.named("group_joined", group=g)), f"group {group} is back"
             )
 
     def wait_for_steps(self, steps: int, groups: int) -> None:
-        """The first so many groups have committed so many steps each."""
+        """Wait until each of the first `groups` groups has committed `steps` steps."""
         self.until(lambda: all(len(self.steps(g)) >= steps for g in range(groups)), f"{steps} steps of {groups} groups")
 
     def kill_lighthouse(self) -> float:
-        """Kill it with -9, not its guard, which is the elder of the two; returns when."""
+        """Kill -9 the Lighthouse, not its guard, which is the older process; return the time."""
         found = []
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -176,23 +176,23 @@ class Run:
         return now
 
     def kill_controller(self, number: int = signal.SIGKILL) -> int:
-        """Kill the controller that leads, not what keeps it; returns how many have led so far."""
+        """Kill the leader, not its keeper; return the number of controllers that have led so far."""
         leaders = self.named("run_started")
         os.kill(int(str(leaders[-1]["pid"])), number)
         return len(leaders)
 
     def longest_gap(self, group: int, since: float) -> float:
-        """The longest time between two steps that a group has committed from that moment on."""
+        """Return the longest time between two commits of a group since then."""
         times = [s["time"] for s in self.steps(group) if s["time"] >= since]
         return max((b - a for a, b in itertools.pairwise(times)), default=0.0)
 
     def processes(self) -> dict[int, str]:
-        """Every process of this run, by the environment it was started with; on every node, they are all here."""
+        """Return all processes of this run, found by their environment; all nodes are on this machine."""
         mark = f"FTSLURM_RUN_DIR={self.dir}".encode()
         return {pid: name for pid, name, environ in all_processes() if mark in environ}
 
     def weights(self) -> dict[tuple[int, int], str]:
-        """The digest each rank printed at its end, by group and rank."""
+        """Return the digest that each rank printed at its end, by group and rank."""
         out = {}
         for path in sorted((self.dir / "logs").glob("group-*/attempt-*/rank-*.log")):
             if match := re.search(r"weights sha256=(\w+)", path.read_text(errors="replace")):
@@ -201,7 +201,7 @@ class Run:
         return out
 
     def steps(self, group: int, rank: int = 0) -> list[dict[str, float]]:
-        """The steps that one rank says it has committed, over all attempts."""
+        """Return the steps that a rank reports as committed, over all attempts."""
         path = Path(f"{self.steps_file}-{group}-{rank}")
         read, steps = self._steps.get(path, (0, []))
         if path.exists():
@@ -211,7 +211,7 @@ class Run:
         return list(steps)
 
     def end_soon(self, steps: int = 8) -> int:
-        """Let a training with an open end come to it, so many steps from now; returns its last step."""
+        """End an open-ended training so many steps from now; return its last step."""
         groups = [int(str(e["group"])) for e in self.named("step_launched") if e["group"] is not None]
         last = max(int(s["step"]) for g in groups for s in self.steps(g)[-1:]) + steps
         part = Path(f"{self.steps_file}-end.part")
@@ -220,7 +220,7 @@ class Run:
         return last
 
     def check_training(self, steps: int, survivors: set[int], returned: set[int] = frozenset(), ranks: int = 1) -> None:  # type: ignore[assignment]
-        """Recovery as it must be: survivors committed every step once and never stalled, all weights are bit-equal."""
+        """Check that survivors committed every step once and never stalled, and that all weights are bit-equal."""
         for group in survivors:
             committed = self.steps(group)
             numbers = [int(s["step"]) for s in committed]
@@ -238,7 +238,7 @@ class Run:
         assert len(set(weights.values())) == 1, f"weights differ: {weights}"
 
     def abandon(self) -> None:
-        """Whatever a failed test left running."""
+        """End all processes that a failed test has left."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
@@ -256,7 +256,7 @@ class Run:
 
 @contextlib.contextmanager
 def busy_cores(count: int | None = None) -> Iterator[None]:
-    """As many busy loops as there are cores, beside whatever else runs."""
+    """Run `count` busy loops meanwhile; None: one per core."""
     load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count or os.cpu_count() or 1)]
     try:
         yield
@@ -268,7 +268,7 @@ def busy_cores(count: int | None = None) -> Iterator[None]:
 
 @dataclass
 class Backend:
-    """Where runs go: this machine, or a real Slurm."""
+    """The place of runs: this machine, or a real Slurm."""
 
     name: str
     environ: dict[str, str]
@@ -276,7 +276,7 @@ class Backend:
     runs: list[Run] = field(default_factory=list)
 
     def start(self, *overrides: str, script: str | Path = "toy.py", args: dict[str, object] | None = None) -> Run:
-        """Start `ftslurm run` on a script, following, in the background."""
+        """Start `ftslurm run` with a script in the background, and follow it."""
         number = len(self.runs)
         steps_file = self.tmp_path / f"steps{number}"
         path = script if isinstance(script, Path) else SCRIPTS / script
@@ -309,21 +309,21 @@ class Backend:
         return run
 
     def script(self, text: str, name: str = "script.py") -> Path:
-        """A script of the test's own."""
+        """Write a script for this test; return its path."""
         path = self.tmp_path / name
         path.write_text(text)
         return path
 
 
 def quoted(value: object) -> str:
-    """A value in Hydra's override grammar."""
+    """Quote a value for Hydra's override grammar."""
     if isinstance(value, (bool, int, float)):
         return str(value)
     return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def all_processes() -> Iterator[tuple[int, str, list[bytes]]]:
-    """(pid, name, environment) of every process that may be looked at, zombies left out."""
+    """Yield (pid, name, environment) of every readable process but zombies."""
     for path in Path("/proc").glob("[0-9]*"):
         try:
             environ = (path / "environ").read_bytes().split(b"\0")

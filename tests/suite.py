@@ -1,10 +1,10 @@
 """Run pytest; tests that failed run once more, alone, after all others: python tests/suite.py [--retries N] PYTEST-ARGS
 
-Some tests need the machine to keep pace, and fail now and then beside others. If all of them pass in the second run,
-the suite passes, and each is told of in a line that begins with `flaky:`. The second run is a fresh process without
-pytest-xdist, in the place of the first one. What is no failure of a test is never retried: a test that could not be
-collected, an error in a teardown (what was left behind may be another test's), a worker that crashed, an interrupt.
-Nor is anything after a run that stopped early (-x), or after more failures than --retries: that is not flakiness.
+Some tests depend on the machine's speed and fail at times beside others. If all of them pass in the second run, the
+suite passes, and each is listed on a line that begins with `flaky:`. The second run is a fresh process without
+pytest-xdist, which replaces the first one. Only failures of tests are retried: not errors of collection, errors in a
+teardown (another test may have left the cause), crashed workers or interrupts. Nothing is retried after a run that
+stopped early (-x), or with more failures than --retries: that is not flakiness.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import sys
 import pytest
 
 RETRIES = 10
-CRASHED = "???"  # pytest-xdist's word for when the test failed whose worker has died
+CRASHED = "???"  # report.when in pytest-xdist's report of a crashed worker
 
 
 class Recorder:
-    """What failed in a run, and whether nothing else went wrong in it."""
+    """The failed tests of a run, and whether it may be retried."""
 
     def __init__(self) -> None:
-        self.failed: dict[str, str] = {}  # the ids of tests, and what each failed of
+        self.failed: dict[str, str] = {}  # test id -> reason
         self.passed: set[str] = set()
-        self.final = False  # something failed that another try does not mend
+        self.final = False  # a failure that must not be retried
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         self.final |= report.failed
@@ -43,7 +43,7 @@ class Recorder:
 
 
 class Only:
-    """Leaves out all tests but these."""
+    """Deselect all tests but these."""
 
     def __init__(self, wanted: dict[str, str]) -> None:
         self.wanted = wanted
@@ -55,14 +55,14 @@ class Only:
 
 
 def reason(report: pytest.TestReport) -> str:
-    """What a test has failed of, in one line."""
+    """Return the reason of a failure, in one line."""
     crash = getattr(report.longrepr, "reprcrash", None)
     lines = crash.message.splitlines()[:1] if crash else report.longreprtext.splitlines()[-1:]
     return lines[0][:300] if lines else "no reason given"
 
 
 def together(words: list[str], retries: int) -> int:
-    """The first run; returns pytest's exit code, or does not return if there is something to retry."""
+    """Run all tests; return pytest's exit code, or replace this process by the second run."""
     recorder = Recorder()
     code = int(pytest.main(words, plugins=[recorder]))
     count = 0 if recorder.final or code != pytest.ExitCode.TESTS_FAILED else len(recorder.failed)
@@ -75,7 +75,7 @@ def together(words: list[str], retries: int) -> int:
 
 
 def alone(words: list[str], first: dict[str, str]) -> int:
-    """The second run, of what has failed in the first one; tells of both and returns the exit code."""
+    """Run the failed tests again; print the results of both runs and return the exit code."""
     recorder = Recorder()
     code = int(pytest.main([*words, "-n0", "--maxfail=0"], plugins=[recorder, Only(first)]))
     for test, why in sorted(first.items()):
@@ -91,7 +91,7 @@ def alone(words: list[str], first: dict[str, str]) -> int:
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--retries", type=int, default=RETRIES)
-    parser.add_argument("--alone", type=json.loads)  # what has failed, of the first run
+    parser.add_argument("--alone", type=json.loads)  # the failures of the first run, as JSON
     ours, words = parser.parse_known_args(words)
     return together(words, ours.retries) if ours.alone is None else alone(words, ours.alone)
 

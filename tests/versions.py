@@ -40,7 +40,7 @@ DRILL = ("job=ddp", "groups.count=3", "faults=kill_one", "cluster=local")
 
 
 def name_of(requirement: str) -> str:
-    """The package of a requirement."""
+    """Return the package name of a requirement."""
     found = re.match(r"[\w.-]+", requirement)
     if found is None:
         raise SystemExit(f"{requirement!r} names no package; write NAME==VERSION")
@@ -48,7 +48,7 @@ def name_of(requirement: str) -> str:
 
 
 def requirements(pyproject: str, named: list[str]) -> list[str]:
-    """What to install: the named, and all other dependencies of ftslurm and of its tests."""
+    """Return the requirements: the named, and all other dependencies of ftslurm and of its tests."""
     taken = {name_of(one) for one in named}
     taken |= {REPLACES[one] for one in taken & REPLACES.keys()}
     lists = re.findall(r"^(?:dependencies|test) = \[(.*?)\](?: #.*)?$", pyproject, re.MULTILINE | re.DOTALL)
@@ -57,7 +57,7 @@ def requirements(pyproject: str, named: list[str]) -> list[str]:
 
 
 def install(folder: Path, interpreter: str, named: list[str]) -> str:
-    """A virtual environment with these versions, or the one that is there already; returns its interpreter."""
+    """Make a virtual environment with these versions, or reuse it; return its interpreter."""
     if folder.exists():
         return str(folder / "bin" / "python")
     subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
@@ -69,7 +69,7 @@ def install(folder: Path, interpreter: str, named: list[str]) -> str:
 
 
 def drill(python: str, run: Path, limit_s: float) -> str:
-    """Train three groups and kill one; what came of it."""
+    """Train three groups and kill one; return the result as text."""
     command = [python, "-m", "ftslurm", *DRILL, f"run.dir={run}"]
     with run.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
@@ -90,7 +90,7 @@ def drill(python: str, run: Path, limit_s: float) -> str:
 
 
 def main() -> int:
-    """0: the drill and the tests passed."""
+    """Return 0 if the drill and the tests passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="+", metavar="NAME==VERSION")
     parser.add_argument("--python", default=sys.executable, help="the interpreter to try it with")

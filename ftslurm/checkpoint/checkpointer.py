@@ -10,7 +10,7 @@ checkpointer.close()
 
 At each step one group saves: the one whose participating rank is 0. `step()` copies the state to host memory and
 returns; a thread writes the copy. All ranks of the group decide together (consensus.py), so a rank that fails makes the
-save fail on all of them and blocks nobody. A failed save is reported and never stops the training.
+save fail on all of them and blocks none. A failed save is reported and never stops the training.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _INSTANCES = itertools.count()  # numbers the checkpointers of this process
 
 
 class CheckpointError(FtslurmError):
-    """There are checkpoints and none can be used, or this script asks for something else than they hold."""
+    """An argument is invalid, no checkpoint can be used, or one holds other names than the script restores."""
 
 
 class Stateful(Protocol):
@@ -63,7 +63,7 @@ class Stateful(Protocol):
 
 
 class Manager(Stateful, Protocol):
-    """What Checkpointer needs of torchft.Manager."""
+    """The part of torchft.Manager that Checkpointer uses."""
 
     def current_step(self) -> int:
         """Return the number of committed steps."""
@@ -88,7 +88,7 @@ class Checkpointer:
         every: int | None = None,
         keep: int | None = None,
     ) -> None:
-        """In a group of several ranks, initialise torch.distributed first.
+        """Prepare to save and restore. In a group of several ranks, initialise torch.distributed first.
 
         Args:
             manager: torchft's. Its step and batches_committed are saved, and state registered with it beyond the
@@ -101,7 +101,7 @@ class Checkpointer:
             keep: how many checkpoints to keep; 0: all. Default: FTSLURM_CHECKPOINT_KEEP.
 
         Raises:
-            CheckpointError: the arguments make no sense.
+            CheckpointError: an argument is invalid.
         """
         folder = dir or os.environ.get("FTSLURM_CHECKPOINT_DIR")
         self._folder = Path(folder).absolute() if folder else None
@@ -310,7 +310,7 @@ class Checkpointer:
         """Delete the dot folders of attempts that are over.
 
         Args:
-            idle_since: the file system's own time now (its clock may differ from ours). None: delete only those of
+            idle_since: the file system's own time now (clocks may differ). None: delete only those of
                 earlier attempts of this group.
         """
         assert self._folder

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class GroupFailed(Exception):
-    """Which rank of the group failed, and why; every rank raises the same."""
+    """A rank of the group failed; the message, equal on all ranks, says which and why."""
 
 
 class RankGroup:
@@ -51,9 +51,8 @@ class RankGroup:
         try:
             result = work()
         except BaseException as error:
-            failures = getattr(
-                error, "failures", None
-            )  # DCP's CheckpointException: a BaseException, alike on all ranks
+            # DCP's CheckpointException is a BaseException, equal on all ranks.
+            failures = getattr(error, "failures", None)
             if not isinstance(error, Exception) and failures is None:
                 raise
             by_rank = {rank: failure for rank, (failure, _) in failures.items()} if failures else {self.rank: error}
@@ -79,8 +78,8 @@ class AgreedStep:
 
     A collective at every step would cost every step. Instead each rank that is asked adds 1 to a counter in the
     group's store. When the counter has reached the number of ranks, rank 0 stores its present step, and all ranks act
-    after the next step. All see the note by then: torchft commits no step before rank 0 has voted on it, and rank 0
-    votes after it has stored the note.
+    after the next step. All see the stored step by then: torchft commits no step before rank 0 has voted on it, and
+    rank 0 votes after it has stored its step.
     """
 
     def __init__(self, group: RankGroup, name: str) -> None:
@@ -113,7 +112,7 @@ class AgreedStep:
         return is_agreed and int(store.get(agreed)) < step
 
     def done(self) -> None:
-        """Begin the next round: all ranks act now, and a later wish is a new one."""
+        """Begin the next round, now that all ranks act; later requests count for that round."""
         self._round += 1
         self._counted = False
 

@@ -1,7 +1,7 @@
 """The layout of checkpoints on disk: names, manifests, which of them are complete, which may be deleted. No torch.
 
     DIR/step-00000100/              a checkpoint, made complete by one rename
-    DIR/step-00000100/manifest.json written last: format, step, who saved it, size and checksum of every other file
+    DIR/step-00000100/manifest.json written last: format, step, its writer, size and checksum of every other file
     DIR/.saving-00000100-RUN-GROUP-ATTEMPT-TOKEN/    one that is being written, or was when its group died
     DIR/.removed-...                one that is being deleted
     DIR/positions/                  the position of each rank of each group in its data (data_offsets.py)
@@ -51,7 +51,7 @@ class Ignored:
     path: Path
     reason: str
     foreign: bool  # nothing in it was written by ftslurm
-    doubtful: bool = False  # it cannot be told who wrote it: it must be neither skipped nor deleted
+    doubtful: bool = False  # its writer is unknown: it must be neither skipped nor deleted
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def survey(folder: Path, upto: int | None = None) -> Iterator[Saved | Ignored]:
 
 
 def look(path: Path, step: int) -> Saved | Ignored:
-    """Inspect one folder: is it a complete checkpoint of this step?"""
+    """Return whether a folder is a complete checkpoint of this step (Saved), or why it is not (Ignored)."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):

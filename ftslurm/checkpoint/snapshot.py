@@ -57,7 +57,7 @@ class Slot:
 
 
 class Piece:
-    """What this rank holds of a tensor: all of it, or a shard. DCP asks it for the items to write."""
+    """This rank's part of a tensor: all of it, or a shard. DCP asks it for the items to write."""
 
     def __init__(self, tensor: torch.Tensor, size: torch.Size, offsets: torch.Size) -> None:
         self.tensor, self.size, self.offsets = tensor, size, offsets
@@ -144,7 +144,7 @@ def write(snapshot: Snapshot, folder: Path, group: RankGroup) -> tuple[dict[str,
         The size in bytes and the checksum of each file, by its name.
 
     Raises:
-        GroupFailed: the files in the folder are of no use.
+        GroupFailed: writing failed on at least one rank; the files in the folder are unusable.
     """
     slots, own_tree = _name_tensors(snapshot, group)
     pieces = {slots[path].name: piece for path, piece in snapshot.pieces.items()}

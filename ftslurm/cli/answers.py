@@ -1,4 +1,4 @@
-"""Wait for the controller's answer to a command.
+"""Waits for the controller's answer to a command.
 
 A command is a file in the run's inbox. The controller answers it with a line in the journal.
 """
@@ -37,7 +37,7 @@ def status_of_running(config: Config, run: RunDir, reader: JournalReader, imposs
     """Read the status of a run that has a controller.
 
     Args:
-        impossible: what cannot be done if the run is over, for the message.
+        impossible: the action that a finished run does not allow, for the message.
 
     Raises:
         EnvironmentProblem: the run is over, has not started, or has lost its controller.
@@ -52,14 +52,14 @@ def status_of_running(config: Config, run: RunDir, reader: JournalReader, imposs
 
 
 def is_mine(answer: Answer) -> bool:
-    """Whether the command was given by this user."""
+    """Return whether this user gave the command."""
     return answer.by in (None, os.getuid())
 
 
 def wait_for_answer(
     reader: JournalReader, status: RunStatus, is_answer: Callable[[JournalEvent], bool]
 ) -> tuple[Event | None, RunStatus]:
-    """Wait until the journal has the answer, or the run has ended, or ANSWER_S have passed."""
+    """Wait until the journal has the answer, or the run has ended, or ANSWER_S seconds have passed."""
     deadline = time.monotonic() + ANSWER_S
     while status.outcome == "running" and time.monotonic() < deadline:
         for event in map(readable, reader.iter_new()):
@@ -76,7 +76,7 @@ def print_answer(
     """Wait for the line that answers a command, and print it.
 
     Returns:
-        The exit code: 0 if the line says that it is done, else 1.
+        The exit code: 0 if the command was carried out, else 1.
     """
     event, status = wait_for_answer(reader, status, is_answer)
     if event is not None:

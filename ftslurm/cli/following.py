@@ -1,4 +1,4 @@
-"""Show a run until it ends, and turn its outcome into an exit code."""
+"""Shows a run until it ends, and turns its outcome into an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END_S = 5.0  # how long a local controller may take to exit after it has written
 
 
 def follow_run(config: Config, run: RunDir) -> int:
-    """Show the run until it ends. Ctrl-C stops a local run; a run on Slurm goes on.
+    """Show the run until it ends. Ctrl-C stops a local run; a run on Slurm continues.
 
     Returns:
         The exit code: 0 the run succeeded, 1 it failed or lost its controller, 130 interrupted.
@@ -36,7 +36,7 @@ def follow_run(config: Config, run: RunDir) -> int:
             wait_for_start(run, there)
         status = follow(note=note)
     except BrokenPipeError:
-        # The reader of our output has exited. The run goes on, and its exit code is still wanted.
+        # The reader of this output has exited. The run continues, and its exit code is still needed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = follow(note=note)
     except KeyboardInterrupt:
@@ -86,7 +86,7 @@ def _interrupt_on(*numbers: int) -> None:
 
 
 def _wait_for_exit(there: Callable[[], bool]) -> None:
-    """Wait for the controller to exit, so that no process of the run is left behind the prompt."""
+    """Wait for the controller to exit, so that no process of the run outlives this command."""
     deadline = time.monotonic() + END_S
     while there() and time.monotonic() < deadline:
         time.sleep(0.02)

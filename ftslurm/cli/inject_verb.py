@@ -1,4 +1,4 @@
-"""`ftslurm inject`: ask the controller to do one real fault, and print what came of it."""
+"""`ftslurm inject`: ask the controller to inject one real fault, and print the result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HELP = "faults\n" + "\n".join(f"  {name:<11} {HARM[name]}" for name in FAULTS)
 
 
 def main(words: list[str]) -> int:
-    """Do one fault.
+    """Inject one fault.
 
     Raises:
         EnvironmentProblem: there is no such fault, group or rank, or the run has no controller.
@@ -88,7 +88,7 @@ def _numbered(count: int, noun: str) -> str:
 
 
 def _is_answer(record: JournalEvent, fault: str, group: int | None, rank: int) -> bool:
-    """Whether this record answers our command, and not another drill."""
+    """Return whether this record answers this command, and not another drill."""
     if not isinstance(record, (FaultInjected, FaultRefused)) or record.kind != fault or not answers.is_mine(record):
         return False
     if fault == "lighthouse":

@@ -41,7 +41,7 @@ VERBS = ("run", "plan", "status", "logs", "stop", "scale", "inject")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line and return the exit code."""
     with guarded_output():
         try:
             return _dispatch(list(sys.argv[1:] if argv is None else argv))
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:  # also SIGTERM and SIGHUP while a run is followed
             return 130
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of our output has exited: no error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of the output has exited: no error
             return 0
 
 
@@ -72,6 +72,6 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _verb(name: str) -> Callable[[list[str]], int]:
-    """Import the module of a verb; returns its main function."""
+    """Import the module of a verb and return its main function."""
     verb: Callable[[list[str]], int] = import_module(f"ftslurm.cli.{name}_verb").main
     return verb

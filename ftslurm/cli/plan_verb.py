@@ -1,4 +1,4 @@
-"""`ftslurm plan`: show what `run` would do, and do nothing.
+"""`ftslurm plan`: show what `run` would do, without submitting anything.
 
 The decisions shown are the controller's own: the same functions make them, for nodes with made-up names.
 """
@@ -115,7 +115,7 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
 
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[str]:
-    """The sbatch script of the controller, and in array mode one for each pool of pilots."""
+    """Yield the sbatch script of the controller, and in array mode one for each pool of pilots."""
     yield "sbatch script" + (" of the controller" if jobs else "")
     yield from ("  " + line for line in sbatch_script(config, run).strip().splitlines())
     yield ""
@@ -142,7 +142,7 @@ def pretend_jobs(config: Config) -> tuple[Job, ...]:
 
 
 def _rank_table(config: Config, launches: list[Launch]) -> Iterator[str]:
-    """One line for each rank: its group, role, global rank and node."""
+    """Yield one line for each rank: its group, role, global rank and node."""
     roles, world = config.groups.roles, config.groups.nodes * config.groups.workers
     width = max(4, *(len(name) for name in roles)) if roles else 0
     role = f"{'role':<{width}}  " if roles else ""

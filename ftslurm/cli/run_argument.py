@@ -1,4 +1,4 @@
-"""The arguments that every verb on an existing run takes: RUN and --root."""
+"""Parses the arguments that every verb on an existing run takes: RUN and --root."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ftslurm.run.directory import RunDir
 
 
 def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
-    """Make a parser for a verb on a run; an epilog is printed as it is, line by line."""
+    """Make a parser for a verb on a run. An epilog is printed unchanged, line by line."""
     parser = argparse.ArgumentParser(prog=f"ftslurm {verb}", description=about, epilog=epilog)
     if epilog is not None:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter

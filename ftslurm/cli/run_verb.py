@@ -18,7 +18,7 @@ from ftslurm.submission import array_task, capabilities, keeper, pilot_jobs, req
 
 
 def main(words: list[str]) -> int:
-    """Start a run, or with -m one run for each combination; returns the highest exit code."""
+    """Start a run, or with -m one run for each combination. Return the highest exit code."""
     if "--config" in words:
         return _repeat(words)
     warn_of_exposed_secrets(words)
@@ -33,7 +33,7 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
 
 
 def settle(config: Config, preview: bool = False) -> None:
-    """Settle what depends on the cluster (cluster.kind, groups.gpus), and check the secrets.
+    """Set what depends on the cluster (cluster.kind, groups.gpus), and check the secrets.
 
     Args:
         preview: nothing will be submitted.
@@ -57,7 +57,7 @@ def _repeat(words: list[str]) -> int:
 
 
 def _start(config: Config, sweep: bool) -> int:
-    """Submit one run and follow it; returns its exit code.
+    """Submit one run and follow it. Return its exit code.
 
     Raises:
         FtslurmError: it cannot be started.
@@ -86,7 +86,7 @@ def _start(config: Config, sweep: bool) -> int:
 
 
 def _control_here(config: Config) -> int:
-    """Keep a controller below this process, in its allocation. A batch job that Slurm has requeued goes on."""
+    """Keep a controller running below this process, in its allocation. A requeued batch job continues its run."""
     steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
     for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
         setattr(config.cluster, key, getattr(config.cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))

@@ -18,7 +18,7 @@ from ftslurm.submission import jobs_of_run, requeue
 
 
 def main(words: list[str]) -> int:
-    """End a run; returns 1 if the controller does not answer."""
+    """End a run. Return 1 if the controller does not answer."""
     args = parser_for("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.").parse_args(words)
     run = find_run(args)
     config, reader = configuration.of_run(run), JournalReader(run.events)
@@ -47,7 +47,7 @@ def _slurm_job(config: Config, run: RunDir) -> str | None:
 
 
 def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> str | None:
-    """End a run whose controller cannot do it; returns what was done, or None if the controller must be asked."""
+    """End a run whose controller cannot. Return a message for the user, or None if the controller must be asked."""
     job, array = _slurm_job(config, run), config.cluster.mode == "array"
     began = status.started is not None and status.outcome in ("running", "stopped")
     # In array mode the job may wait in the queue while another process leads the run.
@@ -74,7 +74,7 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
 
 
 def _cancel_before_start(run: RunDir, job: str) -> str:
-    """Cancel a job that has not started; returns what was done."""
+    """Cancel a job that has not started. Return a message for the user."""
     # --state: a job that has started meanwhile has a controller, which reads its inbox.
     client.cancel(job, pending_only=True)
     if jobs_of_run.job_state(job) == "CANCELLED" and not run.events.exists():
@@ -88,7 +88,7 @@ def _is_stop(record: JournalEvent) -> bool:
 
 
 def _report_silence(config: Config, run: RunDir) -> int:
-    """Print why the command was not answered; returns the exit code."""
+    """Print why the command was not answered. Return the exit code."""
     why = jobs_of_run.abandoned(config, run)  # the controller may have ended meanwhile
     if why is not None:
         print(f"{run.root.name} cannot be stopped: {why}")

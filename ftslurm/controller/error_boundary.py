@@ -1,8 +1,8 @@
-"""An error in the handling of one thing does not end the controller: it is recorded, and the run goes on.
+"""Contains errors in the handling of one input or action: the error is recorded, and the run goes on.
 
-Anything that workers, srun, Slurm, a file or a user sends may meet a bug of ours. Each such thing, and each action, is
-handled inside `ErrorBoundary.contain`. A rule that fails on the state alone, without any event, is not contained: it
-would fail again and again, so it ends the controller, whose parent starts the next one.
+Any input from workers, srun, Slurm, a file or a user may meet a bug of ftslurm. Each input, and each action, is handled
+inside `ErrorBoundary.contain`. A rule that fails on the state alone, without any event, is not contained: it would fail
+again and again, so it ends the controller, whose parent starts the next one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ErrorBoundary:
     """Contains errors and records them."""
 
     def __init__(self, record: Callable[[JournalRecord], None], clock: Callable[[], float]) -> None:
-        """Begin.
+        """Start with no recorded errors.
 
         Args:
             record: writes a record into the journal.
@@ -41,11 +41,11 @@ class ErrorBoundary:
 
     @contextmanager
     def contain(self, what: str, value: object) -> Iterator[None]:
-        """Handle one thing; an error ends the handling of this thing alone.
+        """Record an error of the `with` block and suppress it.
 
         Args:
-            what: the kind of thing, for a person: "a message of group-0001/2".
-            value: the thing itself.
+            what: the kind of input or action, for a person: "a message of group-0001/2".
+            value: the input or action itself.
 
         Raises:
             Superseded: another controller leads; that is no error.
@@ -70,10 +70,10 @@ class ErrorBoundary:
 def decide(
     state: RunState, events: Sequence[Event], now: float, config: Config, errors: ErrorBoundary
 ) -> tuple[RunState, list[Action]]:
-    """Call core.decide; if it fails, call it for each event alone and drop the events with which it fails.
+    """Call core.decide. If it fails, call it for each event alone and drop the events with which it fails.
 
     Raises:
-        Exception: it fails without any event, too, or the run cannot even begin.
+        Exception: it also fails without any event, or the run cannot begin.
     """
     try:
         return core.decide(state, events, now, config)

@@ -1,4 +1,4 @@
-"""Carry out the core's actions: steps are started, told, cancelled and adopted here; Slurm is asked.
+"""Carries out the core's actions: starts, orders, cancels and adopts Slurm steps, and sends requests to Slurm.
 
 Only journal records and `Finish` are not handled here: the loop writes records into the journal and ends at `Finish`.
 """
@@ -43,12 +43,12 @@ class Executor:
 
     def update(self, state: RunState) -> None:
         """Take over what command lines depend on: the jobs' ids and the Lighthouse's address."""
-        self.launcher.url = state.lighthouse_url  # a Lighthouse that follows another takes its port
+        self.launcher.url = state.lighthouse_url  # a new Lighthouse takes the port of its predecessor
         if isinstance(self.launcher, SrunLauncher):
             self.launcher.jobs = srun_names(state)
 
     def carry_out(self, action: Action, now: float) -> Sequence[Event]:
-        """Carry out an action; returns what is known at once."""
+        """Carry out an action. Return the events that are known at once."""
         match action:
             case act.Launch():
                 return self._launch(action)
@@ -97,7 +97,7 @@ class Executor:
         return []
 
     def ask_own_nodes(self) -> None:
-        """Ask which nodes the controller's job still has, if the groups run in this job."""
+        """Ask Slurm which nodes the controller's job still has, if the groups run in this job."""
         if self.job.isdigit() and self.config.cluster.mode == "steps":
             self.slurm.ask_own_nodes(self.job)
 
@@ -107,7 +107,7 @@ class Executor:
         self.ask_own_nodes()  # while slurmctld is away a probe that does not come back proves nothing
 
     def _cancel(self, step: StepId) -> list[Event]:
-        """A drill: scancel of the step, as an administrator would do it."""
+        """Cancel a step with scancel, as an administrator would do it (a drill)."""
         slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
         if slurm_id is None:
             error = "scancel needs a Slurm step" if self.local else "Slurm has not named the step"
@@ -126,7 +126,7 @@ class Executor:
         return [] if problem is None else self._not_launched(action.id, problem)
 
     def failed(self, action: Action) -> list[Event]:
-        """What to tell the core if an action has failed by an error of ours, so that it does not wait for its end."""
+        """Return the events for an action that failed by a bug of ftslurm, so that the core does not wait for it."""
         error = "ftslurm could not start the step; this is a bug, see controller.log"
         return self._not_launched(action.id, error) if isinstance(action, act.Launch) else []
 

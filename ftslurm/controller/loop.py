@@ -1,7 +1,7 @@
-"""The loop that keeps a run running: gather what happened, decide, write the journal, act.
+"""Runs the controller's loop: gather events, decide, write the journal, act.
 
-One thread, one wait: a selector over the steps' pipes, a pipe that signals write to, and the next deadline. The loop
-waits for no command of Slurm's and never imports torch.
+One thread waits at one place: a selector over the steps' pipes, a pipe that signals write to, and the next deadline.
+The loop never waits for a Slurm command and never imports torch.
 
     gather   _gather: messages of workers, lines of srun, exits, answers of Slurm, signals, the inbox -> events
     decide   error_boundary.decide: events -> the next state and a list of actions (core/rules.py)
@@ -65,8 +65,8 @@ from ftslurm.slurm import parse
 from ftslurm.slurm.commands import is_batch, job_name
 from ftslurm.slurm.questions import AskOwnState, ProbeNode
 
-# The state of a run is a tree of values without cycles, a million of them with 10,000 groups. The default, to look for
-# garbage after every 700 new values, takes longer than the decisions.
+# The state of a run is a tree of values without cycles, a million of them with 10,000 groups. A garbage collection
+# after every 700 new values, the default, takes longer than the decisions.
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
@@ -74,7 +74,7 @@ log = logging.getLogger("ftslurm.controller.loop")
 
 
 class Controller:
-    """One run, from its allocation to its end."""
+    """Controls one run, from its allocation to its end."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class Controller:
         signals: int | None = None,
         after: str = "",
     ) -> None:
-        """Begin.
+        """Continue a run from its history.
 
         Args:
             tell: called with every event once it is in the journal.
             past: the history of the run, as its earlier controllers have written it.
-            number: this controller's number among the run's leaders; None: a local run, which has one controller only.
+            number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
-            after: how the controller before has crashed.
+            after: how the previous controller crashed.
         """
         if after:
             log.warning("%s; this one goes on", after)
@@ -112,7 +112,7 @@ class Controller:
         homes = frozenset({home(name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
         saved, refused = newest_checkpoint(config, run), claim(config, run)
         self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
-        self.alive: dict[tuple[StepId, int], Alive] = {}  # the last of each task, until the next decision
+        self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
         self.start = run_started(config, run, name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
 
@@ -137,9 +137,9 @@ class Controller:
         """Keep the run running until it is over, or until another controller goes on with it.
 
         Returns:
-            The outcome of the run: succeeded, failed, stopped or requeued; `left` if this controller has made way for
-            another one; `superseded` if another one has taken the lead because it did not hear this one. After the last
-            two nothing more is written and all steps run on.
+            The outcome of the run: succeeded, failed, stopped or requeued; `left` if this controller has handed over to
+            another one; `superseded` if another one has taken the lead because this one was silent. After `left` and
+            `superseded` nothing more is written and all steps run on.
         """
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         try:
@@ -149,7 +149,7 @@ class Controller:
             while not self.state.finished and self.leaving is None:
                 while not self.events and self.leaving is None and (due is None or self.now() < due):
                     self._gather(due)
-                self._gather(0.0)  # after a pause of this process: read what was sent before judging any silence
+                self._gather(0.0)  # after a pause of this process: read all messages before judging any silence
                 actions = self._decide()
                 self._write(actions)
                 self._act(actions)
@@ -165,7 +165,7 @@ class Controller:
         if self.state.finished:
             self.slurm.end(over(self.state))
         else:
-            self.children.leave()  # before the journal says so: after that the next controller may adopt the steps
+            self.children.leave()  # before the journal records it: then the next controller may adopt the steps
             self._write([line for unit in self.state.groups for line in progress_lines.told(unit, self.now())[1]])
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
         with contextlib.suppress(OSError):
@@ -224,7 +224,7 @@ class Controller:
             log.warning("unknown command ignored: %s", brief(command))
 
     def _signalled(self, number: int) -> None:
-        """A signal ends the run; after SIGTERM (scancel, preemption or the time limit) Slurm is asked which it is.
+        """End the run on a signal. After SIGTERM ask Slurm for the cause: scancel, preemption or the time limit.
 
         If the groups have jobs of their own (array mode), only the controller's job ends, unless it was cancelled.
         """
@@ -291,7 +291,7 @@ class Controller:
             self.events.append(TaskFailed(step, evidence))
 
     def _own_state_answered(self, text: str) -> None:
-        """Slurm has answered why it ends the controller's own job."""
+        """Handle Slurm's answer to why it ends the controller's own job."""
         restarts = int(os.environ.get("SLURM_RESTART_COUNT", 0))
         stops = asked_by_slurm(text.split(), self.config, restarts, is_batch(os.environ))
         if not self.separate_jobs:
@@ -308,18 +308,18 @@ class Controller:
         self.alive = {}
         self.state, actions = decide(self.state, events, self.now(), self.config, self.errors)
         if self.state.ending is not None:
-            self.leaving = None  # there is nothing left to go on with
+            self.leaving = None  # the run ends, so no other controller is to continue it
         return actions
 
     def _record(self, record: records.JournalRecord) -> None:
-        """Append a record to the journal; it is flushed and told with those of the next decision."""
+        """Append a record to the journal. It is flushed, and passed to `tell`, with those of the next decision."""
         written = self.journal.append(record)
         if not isinstance(record, records.Progress):
             log.info("%s", written)
         self.written.append(written)
 
     def _write(self, actions: list[Action]) -> None:
-        """Write the records among the actions into the journal, and tell them to whoever follows the run."""
+        """Write the records among the actions into the journal and pass them to `tell`."""
         if self.now() > self.lead_checked + self.config.health.heartbeat_s:
             self._check_lead()
         lines = [action for action in actions if isinstance(action, records.JournalRecord)]
@@ -334,7 +334,7 @@ class Controller:
             self.tell(event)
 
     def _completed(self, record: records.JournalRecord) -> records.JournalRecord:
-        """Return a record with what stands in the logs: the core reads no files."""
+        """Return a record completed from the log files, which the core does not read."""
         match record:
             case records.StepExited(unit=unit, attempt=attempt, rank=rank):
                 return replace(record, log=str(self._log_of(StepId(unit, attempt), rank or 0)))
@@ -344,14 +344,14 @@ class Controller:
                 return record
 
     def _log_of(self, step: StepId, rank: int) -> Path:
-        """The log a person should read: the rank's own if its script got that far, else what the launcher printed."""
+        """Return the log for a person to read: the rank's own if it exists, else the launcher's output."""
         path = self.run_dir.rank_log(step.unit, step.attempt, rank)
         return path if path.exists() else self.run_dir.step_log(step.unit, step.attempt)
 
     def _act(self, actions: list[Action]) -> None:
-        """Carry out the actions. An error of ours in one of them is recorded, and the others are carried out.
+        """Carry out the actions. An error in one of them is recorded, and the others are carried out.
 
-        A step that cannot be adopted by an error of ours may still run, so that error ends the controller.
+        A step that cannot be adopted because of such an error may still run, so that error ends the controller.
         """
         self.executor.update(self.state)
         for action in actions:
@@ -365,7 +365,7 @@ class Controller:
 
 
 def described(news: News) -> str:
-    """Name a piece of news, for a person who reads of an error in its handling."""
+    """Return the name of a piece of news for an error message about its handling."""
     match news:
         case Received(step):
             return f"a message of {step}"

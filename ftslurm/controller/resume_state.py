@@ -1,8 +1,8 @@
-"""Read the history of a run for a controller that takes it over, without reading the whole journal.
+"""Reads the history of a run for a controller that takes it over, without reading the whole journal.
 
-Every few minutes the controller saves in RUN/past.json what the journal amounts to, and up to which byte. Its successor
-reads the journal from there; or from the start, if that file is damaged, of another version or of another journal, or
-belongs to somebody else.
+Every few minutes the controller saves in RUN/past.json the folded journal and the byte up to which it was read. Its
+successor reads the journal from there; or from the start, if that file is damaged, of another version or of another
+journal, or belongs to another user.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Story:
     """A run's journal, folded. Each `read` reads only what has been added."""
 
     def __init__(self, run: RunDir) -> None:
-        """Load what was saved; nothing of the journal is read yet."""
+        """Load the saved file. The journal is not read yet."""
         self._run, self._journal, self._skim = run, JournalReader(run.events), Skim()
         self._reading, self.status = Reading(), RunStatus()
         self._saved = 0  # offset in the journal when the file was saved last
@@ -45,7 +45,7 @@ class Story:
         self._next = time.monotonic() + SAVE_S
 
     def read(self) -> tuple[Past | None, str | None]:
-        """Return what the run's controllers have done, and the outcome if the run is over; also updates `status`.
+        """Return what the run's controllers have done, and the outcome if the run is over. Also update `status`.
 
         Raises:
             EnvironmentProblem: the journal cannot be read.
@@ -60,11 +60,11 @@ class Story:
         return self._reading.past, self._reading.outcome
 
     def shown(self) -> RunStatus:
-        """The status without control characters, which could steer a terminal."""
+        """Return the status without control characters, which could steer a terminal."""
         return unpack(RunStatus, readable(pack(self.status)))
 
     def told(self, tell: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Wrap `tell`, which is called with every event of the journal: also save the file when it is due."""
+        """Return a function that passes each event of the journal to `tell` and saves the file when it is due."""
 
         def also(event: Event) -> None:
             tell(event)
@@ -96,7 +96,7 @@ class Story:
 
 
 def _seq_before(run: RunDir, offset: int) -> int | None:
-    """The `seq` of the line that ends at this offset; None if no line ends there."""
+    """Return the `seq` of the line that ends at this offset, None if no line ends there."""
     with suppress(OSError, IndexError), owned_files.open_file(run.events) as file:
         start = max(0, offset - _LINE)
         text = os.pread(file.fileno(), offset - start, start)

@@ -1,4 +1,4 @@
-"""Signals that a selector can wait for. The handlers only record the number; the controller's loop acts."""
+"""Makes signals visible to a selector. The handlers only record the number; the controller's loop acts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Wakeup:
     """
 
     def __init__(self, numbers: Sequence[int], passed_on: int | None = None) -> None:
-        """Begin to collect.
+        """Start to collect signals.
 
         Args:
             numbers: the signals to collect.
@@ -34,7 +34,7 @@ class Wakeup:
         signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in numbers:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: whoever started us wants it ignored
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup: the user wants it ignored
                 signal.signal(number, lambda seen, _: self._seen.append(seen))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)  # the keeper blocks them until now
 

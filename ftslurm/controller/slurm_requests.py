@@ -1,6 +1,6 @@
-"""The controller's requests to Slurm: each runs in the background, and its answer becomes events of the core.
+"""Sends the controller's requests to Slurm in the background and turns the answers into events of the core.
 
-Beside Slurm's answers, this module reads what pilots and `ftslurm scale` leave in the run's inbox.
+This module also reads the commands of pilots and `ftslurm scale` in the run's inbox.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ JobAction = AskJobs | RequestJobs | Exclude | CancelJobs | RequeueJob | StartPil
 # SIGTERM could end its sruns, and with them the steps in other jobs. Instead this pilot gets SIGUSR1, as if Slurm
 # wanted its nodes back; another controller takes over and requeues the job.
 PILOT = "FTSLURM_PILOT"
-END_WAIT_S = 30.0  # how long a running sbatch is waited for when the run is over
+END_WAIT_S = 30.0  # longest wait for a running sbatch when the run is over
 NODE_STATE_S = 60.0
 NOT_NOW = ("Job is pending execution", "try again later")  # Slurm itself has just requeued the job, or is about to
 CAUSES = {"SIGTERM": Cause.PREEMPTED, "SIGINT": Cause.PREEMPTED, "SIGUSR1": Cause.PREEMPTED}  # else: time limit
@@ -83,19 +83,19 @@ log = logging.getLogger("ftslurm.controller.loop")
 
 
 class SlurmRequests:
-    """Asks and orders of Slurm in the background, and reads the answers."""
+    """Runs Slurm commands in the background and reads their answers."""
 
     def __init__(self, config: Config, run: RunDir, background: BackgroundCommands) -> None:
         self.config, self.run, self.background = config, run, background
         self.mark = run.mark()
         self.pools = run.pools()  # pool of each known job, by name; a site may remove the jobs' comments
-        self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs are not known yet: we have just begun
+        self.early: dict[str, JobLeaving] = {}  # reports of pilots whose jobs this new controller does not know yet
         self.pilots_started = 0
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
     def carry_out(self, action: JobAction, now: float) -> list[Event]:
-        """Start what an action orders; returns what is known at once."""
+        """Start the request of an action. Return the events that are known at once."""
         match action:
             case AskJobs():
                 self._ask(AskQueue(now, time.monotonic()), commands.queue(), env=_clean())
@@ -122,11 +122,11 @@ class SlurmRequests:
         return []
 
     def ask_own_state(self, job: str, timeout_s: float = PATIENCE_S) -> None:
-        """Ask why Slurm ends the controller's own job."""
+        """Ask Slurm why it ends the controller's own job."""
         self._ask(AskOwnState(), commands.job_state(job), timeout_s=timeout_s)
 
     def ask_own_nodes(self, job: str) -> None:
-        """Ask which nodes the controller's own job still has."""
+        """Ask Slurm which nodes the controller's own job still has."""
         self._ask(AskOwnNodes(), commands.job_nodes(job))
 
     def submit_successor(self) -> None:
@@ -135,7 +135,7 @@ class SlurmRequests:
             self._ask(SubmitSuccessor(), submit_successor_command(self.run), env=_clean())
 
     def end(self, names: tuple[str, ...]) -> None:
-        """Cancel the run's remaining jobs when the run is over, those of an sbatch in progress too."""
+        """Cancel the run's remaining jobs when the run is over, also those of an sbatch in progress."""
         self.background.wait(lambda asked: isinstance(asked, SubmitPilots | SubmitSuccessor), END_WAIT_S)
         new = tuple(name for name in self.run.pools() if name not in self.pools)
         if names or new:
@@ -158,7 +158,7 @@ class SlurmRequests:
         return []
 
     def _start_pilot(self, name: str, job: str, node: str) -> None:
-        """Start a pilot through srun, also if the srun of an earlier one hangs at a node that was gone meanwhile."""
+        """Start a pilot through srun. Kill the srun of an earlier one, which may hang at a node that was lost."""
         self.background.kill(lambda asked: isinstance(asked, RunPilot) and asked.name == name)
         self.pilots_started += 1
         srun = commands.srun_command(
@@ -168,7 +168,7 @@ class SlurmRequests:
         self._ask(RunPilot(name, self.pilots_started), argv, env=_pilot_environment(name), timeout_s=inf)
 
     def _cancel(self, names: tuple[str, ...]) -> list[str]:
-        """The command that ends jobs. A running task of an array submitted by hand is told to end, and completes."""
+        """Return the command that ends jobs. Release the running tasks of an array submitted by hand: they complete."""
         if self.config.cluster.pilots is None:
             return commands.cancel(*names)
         with suppress(OSError):
@@ -178,7 +178,7 @@ class SlurmRequests:
         return commands.cancel(*names, pending_only=True)
 
     def _other_controller(self) -> str | None:
-        """The job of our successor or predecessor, which would only find that the run is over; None: there is none."""
+        """Return the job of the successor or predecessor, which the end of the run makes useless; None: no such job."""
         job = self.run.job()
         if array(self.config) and job is not None and job.isdigit() and job != os.environ.get("SLURM_JOB_ID"):
             return job
@@ -187,7 +187,7 @@ class SlurmRequests:
     # --- answers -----------------------------------------------------------------------------------------------------
 
     def answered(self, answer: Answered) -> list[Event]:
-        """Read an answer of Slurm's."""
+        """Translate an answer of Slurm into events."""
         code, text = answer.code, answer.text
         match answer.question:
             case AskQueue(asked, asked_monotonic):
@@ -256,7 +256,7 @@ class SlurmRequests:
         return self._leaving(name, command) if command["what"] == "leaving" else self._pilot(name, command, now)
 
     def _leaving(self, name: str, command: Mapping[str, Any]) -> list[Event]:
-        """A pilot reports that its job is about to end."""
+        """Handle a pilot's report that its job is about to end."""
         sign = str(command.get("signal"))
         event = JobLeaving(name, CAUSES.get(sign, Cause.TIME_LIMIT), f"Slurm sent {sign} to it")
         if name in self.pools:
@@ -265,7 +265,7 @@ class SlurmRequests:
         return []
 
     def _pilot(self, name: str, command: Mapping[str, Any], now: float) -> list[Event]:
-        """A pilot reports its nodes. A report that is not sound is dropped; the next answer to AskQueue has them."""
+        """Handle a pilot's report of its nodes. Drop an invalid one: the next answer to AskQueue has the nodes."""
         try:
             nodes, ends = tuple(parse.expand_hosts(str(command["nodes"]))), command.get("ends")
         except (KeyError, ValueError):
@@ -278,17 +278,17 @@ class SlurmRequests:
 
 
 def srun_names(state: RunState) -> dict[str, str]:
-    """The id of each job, by name: srun needs it, because a task of an array has an id of its own."""
+    """Return the id of each job, by name: srun needs it, because a task of an array has an id of its own."""
     return {job.name: job.id or job.name for job in state.job_pool.jobs}
 
 
 def _pilot_environment(name: str) -> dict[str, str]:
-    """The environment of a pilot that is no batch process: srun does not tell it which array task its job is."""
+    """Return the environment of a pilot under srun, which does not set the array task of its job."""
     env = {key: value for key, value in _clean().items() if not key.startswith("FTSLURM_")}
     array_job, _, task = name.partition("_")
     return env | ({"SLURM_ARRAY_JOB_ID": array_job, "SLURM_ARRAY_TASK_ID": task} if task else {})
 
 
 def _clean() -> dict[str, str]:
-    """This process's environment without options of its own job and without the user's defaults for squeue."""
+    """Return this process's environment without options of its own job and the user's defaults for squeue."""
     return {name: value for name, value in commands.scrubbed(os.environ).items() if not name.startswith("SQUEUE_")}

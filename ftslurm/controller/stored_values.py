@@ -1,6 +1,6 @@
-"""Convert dataclasses, named tuples and enums to JSON and back. The JSON names no class.
+"""Converts dataclasses, named tuples and enums to JSON and back. The JSON names no class.
 
-`unpack` checks all data against the types, so a file that something else has written can only raise an error.
+`unpack` checks all data against the types, so a file of another origin can only raise an error.
 """
 
 from __future__ import annotations

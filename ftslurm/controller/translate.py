@@ -1,4 +1,4 @@
-"""What workers, signals and Slurm say, as events of the core, and what its actions say to workers. Pure."""
+"""Translates input of workers, signals and Slurm to events of the core, and its actions to messages. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from ftslurm.security.json_text import is_whole
 
 
 def order(action: actions.Action) -> tuple[StepId, bytes] | None:
-    """The step that an action sends a message to, and its line; None: it is no such action."""
+    """Return the Slurm step that an action sends a message to, and its line; None: the action sends none."""
     match action:
         case actions.Redirect(step, url):
             message: messages.Message = messages.LighthouseMoved(url)
@@ -64,7 +64,7 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
 
 
 def translate(step: StepId, raw: messages.Raw, now: float, tasks: int) -> events.Event | None:
-    """A message of a step as an event; None: its type is unknown.
+    """Translate a message of a Slurm step to an event; None: its type is unknown.
 
     Args:
         tasks: how many tasks the step has.
@@ -145,7 +145,7 @@ def _evidence_of_exception(failed: messages.Failed) -> Evidence:
         out_of_memory=failed.oom,
         error=failed.error or "",
         started=failed.started,
-        cause=Cause.UNKNOWN if failed.refused else None,  # not its fault: no group was there to heal from
+        cause=Cause.UNKNOWN if failed.refused else None,  # no fault of the group: there was none to heal from
     )
 
 
@@ -168,7 +168,7 @@ def _guard_report(adopted: messages.Adopted) -> GuardReport:
 
 
 def inject_asked(command: Mapping[str, Any]) -> events.InjectAsked | None:
-    """A drill that somebody wants, by what lies in the inbox; None: it is none."""
+    """Translate an `inject` command from the inbox to an event; None: it is invalid."""
     fault, group, rank = command.get("fault"), command.get("group"), command.get("rank") or 0
     if fault in FAULTS and (group is None or is_whole(group)) and is_whole(rank):
         return events.InjectAsked(str(fault), group, rank, requester(command))
@@ -176,7 +176,7 @@ def inject_asked(command: Mapping[str, Any]) -> events.InjectAsked | None:
 
 
 def requester(command: Mapping[str, Any]) -> Requester:
-    """Return who has left a command in the inbox: a user's id, or the text that stands there instead."""
+    """Return the author of a command in the inbox: a user's id, or the text that is there instead."""
     who = command.get("by")
     return Requester(Source.USER, who if is_whole(who) else who[:MOST_TEXT] if isinstance(who, str) else "?")
 
@@ -184,12 +184,12 @@ def requester(command: Mapping[str, Any]) -> Requester:
 def ended(
     step: StepId, codes: Sequence[int], killed: bool, complaint: str | None, saved: Saved | None, local: bool
 ) -> events.Ended:
-    """The end of a step's processes, as an event.
+    """Return the event for the end of a Slurm step's processes.
 
     Args:
         codes: their exit codes, negative for signals.
-        killed: whether we have killed it.
-        complaint: the last line that srun printed, or locally the guard, which can say nothing of its own kill.
+        killed: whether this controller has killed the step.
+        complaint: the last line printed by srun, or locally by the guard, which cannot report its own kill.
         saved: the newest checkpoint at this moment.
     """
     worst = next((code for code in codes if code), 0)
@@ -204,21 +204,21 @@ def ended(
     )
 
 
-ANSWER_S = 5.0  # how long squeue may take to say why
+ANSWER_S = 5.0  # time limit for squeue's answer
 MARGIN_S = 15.0  # from the end of the groups to that of the job: the journal, scontrol, a slurmctld that is busy
 
 
 def asked_by_slurm(
     words: list[str], config: Config, restarts: int = 0, batch: bool = False, by: Requester = SLURM
 ) -> list[events.StopAsked]:
-    """Why Slurm ends the run, by what squeue tells of the job; empty if that says nothing more.
+    """Return why Slurm ends the run, from squeue's output for the job; empty if that does not show the cause.
 
     Args:
-        words: the job's state, how often it has been requeued, and Slurm's reason. While the job comes to its end the
-            state says only that (COMPLETING), and the reason why.
-        restarts: how often it had been when this controller began.
+        words: the job's state, how often it has been requeued, and Slurm's reason. While the job ends, its state is
+            only COMPLETING; the reason has the cause.
+        restarts: how often it had been requeued when this controller began.
         batch: as in asked_by_signal.
-        by: who has said so.
+        by: the source of these words.
     """
     if any(re.fullmatch("[0-9]{1,9}", word) and int(word) > restarts for word in words):
         reason = "Slurm has requeued the job: the run goes on from the newest checkpoint when it starts again"
@@ -238,10 +238,10 @@ def _outlives_job(config: Config, batch: bool) -> bool:
 
 
 def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.StopAsked | events.JobEnds:
-    """What a signal to the controller means.
+    """Return the event for a signal to the controller.
 
     Args:
-        batch: whether it is a batch job that can be started again, and not an allocation that somebody holds.
+        batch: whether its job is a batch job that can be requeued, and not an interactive allocation.
     """
     cluster = config.cluster
     if number == signal.SIGUSR2 and _outlives_job(config, batch):

@@ -1,8 +1,8 @@
-"""Tell steps who they are, and let their scripts begin.
+"""Assign ranks to steps and start their scripts.
 
 A step is assigned its ranks once all its tasks are ready, and its script begins once its store is up. At the first
 start and at a full restart the groups begin together: a group that begins alone commits steps alone, and the others
-have to heal from it. So every group waits for every other's store, or for its first failure.
+have to heal from it. So every group waits until each other group has its store or has failed once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ftslurm.core.state.values import replace
 
 
 def assign(state: RunState, now: float, config: Config) -> Outcome:
-    """Assign the steps whose tasks are all ready, then let those begin that may."""
+    """Assign ranks to the steps whose tasks are all ready, then start the scripts that may begin."""
     if state.ending is not None:
         return state, []
     actions: list[Action] = []
@@ -43,14 +43,14 @@ def assign(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _is_ready(unit: Unit, config: Config) -> bool:
-    """Whether every task of a group's step waits for its assignment."""
+    """Return whether every task of a group's step waits for its assignment."""
     if unit.phase is not Phase.STARTING or unit.group is None or unit.current.assigned:
         return False
     return len(unit.current.ready) == tasks_of(unit, config) and None not in unit.current.hosts
 
 
 def _release(state: RunState, config: Config) -> RunState:
-    """The state in which groups may begin, if none is waited for any more; else it remembers which one is."""
+    """Set `released` if no group has to be waited for any more; else set `waited_for` to such a group."""
     if independent(config):
         return replace(state, released=True)
     for number in (*range(state.waited_for, state.table.groups), *range(min(state.waited_for, state.table.groups))):
@@ -60,14 +60,14 @@ def _release(state: RunState, config: Config) -> RunState:
 
 
 def _not_waited_for(unit: Unit, state: RunState) -> bool:
-    """Whether the others may begin: it has its store, it has failed since all were started, or it has no node."""
+    """Return whether others need not wait for a group: it has its store, has failed since the start, or has no node."""
     failed = bool(unit.exits) and (state.lineage.restarted is None or unit.exits[-1].time > state.lineage.restarted)
     there = unit.phase in LIVE and unit.current.store is not None
     return there or failed or unit.phase is Phase.FAILED or unit.waits_for is not None
 
 
 def _begin(state: RunState, now: float, config: Config) -> Outcome:
-    """Let the scripts begin whose stores are up."""
+    """Start the scripts of the steps whose stores are up."""
     actions: list[Action] = []
     alone = independent(config)
     for unit in state.attended():
@@ -78,6 +78,6 @@ def _begin(state: RunState, now: float, config: Config) -> Outcome:
         actions.append(Begin(unit.id, *store, heals, floor))
         current = replace(unit.current, floor=floor)
         state = swap(state, run(replace(unit, marks=replace(unit.marks, begun=now), current=current)))
-        if alone and state.drills.stepping_since is None:  # drills have no better beginning
+        if alone and state.drills.stepping_since is None:  # without a quorum drills count from here
             state = replace(state, drills=replace(state.drills, stepping_since=now))
     return state, actions

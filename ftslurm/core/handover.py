@@ -1,4 +1,4 @@
-"""Move groups out of Slurm jobs that are about to end: one by one while there is time, else at once."""
+"""Move groups out of Slurm jobs that are about to end: one at a time while there is time, else at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ftslurm.core.state.values import replace
 
 
 def vacate(state: RunState, now: float, config: Config) -> Outcome:
-    """Stop the units in jobs that end with SIGTERM first, and choose the group that moves next while there is time."""
+    """Stop the units in jobs that are about to end, and move further groups one at a time while there is time."""
     actions: list[Action] = []
     if state.ending is not None or not uses_jobs(config) or not state.jobs_concerned(now):
         return state, actions
@@ -39,10 +39,11 @@ def vacate(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunState, bool]:
-    """Whether a job's time is over (cluster.signal_s before its limit).
+    """Return the state, and whether the units of a job must leave it now (cluster.signal_s before its limit).
 
-    The last group that holds the training's state stays longer: others may be on their way back. It goes when there is
-    just time to save a checkpoint, and to save it. One that is being adopted stays until it can be told to end.
+    The last group that holds the training's state stays longer: others may be about to return. It leaves when there
+    is just enough time to save a checkpoint, after saving it. A step that is being adopted stays until it can be
+    stopped.
     """
     if one.ends is None or now < one.ends - config.cluster.signal_s or not one.usable:
         return state, False
@@ -59,7 +60,7 @@ def _must(state: RunState, one: Job, now: float, config: Config) -> tuple[RunSta
 
 
 def _joined_elsewhere(state: RunState, one: Job) -> bool:
-    """Whether a group holds the training's state in the controller's own job or in another one that goes on."""
+    """Return whether a group in the controller's own job or in another usable job holds the training's state."""
     for name in state.table.having_trait(Trait.JOINED):
         place = state.table.by_name[name].place
         if place is None or place.allocation == one.name:
@@ -80,16 +81,16 @@ def _bring_down(state: RunState, unit: Unit, cause: Cause | None, now: float, co
 
 
 def _moves(state: RunState, one: Job, elsewhere: dict[int, tuple[bool, bool]], now: float, config: Config) -> bool:
-    """Whether the group of a job moves to another job before it must.
+    """Return whether the group of a job moves to another job before it must.
 
-    One at a time, while others hold the training's state and step on: the training never stops. As soon as there is
-    another place; halfway to the end also if there is none, because the node it leaves may be what its successor
-    waits for.
+    Groups move one at a time while others hold the training's state and commit steps: the training never stops. A group
+    moves as soon as there is another place; from halfway between the handover time and the end also if there is none,
+    because its next attempt may wait for the node that it leaves.
 
     Args:
         state: the state.
         one: a job in which steps may be started.
-        elsewhere: by pool, what _elsewhere has found in this decision.
+        elsewhere: by pool, the results of _elsewhere in this decision.
         now: the time.
         config: the settings.
     """
@@ -104,7 +105,7 @@ def _moves(state: RunState, one: Job, elsewhere: dict[int, tuple[bool, bool]], n
     table, halfway = state.table, now >= (limit + one.ends) / 2
     if len(table.having_trait(Trait.JOINED)) == unit.joined or not _others_are_settled(table, unit):
         return False
-    if not may_ask(config):  # it is the job itself that comes back, with a new time limit: mostly at once
+    if not may_ask(config):  # the job itself is requeued with a new time limit, and mostly starts at once
         waiting = (u for u in table.named(table.having_trait(Trait.WAITING)) if u.name != unit.name)
         waits = any(u.phase is Phase.PENDING and not u.retired for u in waiting)
         return config.cluster.requeue and (halfway or not waits)
@@ -115,12 +116,12 @@ def _moves(state: RunState, one: Job, elsewhere: dict[int, tuple[bool, bool]], n
 
 
 def _settled(unit: Unit) -> bool:
-    """Whether a group takes part in the training, or has no nodes for now."""
+    """Return whether a group takes part in the training, or has no nodes for now."""
     return unit.joined or unit.retired or (unit.phase is Phase.PENDING and unit.waits_for is not None)
 
 
 def _others_are_settled(table: UnitTable, but: Unit) -> bool:
-    """Whether every group but this one takes part in the training, has no nodes for now, or is over."""
+    """Return whether every other group takes part in the training, has no nodes for now, or is over."""
     moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
     if table.count(Phase.RUNNING) > len(table.having_trait(Trait.JOINED)):
         moving += table.in_phase(Phase.RUNNING)
@@ -128,9 +129,9 @@ def _others_are_settled(table: UnitTable, but: Unit) -> bool:
 
 
 def _elsewhere(state: RunState, pool: int, now: float, config: Config) -> tuple[bool, bool]:
-    """Whether a group of this pool has a free place in a job that lasts, and whether another job waits in the queue.
+    """Return whether this pool has a free place in a job that lasts, and whether a job of it waits in the queue.
 
-    It is the same for each job of the pool that is near its end: none of them lasts.
+    The result is the same for all jobs of the pool that are near their end, since none of them lasts.
     """
     lasting = {one.name for one in state.job_pool.jobs if lasts(one, state, now, config)}
     there = [a for a in state.allocations(pool) if a.own or a.name in lasting]

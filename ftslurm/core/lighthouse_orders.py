@@ -1,7 +1,7 @@
-"""Tell the Lighthouse which attempts live, and the groups where the Lighthouse is. Pure.
+"""Send the Lighthouse the live attempts, and the groups the address of the Lighthouse. Pure.
 
-Level, not edge: what each should know is compared with what it has been told. So a relaunched Lighthouse, which has
-been told nothing, is told everything. Only our own (`lighthouse.kind=ftslurm`) takes orders; either kind may move.
+Level-triggered: the wanted orders are compared with those already sent, so a relaunched Lighthouse gets all of them.
+Only our own Lighthouse (`lighthouse.kind=ftslurm`) takes orders; either kind may change its address.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ftslurm.core.state.values import replace
 
 
 def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """The orders that the Lighthouse has not been given yet."""
+    """Send the orders that the Lighthouse has not received yet."""
     lighthouse = state.lighthouse
     if config.lighthouse.kind != "ftslurm" or lighthouse.phase is not Phase.RUNNING:
         return state, []
-    actions: list[Action] = []  # the dead first: none of them may be in the new history
+    actions: list[Action] = []  # evictions first: a dead attempt may not be in the new history
     told = state.told.mutate()
     for unit in state.attended():
         order = _order(unit, state) if unit.group is not None else None
@@ -35,7 +35,7 @@ def orders(state: RunState, now: float, config: Config) -> tuple[RunState, list[
 
 
 def redirect(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Tell the groups that were assigned to a Lighthouse elsewhere where it is now."""
+    """Send the Lighthouse's address to the groups that have another one."""
     actions: list[Action] = []
     url = state.lighthouse_url
     for unit in state.attended() if url is not None else ():
@@ -46,18 +46,16 @@ def redirect(state: RunState, now: float, config: Config) -> tuple[RunState, lis
 
 
 def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
-    """What it should know of one group: the store of the attempt that lives, or up to which attempt all are over.
+    """Return the order for one group: the store of its live attempt, or the last attempt that is over.
 
     An attempt is over at the first sign of failure, before its step has ended: survivors wait until it is evicted.
-    When the whole run is being brought to its end, however, its groups may take their last steps together.
+    When the whole run ends, however, its groups may commit their last steps together.
     """
     assert unit.group is not None
-    store = (
-        None if unit.current.store is None else f"{unit.current.store[0]}:{unit.current.store[1]}/store"
-    )  # worker/addresses.py
-    left = bool(unit.current.hosts) and len(unit.current.done) == len(
-        unit.current.hosts
-    )  # it has finished; Slurm may take a while to say so
+    # An address as in protocol/addresses.py.
+    store = None if unit.current.store is None else f"{unit.current.store[0]}:{unit.current.store[1]}/store"
+    # All its tasks have finished; Slurm may report that later.
+    left = bool(unit.current.hosts) and len(unit.current.done) == len(unit.current.hosts)
     over = left or unit.phase not in LIVE or (unit.phase is Phase.STOPPING and state.ending is None)
     if not over and store is not None:
         return Announce(state.lighthouse.id, unit.group, unit.attempt, store)

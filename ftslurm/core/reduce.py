@@ -1,4 +1,4 @@
-"""Fold what has happened into the state, with one function for each kind of event. rules.py decides what is done."""
+"""Fold events into the state, with one function for each kind of event. rules.py decides on actions."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ from ftslurm.protocol import records
 
 LONGEST_TRACEBACK = 8000  # characters that are kept
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
-MOST_WARNINGS = 20  # different ones, of a run
+MOST_WARNINGS = 20  # different ones, per run
 
 
 def observe(state: RunState, event: Event, now: float, config: Config) -> Outcome:
     """Fold one event into the state.
 
     Returns:
-        The new state; the records that the event leaves, and the answers that it calls for at once.
+        The new state; the event's records and the actions that cannot wait for the rules.
     """
     if isinstance(event, JobEvent):
         return queue.observe(state, event, now, config)
@@ -111,7 +111,7 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
 
 
 def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, config: Config) -> Outcome:
-    """Fold an event of a live step into the state. `unit` is the step's."""
+    """Fold an event of a live step into the state; `unit` is the unit of the step."""
     match event:
         case Hello():
             return _hello(event, state, unit, now)
@@ -160,7 +160,7 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
 
 
 def _granted(state: RunState, event: Granted, now: float, config: Config) -> Outcome:
-    known = event.past is None and not supply.array(config)  # nobody has asked for jobs yet
+    known = event.past is None and not supply.array(config)  # no job has been submitted yet
     job_pool = replace(state.job_pool, had=len(event.allocation.nodes), polled=known)
     state, actions = continuity.opened(
         replace(state, allocation=event.allocation, job_pool=job_pool), event, now, config
@@ -182,13 +182,13 @@ def _stop_asked(state: RunState, event: StopAsked, now: float) -> Outcome:
 
 
 def _forbids(ending: Ending, event: StopAsked) -> bool:
-    """Whether a run that was to go on in another job must not: a user stops it, or cancels the job."""
+    """Return whether a run that was to continue in another job must not: a user has stopped it or cancelled the job."""
     slurms_own = event.by == SLURM or (event.by == SIGTERM and ending.by == SRUN)
     return ending.outcome is RunOutcome.GOES_ON and not slurms_own
 
 
 def _explained(state: RunState, event: StopAsked) -> RunState:
-    """Correct the cause of the run's end: Slurm tells it a moment after its signal."""
+    """Correct the cause of the run's end: Slurm reports it a moment after its signal."""
     ending = state.ending
     if ending is None or ending.by != SIGTERM or event.by != SLURM or event.cause is Cause.CANCELLED:
         return state
@@ -220,7 +220,7 @@ def _ready(event: Ready, state: RunState, unit: Unit, now: float, config: Config
     table = ranks.table([str(host) for host in unit.current.hosts])
     rows: tuple[records.RankRow, ...] = ()
     if unit.place is not None and table != ranks.expected(unit.place, config.groups.workers):
-        rows = tuple(rank_row(row) for row in table)  # Slurm has dealt the tasks out in another order
+        rows = tuple(rank_row(row) for row in table)  # Slurm has distributed the tasks in another order
     return swap(state, unit), [_step_ready(unit, now, ranks=rows)]
 
 
@@ -230,7 +230,7 @@ def _store_up(event: StoreUp, state: RunState, unit: Unit) -> Outcome:
 
 def _lighthouse_up(event: LighthouseUp, state: RunState, unit: Unit, now: float) -> Outcome:
     if unit.phase is not Phase.STARTING:
-        return state, []  # it is being brought down already
+        return state, []  # it is already being brought down
     up = run(replace(unit, current=replace(unit.current, ready=frozenset({0}))))
     state = replace(swap(state, up), lighthouse_url=event.url)
     return state, [] if unit.reason == "adopted" else [_step_ready(unit, now, url=event.url)]
@@ -299,7 +299,7 @@ def _progressed(event: Progressed, state: RunState, unit: Unit, now: float, conf
 
 
 def _began_new_history(event: Progressed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    """Bring down a group that trains from its start although the run has come further."""
+    """Bring down a group that trains from the start although the run is further."""
     reached = max(unit.current.floor, state.lineage.step)
     error = f"ended by ftslurm: it had begun a new history (step {event.step}, the run had reached {reached})"
     unit = replace(unit, current=replace(unit.current, intent=Cause.UNKNOWN))
@@ -318,7 +318,7 @@ def _checkpointed(event: Checkpointed, state: RunState, unit: Unit) -> Outcome:
             error=event.error,
         )
         return state, [failed]
-    if not state.lineage.resuming:  # progress is told once a second, and may be further behind
+    if not state.lineage.resuming:  # progress is reported once a second, and may be behind
         state = replace(state, lineage=replace(state.lineage, step=max(state.lineage.step, event.step)))
     saved = records.CheckpointSaved(
         group=unit.group_id, attempt=unit.attempt, step=event.step, path=event.path, seconds=event.seconds
@@ -352,7 +352,7 @@ def _warn(state: RunState, unit: Unit, text: str) -> Outcome:
 def _dumped(event: Dumped, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     unit = replace(unit, current=replace(unit.current, dumped=unit.current.dumped | {event.task}))
     if unit.phase is Phase.STOPPING and len(unit.current.dumped) == tasks_of(unit, config):
-        unit = replace(unit, due=min(unit.due, now))  # nothing more to wait for
+        unit = replace(unit, due=min(unit.due, now))  # all stacks are written
     return swap(state, unit), []
 
 
@@ -372,8 +372,8 @@ def _script_done(event: ScriptDone, state: RunState, unit: Unit) -> Outcome:
 def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     evidence = event.evidence
     if evidence.task in unit.current.over and evidence.signal in CRASHES:
-        # Its script had ended well. Threads of libraries may crash the process while the interpreter shuts down (seen
-        # with torch: "terminate called without an active exception").
+        # Its script had ended without an error. Threads of libraries may crash the process while the interpreter shuts
+        # down (seen with torch: "terminate called without an active exception").
         return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {evidence.task}))), []
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])

@@ -1,10 +1,10 @@
-"""The state machine: from the state and the events, decide the next state and the actions. Pure.
+"""The state machine: computes the next state and the actions from the state and the events. Pure.
 
     state, actions = decide(state, events, now, config)
 
-First every event is folded into the state (reduce.py), then the state is reconciled with what is wanted: every
-Lighthouse and group up, until the run ends. Level, not edge: asking again with no events and the same clock changes
-nothing and asks for nothing.
+First every event is folded into the state (reduce.py), then the rules reconcile the state with what is wanted: the
+Lighthouse and every group up, until the run ends. Level-triggered: a second decision without events at the same time
+changes nothing and has no actions.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from ftslurm.core.state.units import independent, serves, swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, harder one
-WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless one of them has died and nobody knows it yet
+KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
+WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet
 OVER = (Phase.SUCCEEDED, Phase.FAILED)
-EXACT = 256  # of more entries in the agenda the first may be too early: then a unit is looked at in vain
-STUCK_S = 0.3  # the same where srun cannot end by itself, because a node it waits for is gone
+EXACT = 256  # in an agenda with more entries the first may be too early, which costs a needless look
+STUCK_S = 0.3  # the same if srun cannot end by itself, because a node it waits for is gone
 
 
 def begin(config: Config) -> RunState:
-    """The state of a run before anything has happened."""
+    """Return the initial state of a run."""
     groups = (Unit(group_unit(g), g) for g in range(config.groups.count))
     standbys = (Unit(standby_unit(i), None) for i in range(config.standby.count))
-    if independent(config):  # as if a Lighthouse had come to its end already
+    if independent(config):  # as if a Lighthouse had already ended
         over = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED)
         return RunState(UnitTable.of((over, *groups, *standbys)), lighthouse_url="")
     return RunState(UnitTable.of((Unit(LIGHTHOUSE, None), *groups, *standbys)))
 
 
 def decide(state: RunState, events: Sequence[Event], now: float, config: Config) -> Outcome:
-    """Fold the events in, then say what is to be done.
+    """Fold the events into the state, then apply the rules.
 
     Returns:
         The new state, and the actions in the order in which they must be carried out. Records come first.
@@ -101,13 +101,13 @@ def _fold(state: RunState, events: Sequence[Event], now: float, config: Config) 
 
 
 def _settled(state: RunState, all_concerned: bool, judged: tuple[object, ...], now: float, config: Config) -> RunState:
-    """The state after a decision: who is looked at again, and when.
+    """Return the state after a decision, with the units to look at in the next one and their due times.
 
-    What the rules themselves have changed is looked at once more at the next decision, by the rules that came before.
+    Units that the rules have changed are looked at again in the next decision, by the earlier rules too.
     """
     table = state.table
     units = table.named(table.to_look_at())
-    if all_concerned:  # their times may depend on what has changed; those of a group that runs do not
+    if all_concerned:  # their due times may depend on what has changed; those of running groups do not
         units += [*table.others(), *table.in_phase(Phase.PENDING, Phase.STARTING, Phase.STOPPING)]
     table = table.due_at((unit.name, _due(unit, state, now, config)) for unit in units)
     if len(table.agenda) <= EXACT:
@@ -116,7 +116,7 @@ def _settled(state: RunState, all_concerned: bool, judged: tuple[object, ...], n
 
 
 def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
-    """Whether the verdict on a step that has ended waits: for Slurm's word on its job or nodes, or for a probe."""
+    """Return whether the verdict on an ended step waits: for Slurm's answer about its job or nodes, or for a probe."""
     return (
         queue.holds(state, event.id, now)
         or lost_connections.holds(state, event.id, now, config)
@@ -125,7 +125,7 @@ def _holds(state: RunState, event: Ended, now: float, config: Config) -> bool:
 
 
 def deadline(state: RunState, now: float, config: Config) -> float | None:
-    """When decide has to be asked again even if nothing happens; None: not before something does."""
+    """Return when `decide` must be called again even without an event; None: not before an event."""
     due = [time for time in (over_from(state, config), fault_drills.next_random(state, config)) if time is not None]
     due += [state.ending.until] if state.ending is not None else []
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
@@ -137,12 +137,12 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
 
 
 def _due(unit: Unit, state: RunState, now: float, config: Config) -> float:
-    """When the rules next have to look at a unit even if nothing is heard of it; infinite: never."""
+    """Return when the rules must next look at a unit even without an event; infinite: never."""
     return min((time for time in _due_times(unit, state, config) if time > now), default=inf)
 
 
 def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
-    """When the rules have to look at a unit even if nothing is heard of it."""
+    """Yield the times at which the rules must look at a unit even without an event."""
     if unit.phase in (Phase.PENDING, Phase.STOPPING):
         yield unit.due
     for limit in (_start_limit(unit), _join_limit(unit, config)):
@@ -163,7 +163,7 @@ def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
 
 
 def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
-    """Has the run come to its end, good or bad?"""
+    """End the run if it has succeeded or cannot go on."""
     if state.ending is not None:
         return state, []
     serving, succeeded, failed = _come_to_an_end(state, config)
@@ -177,7 +177,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
             reason += f"; nothing was left to do after the checkpoint of step {state.lineage.resume_step}"
         elif state.lineage.step == 0 and not independent(config):
             reason += "; no step was ever committed: does the script use torchft's Manager?"
-        # Does nothing show that the others have done its share? With a server, what it did is there for all.
+        # Without a committed step nothing shows that others did the failed share; a server keeps what the group did.
         doubtful = failed and state.lineage.step == 0 and not serving
         return replace(state, ending=Ending(RunOutcome.FAILED if doubtful else RunOutcome.SUCCEEDED, reason)), []
     for unit in serving:
@@ -197,7 +197,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     pending = state.table.count(Phase.PENDING)
     if groups - len(failed) - pending >= config.groups.min and not serving:
-        return state, []  # whoever waits for a place, enough others are there
+        return state, []  # enough groups have a place
     waiting = _without_place(state, now, config)
     left = groups - len(failed) - sum(not serves(u.group, config) for u in waiting)
     needed = any(serves(u.group, config) for u in waiting)
@@ -214,7 +214,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:
-    """The groups that only serve; of the others, those that have succeeded and those that were given up."""
+    """Return the groups that only serve; of the others, those that have succeeded and those that were given up."""
     serving = [u for u in state.groups if serves(u.group, config)] if config.groups.serve else []
     ended = state.table.in_phase(Phase.SUCCEEDED, Phase.FAILED) if state.table.count(*OVER) else []
     ended = [u for u in ended if not u.retired and not serves(u.group, config)]
@@ -222,7 +222,7 @@ def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[U
 
 
 def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
-    """The groups that wait for a node that will not come: in one allocation only a lost one that is still ours may."""
+    """Return the groups that wait in vain for a node; in one allocation only a lost one that is still ours may come."""
     found = []
     finder = launching.PlaceFinder(now, config, many=True)
     for unit in state.table.in_phase(Phase.PENDING) if state.allocation is not None else ():
@@ -230,11 +230,11 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
             continue
         place = finder.find(state, unit)
         if place is not None:
-            finder.remove(place, unit)  # it will be there, not the next one
+            finder.remove(place, unit)  # the next unit cannot have this place
         elif supply.may_come(state, unit, now, config):
             continue
         elif not state.nodes.returning or now >= unit.due + config.health.start_timeout_s:
-            found.append(unit)  # Slurm will not give a node back
+            found.append(unit)  # Slurm will not return a node
     return found
 
 
@@ -277,14 +277,14 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _start_limit(unit: Unit) -> float | None:
-    """Until when a step must be ready, and, once assigned, have its store; None: it waits for others, or for nobody."""
+    """Return until when a step must be ready and, once assigned, have its store; None: no limit applies now."""
     if unit.phase is not Phase.STARTING or unit.current.store is not None or unit.current.adoption is not None:
         return None
     return unit.due if unit.marks.ready is None or unit.current.assigned else None
 
 
 def _join_limit(unit: Unit, config: Config) -> float | None:
-    """Until when a group whose script runs must have committed a step; None: it has, or there is no limit."""
+    """Return until when a group whose script runs must have committed a step; None: it has, or there is no limit."""
     limit, begun = config.health.join_timeout_s, unit.marks.begun
     waits = unit.phase is Phase.RUNNING and unit.group is not None and unit.current.step is None
     return begun + limit if waits and limit > 0 and begun is not None and not independent(config) else None
@@ -296,7 +296,7 @@ def _timed_out(state: RunState, unit: Unit, words: str, now: float) -> RunState:
 
 
 def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
-    """Kill what is STOPPING and due; when the run ends, ask the groups to stop first, the Lighthouse last."""
+    """Kill the steps that are STOPPING and due; when the run ends, stop the groups first and the Lighthouse last."""
     actions: list[Action] = []
     ending = state.ending
     if ending is not None:
@@ -321,7 +321,7 @@ def _bring_down(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _bring_down_lighthouse(state: RunState, now: float) -> RunState:
-    """The last to go: groups that are still finishing need it."""
+    """Stop the Lighthouse after all groups: those that are still finishing need it."""
     lighthouse = state.lighthouse
     if lighthouse.phase is Phase.PENDING:
         return swap(state, give_up(lighthouse))
@@ -337,9 +337,8 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     here = {u.name: u.attempt for u in state.groups}
     restarts = max(0, sum(max(0, n) for n in (dict(state.parked) | here).values()) - state.planned)
     ending = rollover.verdict(state, config)
-    done = (
-        state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
-    )  # by an earlier run
+    # Steps of an earlier run.
+    done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
     record = records.RunRequeued if ending.outcome is RunOutcome.REQUEUED else records.RunFinished
     return replace(state, finished=True, ending=ending), [
@@ -348,34 +347,34 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     ]
 
 
-RULES = (  # in this order, each with the reason for its place; docs/architecture.md says what each does
-    progress_lines.tell,  # how far a group came is in the journal before what is found out about it below
-    takeover.attach,  # a step whose job is gone gets its verdict before anybody waits for its heartbeat
-    node_fate.judge,  # `attach` has just found them
-    silence.watch,  # everything below places, stops or counts groups by it
-    silence.mind_lighthouse,  # one on a lost node is lost, not hung
-    hangs.find_hangs,  # a lost node is no hang
+RULES = (  # in this order, with the reason for each place; docs/architecture.md describes each rule
+    progress_lines.tell,  # a group's progress is journaled before the verdicts of the rules below
+    takeover.attach,  # a step whose job is gone gets its verdict before a rule waits for its heartbeat
+    node_fate.judge,  # after `attach`, which finds the nodes to judge
+    silence.watch,  # the rules below place, stop or count groups by its result
+    silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
+    hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node
-    handover.vacate,  # it must know which groups still hold the state, after the losses above
+    handover.vacate,  # after the losses above: it needs the groups that still hold the state
     supply.recover,  # before the launch
     supply.settle,  # after `vacate`; `supply` requeues them
-    queue.keep_pilots,  # not in a job that `vacate` has just marked as leaving
+    queue.keep_pilots,  # after `vacate`: a job marked as leaving gets no pilot
     _expire,  # a lost node or a hang explains a delay better than a limit
     continuity.guard,  # after everything that takes groups down, before the launch: a fresh group must not begin alone
     _end_if_over,  # after all verdicts, before anything new is started
     rollover.roll,  # after `_end_if_over`: a run that finished meanwhile has succeeded
     orders,  # before the launch: the dead are evicted first
     redirect,  # with the orders
-    launching.launch,  # nodes, evictions and the end of the run are settled
-    supply.supply,  # after the launch: what found no place needs a job
-    launching.explain,  # after `supply`: it names the job that was just asked for
+    launching.launch,  # after nodes, evictions and the end of the run are settled
+    supply.supply,  # after the launch: a unit that found no place needs a job
+    launching.explain,  # after `supply`: it names the job that was just requested
     scale.trim,  # after `orders`: their eviction has been sent
     assignments.assign,  # after the launch: a standby that was taken is assigned at once
-    rollover.save,  # also those that have just begun
-    parameter_servers.tell,  # an assignment already has the addresses; this sends the changes
-    fault_drills.inject_random,  # on what runs now
+    rollover.save,  # after `assign`: includes the groups that have just begun
+    parameter_servers.tell,  # after `assign`: an assignment has the addresses; this sends changes
+    fault_drills.inject_random,  # after all launches and stops above: it hits units that run now
     _bring_down,  # after every rule that stops something: the kill is part of the same decision
-    silence.forget,  # after all that could settle the suspicion
-    first_step.watch,  # it looks at who runs at the end of the decision
-    _finish,  # no step may be left
+    silence.forget,  # after all rules that could settle the suspicion
+    first_step.watch,  # it checks which units run at the end of the decision
+    _finish,  # last: no step may be left
 )

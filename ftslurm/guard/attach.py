@@ -51,16 +51,16 @@ def main() -> NoReturn:
     if peer_uid(guard) != os.getuid():
         _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # as the guard does: what Slurm signals is for the scripts
+        signal.signal(number, signal.SIG_IGN)  # as in the guard: Slurm's signals are for the scripts
     code = _pump(guard, options.orphan_after_s)
-    told = _say_for(left_behind) if code == ExitCode.DETACHED else code  # it was ending when we came
+    told = _say_for(left_behind) if code == ExitCode.DETACHED else code  # the guard may have been ending already
     if told is None:
         _say(f"{who} has left: another controller has attached, or it was killed")
     os._exit(ExitCode.DETACHED if told is None else told)
 
 
 def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:
-    """Connect to the guard. If it is not there, return why; do not wait if it has left an end file."""
+    """Connect to the guard. Return the reason if that fails; do not wait for a guard that has left an end file."""
     deadline = time.monotonic() + patience_s
     while True:
         near = socket.socket(socket.AF_UNIX)
@@ -75,7 +75,7 @@ def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket 
 
 
 def _say_for(left_behind: str) -> int | None:
-    """Print the end file; return the exit code. None: there is no such file."""
+    """Print the end file and return the exit code; None: the file does not exist."""
     try:
         with owned_files.open_own(Path(left_behind)) as file:
             lines = file.read().splitlines()
@@ -85,11 +85,11 @@ def _say_for(left_behind: str) -> int | None:
 
 
 def _pass_on(lines: list[bytes]) -> int | None:
-    """Write lines to the controller; return the exit code if one of them reports the end of the task."""
+    """Write lines to the controller. Return the exit code if a line reports the end of the task, else None."""
     end = None
     for line in lines:
         try:
-            os.write(1, line + b"\n")  # one at a time: srun mixes longer pieces of several tasks
+            os.write(1, line + b"\n")  # line by line: srun interleaves longer writes of several tasks
         except OSError:
             return ExitCode.ORPHANED  # slurmstepd is gone
         raw = messages.parse(line)
@@ -115,7 +115,7 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> int:
                     if not data:
                         return ExitCode.ORPHANED
                     heard = time.monotonic()
-                    with suppress(OSError):  # it has ended: its last lines are read below
+                    with suppress(OSError):  # the guard has ended: its last lines are read below
                         guard.sendall(data)
                     continue
                 data = guard.recv(65536)

@@ -1,9 +1,9 @@
-"""The guard's connection to the controller: its stdin and stdout, or the process that has attached last.
+"""The guard's connection to the controller: its stdin and stdout, or the process that attached last.
 
 Groups in other Slurm jobs than the controller's outlive it. The next controller reaches them through a process on their
 node (attach.py), which connects to the guard's abstract Unix socket. A task does not notice that its srun has died
-(measured on Slurm 22.05: no end-of-file, and its output is read and dropped). So the guard keeps what a new controller
-needs to know, and sends it when one attaches.
+(measured on Slurm 22.05: no end-of-file, and its output is read and dropped). So the guard keeps the state that a new
+controller needs, and sends it when one attaches.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from ftslurm.protocol import messages
 
-MOST_UNSENT = 1 << 18  # bytes that wait for a slow reader; what comes meanwhile is dropped
-# The last message of each of these types is said again to a new controller.
+MOST_UNSENT = 1 << 18  # bytes that wait for a slow reader; further messages are dropped
+# The last message of each of these types is sent again to a new controller.
 KEPT = tuple(
     kind.kind
     for kind in (
@@ -35,14 +35,14 @@ KEPT = tuple(
     )
 )
 NOTED = tuple(kind.kind for kind in (messages.Ready, messages.StoreUp, messages.Progress))  # for `adopted`
-FINISH_S = 1.0  # how long a slow reader is waited for at the end; srun reports the end of the step, too
-# Written to disk before they are sent: the controller that hears them may kill the step, and end itself.
+FINISH_S = 1.0  # longest wait for a slow reader at the end; srun reports the end of the step, too
+# Written to disk before they are sent: the controller that receives them may kill the step, and exit.
 LEFT = (messages.Failed.kind, messages.Exited.kind)
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
 def address(run: str, step: str, task: int) -> bytes:
-    """The name of the Unix socket of a task's guard, in the abstract namespace of its node.
+    """Return the name of the Unix socket of a task's guard, in the abstract namespace of its node.
 
     Args:
         run: the run directory.
@@ -53,13 +53,13 @@ def address(run: str, step: str, task: int) -> bytes:
 
 
 def peer_uid(peer: socket.socket) -> int:
-    """The user at the other end. Both ends check it: any user of the node can take an abstract name."""
+    """Return the uid of the peer. Both ends check it, because any user of the node can bind an abstract name."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(credentials)[1])
 
 
 class TakeoverNotes:
-    """What a new controller needs to know of a task, noted as messages pass."""
+    """The state of a task that a new controller needs, collected from the messages that pass."""
 
     def __init__(self) -> None:
         self.ready = self.committed = False
@@ -69,7 +69,7 @@ class TakeoverNotes:
         self.kept: dict[str, bytes] = {}
 
     def reported(self, line: bytes) -> str | None:
-        """Note a line of the worker, or of its end; returns its type."""
+        """Note a line of the worker, or about its end; return its type."""
         raw = messages.parse(line)
         if raw is None:
             return None
@@ -77,7 +77,7 @@ class TakeoverNotes:
         if kind in KEPT:
             self.kept[kind] = line
         elif kind in NOTED:
-            with contextlib.suppress(messages.BadMessage):  # the controller will say so
+            with contextlib.suppress(messages.BadMessage):  # the controller reports it
                 match messages.FROM_WORKER.decode(raw):
                     case messages.Ready():
                         self.ready = True
@@ -88,7 +88,7 @@ class TakeoverNotes:
         return kind
 
     def adopted(self, node: str, rank: int | None, step: int | None) -> messages.Adopted:
-        """What a new controller has to hear first; `step` is the Manager's now."""
+        """Return the first message for a new controller; `step` is the Manager's current step."""
         assign, begin = self.assign, self.begin
         return messages.Adopted(
             host=node,
@@ -105,7 +105,7 @@ class TakeoverNotes:
 
 
 class Wire:
-    """Sends lines to the controller. `receive` gets the bytes that come from it, and b"" at the end of stdin."""
+    """Sends lines to the controller and receives from it: `receive` gets the bytes, and b"" at the end of stdin."""
 
     def __init__(
         self,
@@ -118,13 +118,13 @@ class Wire:
         self.receive = receive
         self.clock = clock
         self.notes = TakeoverNotes()
-        self.heard = clock()  # when the controller was heard last
+        self.heard = clock()  # time of the controller's last bytes
         self.stdin_ended = False
         self.reports: int | None = None
         self.reported = messages.Lines()
         self.listener: socket.socket | None = None
         self.peer: socket.socket | None = None
-        self.far: int | None = 1  # where lines go; None: the process that had attached is gone
+        self.far: int | None = 1  # descriptor that lines go to; None: the attached process is gone
         self.unsent = bytearray()
         self.attached: Callable[[], None] = lambda: None
         self.story: Callable[[], list[bytes]] = list
@@ -135,13 +135,13 @@ class Wire:
     def be_adoptable(
         self, reports: int, name: bytes, attached: Callable[[], None], story: Callable[[], list[bytes]], end: str
     ) -> None:
-        """Pass the worker's messages on, and let new controllers attach.
+        """Forward the worker's messages, and let new controllers attach.
 
         Args:
             reports: the pipe into which the worker writes whole lines.
             name: the name of the socket.
             attached: called when a controller has attached.
-            story: makes the messages that a new controller needs.
+            story: returns the messages that a new controller needs.
             end: the path of the end file (`end_file`).
         """
         self.story, self.end = story, end
@@ -164,7 +164,7 @@ class Wire:
         self.selector.register(listener, selectors.EVENT_READ, lambda _: self._accept())
 
     def say(self, line: bytes) -> None:
-        """Send one line to the controller. If nobody reads it, the guard will end for the controller's silence."""
+        """Send one line to the controller. A write error is ignored: the controller's silence ends the guard."""
         if self.reports is None and self.listener is None:
             with contextlib.suppress(OSError):
                 os.write(1, line)
@@ -189,9 +189,10 @@ class Wire:
                 self.say(line + b"\n")
 
     def finish(self, orphan_after_s: float) -> None:
-        """Wait until the last messages are sent, for a reader that is slow.
+        """Wait at most FINISH_S seconds until a slow reader has taken the last messages.
 
-        If the end file could not be written (a full disk), wait until a controller is heard after them.
+        If the end file could not be written (a full disk), wait at most orphan_after_s seconds until bytes of a
+        controller have arrived after them.
         """
         said = self.clock()
         limit = said + (FINISH_S if self.left else orphan_after_s)
@@ -203,9 +204,9 @@ class Wire:
                 key.data(events)
 
     def is_silent(self, limit_s: float) -> bool:
-        """Whether the controller has been silent for longer than this.
+        """Return whether the controller has been silent for longer than limit_s.
 
-        Input that waits is read first: the guard, or the whole machine, may have been stopped.
+        Reads pending input first: the guard, or the whole machine, may have been stopped.
         """
         if self.clock() - self.heard > limit_s:
             for key, events in self.selector.select(0):
@@ -213,7 +214,7 @@ class Wire:
         return self.clock() - self.heard > limit_s
 
     def is_cut(self) -> bool:
-        """Whether both pipes are closed at their other ends: slurmstepd is gone."""
+        """Return whether both pipes are closed at their other ends: slurmstepd is gone."""
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(1, 0)
@@ -267,8 +268,8 @@ class Wire:
         self.receive(data)
 
     def _leave(self) -> None:
-        """Stop listening to the controller so far."""
-        for fd in (0, 1):  # stdin and stdout, before anybody had attached
+        """Stop listening to the previous controller."""
+        for fd in (0, 1):  # stdin and stdout, until the first controller attaches
             with contextlib.suppress(KeyError):
                 self.selector.unregister(fd)
         if self.peer is not None:
@@ -296,9 +297,9 @@ class Wire:
 
 
 def end_file(folder: str, task: int) -> str:
-    """The path of the file with the messages of a task that has ended.
+    """Return the path of the file with the messages of a task that has ended.
 
-    The guard writes it for the case that the controller which heard them ends as well.
+    The guard writes it in case the controller that received them exits as well.
 
     Args:
         folder: the log folder with which the step was launched.
@@ -307,7 +308,7 @@ def end_file(folder: str, task: int) -> str:
 
 
 def write_end_file(path: str, lines: list[bytes]) -> bool:
-    """Write the end file, completely or not at all; return whether it is written."""
+    """Write the end file atomically; return whether it is written."""
     part = f"{path}.part"
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -327,11 +328,11 @@ def _complain(words: str) -> None:
 
 
 def boottime() -> float:
-    """Seconds since the machine was started, those in which it was suspended too."""
+    """Return the seconds since the machine was started, including those in which it was suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def slurm_step() -> str | None:
-    """What Slurm calls the step we are in."""
+    """Return Slurm's id of this Slurm step, JOB.STEP; None: this is none."""
     job, step = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_STEP_ID")
     return f"{job}.{step}" if job and step else None

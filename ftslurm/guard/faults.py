@@ -3,13 +3,13 @@
 The guard injects kill, term, stop and node itself. For the others it writes the number of the fault into the shared
 page of memory and sends a real-time signal. Python's handler for it runs in the script's main thread, between lines:
 
-exit    SystemExit(3) is raised where the script is, as if it had called sys.exit(3) there.
-hang    the main thread waits for ever in C code and keeps the GIL. No other thread of Python runs again, while
+exit    raises SystemExit(3) in the script, as if it had called sys.exit(3) there.
+hang    blocks the main thread for ever in C code and keeps the GIL. No other thread of Python runs again, while
         torchft's own threads still send heartbeats to the Lighthouse.
-oom     in a memory cgroup that Slurm made for this job, with a limit below what the node has free, memory is filled
-        until the kernel kills this process (it asks to be the one). Anywhere else the node would suffer too: there
-        the limit is this process's own address space, and the script gets a MemoryError: outside of torchft's own
-        code, which takes any Exception for a failed collective and goes on.
+oom     in a memory cgroup that Slurm made for this job, with a limit below the node's free memory, fills memory until
+        the kernel kills this process (oom_score_adj selects it). Anywhere else the node would suffer too: there the
+        limit is this process's own address space, and the script gets a MemoryError, but never inside torchft's code,
+        which treats any Exception as a failed collective and goes on.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ EXIT_CODE = 3
 INSIDE = ("exit", "hang", "oom")
 OUTSIDE = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "stop": signal.SIGSTOP}
 SCRIPT_RUNNER = "ftslurm.worker.script"  # the module below which a script's own frames lie
-LAST_WORD_S = 3.0  # a script that swallows the exception ends anyway
+LAST_WORD_S = 3.0  # then a script that swallows the exception is ended
 AGAIN_S = 0.002
 MIB = 1 << 20
 
 
 def inflict(fault: str, pid: int, position: Position) -> str | None:
-    """In the guard: inject a fault other than `node`. Return why that is not possible, or None."""
+    """Inject a fault other than `node`; called in the guard. Return why that is not possible, or None."""
     if processes.state(pid) in (None, "Z"):
         return "the worker has ended"
     number: int | None = OUTSIDE.get(fault)
@@ -57,12 +57,12 @@ def inflict(fault: str, pid: int, position: Position) -> str | None:
 
 
 def lose_node(environ: dict[str, str]) -> NoReturn:
-    """In the guard: make this node of the run disappear, as far as permissions allow.
+    """Simulate the loss of this node, as far as permissions allow; called in the guard.
 
-    First the slurmstepd above us, and a slurmd above that, if the kernel lets us: on a cluster where Slurm runs as
-    the same user (as in a container) srun then never hears of the end, as when a node's power fails. Where they
-    belong to root, the death of the processes is all there is, and srun says so at once. Then every process of this
-    run on this node with all that it started, ourselves last.
+    Kills the slurmstepd above this process and a slurmd above that. On a cluster where Slurm runs as the same user
+    (as in a container), srun then gets no report of the end, as after a power failure. Where they belong to root they
+    survive, and srun reports the end of the processes at once. Then kills every process of this run on this node with
+    its descendants, and this process last.
     """
     me, run, node = os.getpid(), environ.get("FTSLURM_RUN_DIR", ""), processes.node_of(environ)
     if environ.get("FTSLURM_CLUSTER") == "slurm":
@@ -82,7 +82,7 @@ def lose_node(environ: dict[str, str]) -> NoReturn:
 
 
 def _daemons(pid: int) -> list[int]:
-    """The slurmstepd and slurmd that a process descends from. Process 1 is never among them."""
+    """Return the slurmstepd and slurmd that a process descends from, never process 1."""
     chain = list(processes.ancestors(pid))
     nearest = next((n for n, (_, name) in enumerate(chain) if name == "slurmstepd"), None)
     return [] if nearest is None else [above for above, name in chain[nearest:] if name in ("slurmstepd", "slurmd")]
@@ -97,7 +97,7 @@ def _kill(pid: int) -> None:
 
 
 def install(position: Position) -> None:
-    """Register the handler. To be called in the main thread before the script runs."""
+    """Register the signal handler. Must be called in the worker's main thread before the script runs."""
 
     def suffer(_: int, frame: FrameType | None) -> None:
         fault = INSIDE[position.fault]
@@ -110,7 +110,7 @@ def install(position: Position) -> None:
 
 
 def _in_torchft(frame: FrameType | None) -> bool:
-    """Whether torchft's code, or ours around it, is between the script and where it is now."""
+    """Return whether code of torchft or ftslurm runs: one of its frames lies between the script's and `frame`."""
     while frame is not None:
         name = str(frame.f_globals.get("__name__"))
         if name == SCRIPT_RUNNER:
@@ -143,7 +143,7 @@ def _run_out_of_memory() -> NoReturn:
     room = cgroup_room()
     if room is not None and room < _free_on_this_node() * 0.8:
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
-            score.write("1000")  # us, and nobody else in this cgroup
+            score.write("1000")  # the kernel kills this process, and no other in this cgroup
         _fill(room + 1024 * MIB)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as statm:
@@ -151,13 +151,13 @@ def _run_out_of_memory() -> NoReturn:
     resource.setrlimit(resource.RLIMIT_AS, (used + 64 * MIB, limits[1]))  # other threads still get what they need
     with contextlib.suppress(MemoryError):
         bytearray(1024 * MIB)
-    resource.setrlimit(resource.RLIMIT_AS, limits)  # there must be room to report it
+    resource.setrlimit(resource.RLIMIT_AS, limits)  # reporting the error needs memory
     _later(LAST_WORD_S, lambda: _kill(os.getpid()))
     raise MemoryError("a fault that was injected")
 
 
 def cgroup_room(root: str = "/sys/fs/cgroup") -> int | None:
-    """Bytes that this process may still take before a limit that Slurm set for its job is reached; None if none is."""
+    """Return the bytes left below the memory limit that Slurm set for this process's job; None: no limit."""
     folders = processes.memory_cgroups(root)
     outermost = next((n for n, path in enumerate(folders) if os.path.basename(path).startswith("job_")), None)
     rooms = []
@@ -185,7 +185,7 @@ def _free_on_this_node() -> int:
 
 
 def _fill(size: int) -> None:
-    """Touch so many bytes, by several threads: a node's memory is large, and one thread takes a second a gigabyte."""
+    """Touch `size` bytes, in several threads: a node's memory is large, and one thread takes a second a gigabyte."""
     workers = min(8, len(os.sched_getaffinity(0)))
 
     def touch() -> None:

@@ -1,11 +1,11 @@
-"""The one port of a guard that others can reach. It connects processes of the run to the servers behind it.
+"""The only port of a guard that other nodes can reach. It connects processes of the run to the servers behind it.
 
 Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, a parameter server. They listen
 on loopback, where only the guard can connect (loopback_filter.py), or on a Unix socket without a name. A client gets a
-challenge and has one second to answer it (security/handshake.py); then it is connected to the service it has asked for.
-At most MOST_STRANGERS may be in that state; then one of them gives way to the next (sockets.crowded_out).
+challenge and has one second to answer it (security/handshake.py); then it is connected to the service it requested.
+At most MOST_STRANGERS clients may be unproven; beyond that, one is closed for each new one (sockets.crowded_out).
 
-It runs in the event loop of the guard: nothing may block.
+The gate runs in the event loop of the guard: nothing may block.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Protocol
 from ftslurm.guard.sockets import Refusals, Splice, accept_some, crowded_out, listen
 from ftslurm.security import handshake
 
-MOST_STRANGERS = 64  # connections that have not proved themselves
+MOST_STRANGERS = 64  # connections without a completed handshake
 MOST_GUESTS = 4096  # connections in all
 PROVE_WITHIN_S = 1.0
 OFFERED_WITHIN_S = 10.0  # an address may be known before its server is up
-BIND_FOR_S = 2.0  # so long the port of a predecessor is waited for; then any other will do
+BIND_FOR_S = 2.0  # longest wait for the port of a predecessor; then any other is taken
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -34,20 +34,20 @@ class Target(Protocol):
     """The server behind a service."""
 
     def dial(self) -> socket.socket:
-        """A non-blocking socket that is being connected.
+        """Return a non-blocking socket that is being connected.
 
         Raises:
-            OSError: that cannot even be begun.
+            OSError: the connection cannot be started.
         """
 
     def settled(self, far: socket.socket) -> None:
-        """The socket is connected, or has failed."""
+        """Handle that the socket is connected, or has failed."""
 
     def close(self) -> None: ...
 
 
 class UnixTarget:
-    """A server on a Unix socket, known by a descriptor of its inode: it needs no name, and nobody else finds it."""
+    """A server on a Unix socket, given as a descriptor of its inode: without a name, no other process can find it."""
 
     def __init__(self, inode: int) -> None:
         self.inode = inode
@@ -67,7 +67,7 @@ class UnixTarget:
 
 
 class Gate:
-    """The port. The owner of the selector calls `key.data(events)` for what is ready, and `tend`."""
+    """The port. The owner of the selector calls `key.data(events)` for ready sockets, and `tend`."""
 
     def __init__(
         self,
@@ -77,14 +77,14 @@ class Gate:
         refusals: Refusals,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing listens before `open`.
+        """Set up the gate; it does not listen before `open`.
 
         Args:
-            name: this machine's, as others know it; "127.0.0.1": only this machine is to reach us.
-            key: tells the run's key, b"" as long as it is not known.
+            name: this machine's name for other nodes; "127.0.0.1": only this machine can connect.
+            key: returns the run's key; b"": it is not known yet.
         """
         self.selector = selector
-        self.name = name.lower()  # as addresses.read has it: capital letters mean nothing in it
+        self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
         self.key = key
         self.refusals = refusals
         self.clock = clock
@@ -96,10 +96,10 @@ class Gate:
         self.accepting = False
 
     def open(self, port: int = 0) -> str:
-        """Listen, if not yet. Return HOST:PORT, as it is announced to the run.
+        """Listen, unless already listening. Return HOST:PORT, as it is announced to the run.
 
         Raises:
-            OSError: that port cannot be had.
+            OSError: the port is not available.
         """
         if self.listener is None:
             self.listener = bind(self.name, port)
@@ -122,7 +122,7 @@ class Gate:
             old.close()
 
     def tend(self) -> float:
-        """Do what is due. Return in how many seconds something else is."""
+        """Run due timers. Return the seconds until the next one."""
         now, waits = self.clock(), [3600.0]
         for guest in [guest for guest in self.guests if guest.until is not None]:
             assert guest.until is not None
@@ -180,7 +180,7 @@ class Gate:
 
 
 class _Guest:
-    """One connection. It proves itself, waits for its server, and is then spliced to it."""
+    """One connection. It completes the handshake, waits for its server, and is then spliced to it."""
 
     def __init__(self, gate: Gate, near: socket.socket, peer: str) -> None:
         self.gate = gate
@@ -207,7 +207,7 @@ class _Guest:
         listen(self.gate.selector, self.masks, self.near, _READ, self._prove)
 
     def _prove(self, _events: int) -> None:
-        """Read the answer, and not a byte more."""
+        """Read the answer, and not a byte beyond it: the rest is for the server."""
         if self.closed:
             return
         try:
@@ -242,12 +242,12 @@ class _Guest:
             self.go(target)
 
     def go(self, target: Target) -> None:
-        """Connect it to its server."""
+        """Connect to the server."""
         self.wants = None
         try:
             self.far = target.dial()
         except OSError:
-            self.close()  # it will dial again
+            self.close()  # the client dials again
             return
         self.target = target
         self.until = self.gate.clock() + OFFERED_WITHIN_S
@@ -272,7 +272,7 @@ class _Guest:
             target.settled(self.far)
 
     def late(self) -> None:
-        """Close it, because its time is over."""
+        """Close the connection after its time limit."""
         if self.is_stranger:
             self._refuse(f"did not prove within {PROVE_WITHIN_S:g} s that it is of this run")
         self.close()
@@ -282,7 +282,7 @@ class _Guest:
         self.gate.refusals.tell("stranger", words)
 
     def close(self) -> None:
-        """End it."""
+        """Close both ends."""
         if self.closed:
             return
         self.closed = True
@@ -299,10 +299,10 @@ class _Guest:
 
 
 def bind(name: str, port: int) -> socket.socket:
-    """A listening socket: on a local run only this machine can reach it, on a cluster the other nodes must.
+    """Return a listening socket: on loopback in a local run, on all interfaces on a cluster.
 
     Raises:
-        OSError: the port cannot be had.
+        OSError: the port is not available.
     """
     if name == "127.0.0.1":
         return socket.create_server((name, port), backlog=1024)

@@ -1,8 +1,8 @@
-"""What a worker asks of its guard: a proxy to a server of the run, and to publish a server of its own.
+"""The worker's requests to its guard: for a proxy to a server of the run, or to publish a server of its own.
 
 Each question and each answer is one JSON message over a socket pair that is made before the worker is forked; the
-guard's end is network.py. An answer has the number of its question, so a late answer to a question that was given up
-is not taken for another's. The guard imports this module, so it imports nothing heavy.
+guard's end is network.py. An answer has the number of its question, so that a late answer to an abandoned question is
+ignored. The guard imports this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from ftslurm.security import socket_owners
 
-LONGEST = 4096  # of a message, in bytes
-SWEEP_FOR_S = 2.0  # how long another user's connection may take from the kernel to the server
-PATIENCE_S = 30.0  # a guard answers at once, unless it is stopped
+LONGEST = 4096  # bytes of a message
+SWEEP_FOR_S = 2.0  # longest time that another user's connection takes from the kernel to the server
+PATIENCE_S = 30.0  # timeout; a guard answers at once, unless it is stopped
 
 
 class Gateway:
@@ -41,35 +41,34 @@ class Gateway:
             connection.close()
 
     def reserve(self, port: int = 0) -> str:
-        """HOST:PORT of the guard's gate, for this worker's servers; always the same one.
+        """Return HOST:PORT of the guard's gate for this worker's servers. It never changes.
 
         Args:
-            port: which it is to be, if there is none yet; 0: any.
+            port: the port to use if the gate has none yet; 0: any.
 
         Raises:
-            OSError: that port cannot be had.
+            OSError: the port is not available.
         """
         return str(self._ask("reserve", port=port))
 
     def publish(self, service: str, listener: int, unix: bool = False) -> None:
-        """Let the run reach a server, and nobody else.
+        """Make a server reachable for the run only.
 
         Args:
-            listener: the descriptor of its TCP socket on loopback, which stays the caller's; who is connected to it by
-                now stays connected.
-            unix: it is that of a Unix socket's inode instead (O_PATH).
+            listener: the descriptor of its TCP socket on loopback, which stays the caller's; existing connections stay.
+            unix: `listener` is the descriptor of a Unix socket's inode instead (O_PATH).
 
         Raises:
-            OSError: the guard could not.
+            OSError: the guard could not publish it.
         """
         self._ask("publish", listener, service=service, unix=unix)
 
     def withdraw(self, service: str) -> None:
-        """Say that a server has ended."""
+        """Stop publishing a server that has ended."""
         self._ask("withdraw", service=service)
 
     def door(self, address: str) -> str:
-        """127.0.0.1:PORT of a proxy to a server of the run (protocol/addresses.py); any other address unchanged.
+        """Return 127.0.0.1:PORT of a proxy to a server of the run (protocol/addresses.py); other addresses unchanged.
 
         Raises:
             OSError: the guard has no port left.
@@ -77,11 +76,11 @@ class Gateway:
         return str(self._ask("door", address=address))
 
     def key(self) -> bytes:
-        """The run's key; b"": there is none."""
+        """Return the run's key; b"": there is none."""
         return bytes.fromhex(str(self._ask("key")))
 
     def tell(self, kind: str, words: str) -> None:
-        """Report that something was refused; the guard logs it once of each kind."""
+        """Report a refusal; the guard logs the first of each kind."""
         self._ask("refused", kind=kind, words=words)
 
     def _ask(self, question: str, descriptor: int | None = None, **fields: object) -> Any:
@@ -102,7 +101,7 @@ class Gateway:
 
     @staticmethod
     def _answer(connection: socket.socket, number: int) -> dict[str, Any]:
-        """The answer to that question; {}: the guard is gone."""
+        """Return the answer to question `number`; {}: the guard is gone."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             connection.settimeout(max(0.001, deadline - time.monotonic()))
@@ -112,18 +111,18 @@ class Gateway:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends: the guard's, the worker's. Not inherited by programs that either starts."""
+    """Return both ends, the guard's and the worker's. Programs that either starts do not inherit them."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 def publish(gateway: Gateway, service: str, listener: int, port: int) -> None:
-    """Let the run reach a server that listens on loopback. Connections that other users have made before are closed.
+    """Publish a server that listens on loopback, and close the connections that other users have made before.
 
     Args:
         listener: the descriptor of its socket.
 
     Raises:
-        OSError: the guard could not.
+        OSError: the guard could not publish it.
     """
     gateway.publish(service, listener)
     deadline = time.monotonic() + SWEEP_FOR_S
@@ -140,7 +139,7 @@ def publish(gateway: Gateway, service: str, listener: int, port: int) -> None:
 
 
 def _own_sockets() -> list[socket.socket]:
-    """Copies of this process's TCP sockets."""
+    """Return copies of this process's TCP sockets."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -154,7 +153,7 @@ def _own_sockets() -> list[socket.socket]:
 
 
 def listener_at(port: int) -> socket.socket:
-    """A copy of this process's socket that listens at a port.
+    """Return a copy of this process's socket that listens at a port.
 
     Raises:
         OSError: there is none.

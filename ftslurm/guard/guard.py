@@ -3,9 +3,9 @@
 - It holds the control channel, so the controller gets answers while the worker is stuck in C code or holds the GIL.
 - It sees the exact exit status of the worker, where srun reports 137.
 - It is the subreaper of everything the worker starts, so the whole process tree ends with the worker.
-- It ends everything when the controller is silent for too long. No end-of-file tells so: tasks of an srun that was
+- It ends everything when the controller is silent for too long. End-of-file is no sign: tasks of an srun that was
   killed get none (measured).
-- All connections between the worker and the run's servers lead through it; only processes of the run get in
+- All connections between the worker and the run's servers lead through it; it admits only processes of the run
   (network.py).
 
                       srun / the local launcher
@@ -47,7 +47,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
 
-DYING_S = 0.5  # the time a process may need to end: it gives its memory back, a large one on a busy machine slowly
+DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Task:
     local_index: int
     node: str
     options: argparse.Namespace
-    gateway: Gateway  # the worker's end of what it asks its guard
+    gateway: Gateway  # the worker's requests to its guard
     position: Position = field(default_factory=Position)  # shared by the worker and its guard
 
 
@@ -89,7 +89,7 @@ def main(worker: str) -> NoReturn:
 
     Args:
         worker: the module whose `main(task, orders, reports)` the forked child runs; `orders` is the file descriptor
-            the guard passes messages on to, `reports` the one that leads to the controller.
+            from which it reads the guard's messages, `reports` the one that leads to the controller.
     """
     env = os.environ
     requests, questions = pair()
@@ -138,10 +138,10 @@ def _take_stdio(reports: int | None) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    os.dup2(2, 1)  # until the rank log is open, what is printed belongs into step.log
+    os.dup2(2, 1)  # until the rank log is open, output goes to step.log
     ours = [reports]
 
-    def let_go() -> None:  # in the script's forked children; once, for theirs may have reused the number
+    def let_go() -> None:  # in the script's forked children; only once, because they may reuse the number
         while ours:
             os.close(ours.pop())
 
@@ -150,7 +150,7 @@ def _take_stdio(reports: int | None) -> int:
 
 
 class Guard:
-    """Watches one worker; see the module's docstring."""
+    """The guard of one worker; see the module's docstring."""
 
     def __init__(
         self, task: Task, worker: int, requests: socket.socket, orders: int, reports: int | None = None
@@ -158,10 +158,10 @@ class Guard:
         self.task = task
         self.worker = worker
         self.orders: int | None = orders
-        self.reports = reports  # the pipe of the worker's messages, if they go through the guard
+        self.reports = reports  # pipe of the worker's messages; None: they do not pass through the guard
         self.lines = messages.Lines()
         self.log: RankLog | None = None
-        self.over = False  # the worker has ended: only its end is still to be reported
+        self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
@@ -171,7 +171,7 @@ class Guard:
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
 
     def watch(self) -> NoReturn:
-        """Serve the channel until the worker has ended, kill what is left of its processes, and exit as it did."""
+        """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""
         wake_out, wake_in = os.pipe()
         for fd in (wake_out, wake_in):
             os.set_blocking(fd, False)
@@ -209,7 +209,7 @@ class Guard:
                 key.data(events)
 
     def receive(self, data: bytes) -> None:
-        """Obey what has come from the controller; b"": its end of stdin is closed."""
+        """Carry out the controller's messages; b"": its end of stdin is closed."""
         if not data:
             if self.task.options.eof_ends:
                 self.exit_orphaned("the controller is gone")
@@ -224,7 +224,7 @@ class Guard:
                 self.obey(order)
 
     def obey(self, order: messages.ToWorker) -> None:
-        """Carry out one message of the controller, or pass it on to the worker."""
+        """Carry out one message of the controller, or forward it to the worker."""
         match order:
             case messages.Ping(reached):
                 self.task.position.reached = reached
@@ -260,29 +260,29 @@ class Guard:
                 self.pass_on(order)  # the worker is the Lighthouse
 
     def assign(self, assign: messages.Assign) -> None:
-        """Give the worker its assignment, and look after its log from now on."""
+        """Give the worker its assignment, and maintain its log from now on."""
         if self.wire.notes.assign is not None:
-            return  # a new controller does not know how far the one before had come
+            return  # a repetition: a new controller does not know what the previous one has sent
         self.wire.notes.assign = assign
-        self.task.position.reached = 0  # a standby may have been told of an earlier history
+        self.task.position.reached = 0  # a standby may have the value of an earlier lineage
         self.task.position.wanted = 0
         self.rank = assign.ranks[self.task.index].rank
         path = os.path.join(assign.log_dir or self.task.options.log_dir, f"rank-{self.rank}.log")
         self.log = RankLog(path, self.task.options.log_max_mb)
         self.pass_on(self.network.assigned(assign))
-        if assign.step:  # a standby is this group from now on
+        if assign.step:  # a standby becomes this group
             became = {"FTSLURM_STEP": assign.step, "FTSLURM_FENCE": ",".join(assign.fence)}
             processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
-        """Write a message into the worker's pipe. may_drop: not if it is full, for that would make us wait."""
+        """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
         if self.orders is None or (may_drop and not select.select([], [self.orders], [], 0)[1]):
             return
         with contextlib.suppress(BrokenPipeError):  # the worker has ended, or reads no more messages
             os.write(self.orders, messages.encode(order))
 
     def inject(self, fault: str) -> None:
-        """Inject a fault into the worker. A fault that ends the guard too is answered before."""
+        """Inject a fault into the worker. A fault that also ends the guard is answered before."""
         if fault == "node":
             self.say(messages.Injected(fault))
             time.sleep(0.2)  # slurmstepd passes the answer on before it is killed
@@ -306,7 +306,7 @@ class Guard:
                 return status
 
     def exit_like(self, status: int) -> NoReturn:
-        """Report how the worker has ended, kill what is left of its processes, and exit in the same way."""
+        """Report how the worker has ended, kill its remaining processes, and exit in the same way."""
         code = os.waitstatus_to_exitcode(status)
         self.over = True
         self.wire.pass_reports()
@@ -317,7 +317,7 @@ class Guard:
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words))
         self.network.gate.close()  # other groups must see at once that the worker is gone
-        self.kill_descendants(grace_s=0.2)  # Python's resource tracker tidies up when its parent dies: let it
+        self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
         self.wire.finish(self.task.options.orphan_after_s)
         if not killed:
             os._exit(code)
@@ -356,7 +356,7 @@ class Guard:
         os._exit(code)
 
     def kill_descendants(self, grace_s: float = 0.0) -> None:
-        """Send SIGKILL to all descendants until there are none. Orphans become our children, so none can escape."""
+        """Send SIGKILL to all descendants until there are none. Orphans become children of the guard: none escapes."""
         start = time.monotonic()
         while time.monotonic() < start + grace_s + 5.0:  # a process in uninterruptible sleep ends later
             below = processes.descendants(os.getpid())
@@ -370,7 +370,7 @@ class Guard:
             time.sleep(0.005)
 
     def say_alive(self) -> None:
-        """Report the worker's process and where its training is."""
+        """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
         pilot = pilot_presence.is_held(self.network.key) if self.task.options.pilot else None
         state = processes.state(self.worker) or "?"
@@ -389,7 +389,7 @@ class Guard:
         return messages.encode_report(report, self.task.index)
 
     def story(self) -> list[bytes]:
-        """All messages that a new controller needs to take this task over."""
+        """Return all messages that a new controller needs to take over this task."""
         place, told = self.task.position.read(), self.wire.notes
         return [
             self.hello(),
@@ -405,7 +405,7 @@ class Guard:
 
 
 def _complain(words: str) -> None:
-    """A line into the step's log."""
+    """Write a line to the step's log."""
     with contextlib.suppress(OSError):
         os.write(2, f"ftslurm: {words}\n".encode())
 

@@ -1,5 +1,5 @@
 """The network side of a guard: proxies for its worker's outgoing connections (proxy.py), and the gate for incoming ones
-(gate.py). It answers what the worker asks through gateway.py.
+(gate.py). It answers the worker's requests (gateway.py).
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ftslurm.guard.proxy import Proxy
 from ftslurm.guard.sockets import Refusals
 from ftslurm.protocol import addresses, messages
 
-SESSIONS = "/new_session"  # what torchft's ParameterServer answers to
-MOST_DOORS = 64  # proxies to stores and managers; the one asked for longest ago is closed first
+SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
+MOST_DOORS = 64  # proxies to stores and managers; the least recently requested one is closed first
 
 
 class Network:
     """The proxies and the gate of one guard.
 
     Args:
-        selector: whoever owns it calls `key.data(events)` for what is ready, and `tend`.
-        requests: where the worker's questions come from (gateway.py).
-        name: this machine's, as others of the run know it; "127.0.0.1" on a local run.
+        selector: its owner calls `key.data(events)` for ready sockets, and `tend`.
+        requests: socket of the worker's questions (gateway.py).
+        name: this machine's name for other nodes of the run; "127.0.0.1" in a local run.
     """
 
     def __init__(self, selector: selectors.BaseSelector, requests: socket.socket, name: str) -> None:
@@ -40,12 +40,12 @@ class Network:
         self.key = b""
         self.refusals = Refusals()
         self.gate = Gate(selector, name, self.the_key, self.refusals)
-        self.lighthouse: Proxy | None = None  # the worker's way to the Lighthouse
-        self.servers: list[Proxy | None] = []  # and to the parameter server of each serving group
-        self.doors: dict[str, Proxy] = {}  # and to stores and managers, by their address
-        self.store = ""  # the address of the group's own
+        self.lighthouse: Proxy | None = None  # proxy to the Lighthouse
+        self.servers: list[Proxy | None] = []  # proxies to the parameter server of each serving group
+        self.doors: dict[str, Proxy] = {}  # proxies to stores and managers, by address
+        self.store = ""  # address of the group's own store
         _raise_limit()
-        requests.setblocking(False)  # a worker that does not read its answers must not make us wait
+        requests.setblocking(False)  # a worker that does not read its answers must not block the guard
         selector.register(requests, selectors.EVENT_READ, self._asked)
 
     def learn(self, key: str) -> None:
@@ -53,18 +53,18 @@ class Network:
         self.key = self.key or bytes.fromhex(key)
 
     def the_key(self) -> bytes:
-        """The run's key; b"": it is not known yet."""
+        """Return the run's key; b"": it is not known yet."""
         return self.key
 
     def tend(self) -> float:
-        """Do what is due. Return in how many seconds something else is."""
+        """Run due timers. Return the seconds until the next one."""
         doors = [door for door in (self.lighthouse, *self.servers, *self.doors.values()) if door is not None]
         return min([self.gate.tend(), *(door.tend() for door in doors)])
 
-    # --- what the controller says -----------------------------------------------------------------------------------
+    # --- messages of the controller ---------------------------------------------------------------------------------
 
     def assigned(self, assign: messages.Assign) -> messages.Assign:
-        """The assignment for the worker, with the addresses of proxies, which stay the same when the servers move."""
+        """Return the assignment with the addresses of proxies, which stay the same when the servers move."""
         url, servers = assign.lighthouse, assign.servers
         self.lighthouse = self._door(url) if url else None
         self.servers = [self._door(server) for server in servers]
@@ -76,7 +76,7 @@ class Network:
         )
 
     def begun(self, begin: messages.Begin) -> messages.Begin:
-        """The same for the worker, with a proxy to the group's store; `public` is the store's name for other groups."""
+        """Return the message with a proxy to the group's store; `public` is the store's address for other groups."""
         self.store = public = store_address(begin.addr, begin.port)
         try:
             host, _, port = self.door(public).rpartition(":")
@@ -96,13 +96,13 @@ class Network:
             if door is not None:
                 door.go_to(url)
 
-    # --- what the worker asks ---------------------------------------------------------------------------------------
+    # --- requests of the worker -------------------------------------------------------------------------------------
 
     def door(self, address: str) -> str:
-        """127.0.0.1:PORT, which leads to that server of the run; the address of another one as it is.
+        """Return 127.0.0.1:PORT of a proxy to that server of the run; other addresses unchanged.
 
         Raises:
-            OSError: no port is to be had.
+            OSError: no port is available.
         """
         where = addresses.read(address)
         if where is None or where.service is None:
@@ -115,13 +115,13 @@ class Network:
         return found.url.removeprefix("http://")
 
     def _make_room(self) -> None:
-        """Close the door that was asked for longest ago, if nobody uses it."""
+        """At MOST_DOORS proxies, close the least recently requested one that is not in use."""
         idle = (address for address, door in self.doors.items() if not door.links and address != self.store)
         if len(self.doors) >= MOST_DOORS and (eldest := next(idle, None)) is not None:
             self.doors.pop(eldest).close()
 
     def _door(self, url: str) -> Proxy | None:
-        """A way to an address that may move; None: no port is to be had, it has to stay where it is."""
+        """Return a proxy to a server that may move; None: no port is available, so the server must not move."""
         try:
             return Proxy(self.selector, url, key=self.the_key, refusals=self.refusals)
         except OSError:
@@ -143,9 +143,9 @@ class Network:
             asked = json.loads(data)
             number = asked["number"]
             answer: dict[str, object] = {"value": self._answer(asked, descriptors)}
-        except Exception as error:  # whatever a worker gone wrong may say, its guard goes on
+        except Exception as error:  # a malformed question must not end the guard
             answer = {"error": str(error) or repr(error)}
-        for left in descriptors:  # that no server has been made of
+        for left in descriptors:  # those that no server has taken
             os.close(left)
         answer["number"] = number
         with contextlib.suppress(OSError):
@@ -181,12 +181,12 @@ class Network:
 
 
 def store_address(host: str, port: int) -> str:
-    """What a group's store is called in quorums."""
+    """Return the address of a group's store in quorums."""
     return f"{host}:{port}/{addresses.STORE}"
 
 
 def _raise_limit() -> None:
-    """As many file descriptors as we may have; the worker, which has been forked already, keeps its own limit."""
+    """Raise the guard's limit of file descriptors; the worker, which is forked already, keeps its own limit."""
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))

@@ -1,8 +1,8 @@
 """Cancels the Slurm job of a run whose controller is gone; it would hold its nodes until the time limit.
 
 The job is submitted with --no-kill, so Slurm keeps it when the controller's node is lost, and no batch process is left
-to end it. A guard cannot know whether the controller has died or only its own node is cut off. The file `alive` in the
-run directory tells: a controller touches it with every heartbeat, on a file system that all nodes share.
+to end it. A guard cannot know whether the controller has died or only its own node is cut off, but the file `alive` in
+the run directory shows it: a controller touches it with every heartbeat, on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def end_job(environ: Mapping[str, str], after_s: float) -> bool:
     """Cancel the Slurm job of this process once the file `alive` has not changed for `after_s` seconds.
 
     Returns:
-        Whether scancel was run; not if the file changes meanwhile.
+        Whether scancel was run. It is not if the file changes meanwhile.
     """
     job, run = environ.get("SLURM_JOB_ID"), environ.get("FTSLURM_RUN_DIR")
     if not job or not run:

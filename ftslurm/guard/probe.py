@@ -1,7 +1,7 @@
 """Prints the processes of this run on this node as one line of JSON: `python -m ftslurm.guard.probe`.
 
-The controller starts it with an srun of its own when a worker is silent. Any answer means that the node is there. The
-letters say whether the processes of a step are running (R, S), inside the kernel (D) or stopped (T).
+The controller starts it with a separate srun when a worker is silent. Any answer means that the node is up. The letters
+show whether the processes of a Slurm step are running (R, S), inside the kernel (D) or stopped (T).
 """
 
 import sys
@@ -17,10 +17,10 @@ from ftslurm.guard import processes
 
 
 def processes_of_steps(environ: Mapping[str, str]) -> dict[str, str]:
-    """The states of the processes of each step of this run on this node, one letter each, without zombies and this one.
+    """Return the process states of each Slurm step of this run on this node, one letter per process.
 
-    A process whose environment names no node, where ours does, is an srun: it has the environment of the step that it
-    has started, and is in none.
+    Leaves out zombies, this process, and sruns. An srun has the environment of the step that it has started, but runs
+    in none: its environment names no node, where that of this process does.
     """
     here, found = processes.node_of(environ), dict[str, str]()
     for pid, theirs in processes.of_run(environ.get("FTSLURM_RUN_DIR", "")):

@@ -1,4 +1,4 @@
-"""Processes of this machine, read from /proc: states, trees, and those of a run. Imports only the standard library."""
+"""Reads the processes of this machine from /proc: states, trees, those of a run. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def prctl(option: int, value: int) -> None:
 
 
 def state(pid: int) -> str | None:
-    """The letter of a process's state: R runs, S sleeps, D is inside the kernel, T is stopped, Z has ended."""
+    """Return the letter of a process's state: R runs, S sleeps, D is inside the kernel, T is stopped, Z has ended."""
     found = _stat(pid)
     return found[1] if found else None
 
 
 def is_ending(pid: int) -> bool:
-    """Whether the kernel is taking a process down, or has, and it only has not been reaped."""
+    """Return whether a process is exiting, or has exited and is not reaped yet."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             flags = stat.read().rpartition(b")")[2].split()[6]
@@ -34,18 +34,18 @@ def is_ending(pid: int) -> bool:
 
 
 def _stat(pid: int | str) -> tuple[str, str, int] | None:
-    """Name, state and parent of a process; None if it is gone."""
+    """Return name, state and parent of a process; None: it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
     except OSError:
-        return None  # it never was, or has been reaped meanwhile
+        return None  # it never existed, or has been reaped meanwhile
     letter, parent = rest.split()[:2]
     return name.decode(errors="replace"), letter.decode(), int(parent)
 
 
 def descendants(root: int, depth: int = 1 << 20) -> list[int]:
-    """Every process below `root`, at most `depth` generations, zombies left out."""
+    """Return every process below `root`, at most `depth` generations, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in _pids():
         found = _stat(entry)
@@ -61,7 +61,7 @@ def descendants(root: int, depth: int = 1 << 20) -> list[int]:
 
 
 def ancestors(pid: int) -> Iterator[tuple[int, str]]:
-    """(pid, name) of every process above this one, the nearest first, process 1 left out."""
+    """Yield (pid, name) of every process above this one, the nearest first, without process 1."""
     while (found := _stat(pid)) is not None and found[2] > 1:
         pid = found[2]
         above = _stat(pid)
@@ -71,7 +71,7 @@ def ancestors(pid: int) -> Iterator[tuple[int, str]]:
 
 
 def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """(pid, environment) of every process of this user and this run on this machine, as it was started."""
+    """Yield (pid, environment at its start) of every process of this user and this run on this machine."""
     mark = f"FTSLURM_RUN_DIR={run}".encode()
     for pid in _pids():
         try:
@@ -80,28 +80,28 @@ def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 words = file.read().split(b"\0")
         except OSError:
-            continue  # gone, or it has made itself unreadable
+            continue  # it is gone, or has made itself unreadable
         if mark in words:
             pairs = (word.decode(errors="surrogateescape").partition("=") for word in words)
             yield pid, {name: value for name, _, value in pairs}
 
 
 def node_of(environ: Mapping[str, str]) -> str | None:
-    """The node a process of a run is on, by its environment; locally several nodes are this machine."""
+    """Return the node in a process's environment. In a local run, several nodes are this machine."""
     return environ.get("FTSLURM_NODE") or environ.get("SLURMD_NODENAME")
 
 
 def fence(environ: Mapping[str, str], spare: str = "") -> None:
     """Kill processes that earlier attempts of this unit have left on this node.
 
-    Slurm and our controller have ended them; this is for what escaped both, as daemons do where Slurm tracks
-    processes by their parents. Only processes that carry this very run and either another attempt of the same unit,
-    or one of the steps in FTSLURM_FENCE, in their environment are touched. An earlier standby of the same name is
-    not: it may be a living group by now.
+    Slurm and the controller have ended those attempts; this is for processes that escaped both, as daemons do where
+    Slurm tracks processes by their parents. Kills only processes whose environment names this run and either another
+    attempt of the same unit, or one of the Slurm steps in FTSLURM_FENCE. Spares an earlier standby of the same name:
+    it may be a live group by now.
 
     Args:
-        environ: who this is; a standby that becomes a group's attempt fences again, as that attempt.
-        spare: the step it was started as.
+        environ: names this run and attempt. A standby that becomes a group's attempt fences again, as that attempt.
+        spare: the Slurm step that the standby was started as.
     """
     run, step = environ.get("FTSLURM_RUN_DIR", ""), environ.get("FTSLURM_STEP", "")
     unit, _, attempt = step.partition("/")
@@ -117,7 +117,7 @@ def fence(environ: Mapping[str, str], spare: str = "") -> None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal; without one a real-time signal would end it."""
+    """Return whether a process has a handler for a signal; without one, a real-time signal would end it."""
     try:
         with open(f"/proc/{pid}/status") as status:
             caught = next(line for line in status if line.startswith("SigCgt:"))
@@ -127,7 +127,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def threads(pid: int) -> list[str]:
-    """A line for all threads of a process that do the same: how many, their name, state, and where in the kernel."""
+    """Return a line for each set of equal threads of a process: their number, name, state and place in the kernel."""
     seen: Counter[tuple[str, str, str]] = Counter()
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -141,7 +141,7 @@ def threads(pid: int) -> list[str]:
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed something in our memory cgroup for want of memory."""
+    """Return how many out-of-memory kills there were in this process's memory cgroup."""
     kills = 0
     for base in memory_cgroups()[:1]:
         for name in ("memory.events", "memory.oom_control"):
@@ -151,7 +151,7 @@ def oom_kills() -> int:
 
 
 def memory_cgroups(root: str = "/sys/fs/cgroup") -> list[str]:
-    """The folders of the memory cgroups this process is in, the innermost first; v1 and v2."""
+    """Return the folders of the memory cgroups (v1 or v2) of this process, the innermost first."""
     for line in _read("/proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         base = root if controllers == "" else f"{root}/memory"

@@ -1,14 +1,14 @@
 """A proxy on loopback with a fixed address, for a Lighthouse, parameter server, store or manager that may move.
 
-torchft's manager is given the Lighthouse's address once. So it gets the address of a proxy in its guard, which passes
-the bytes on to wherever the Lighthouse is. While that is away, the proxy holds connections and dials every few
-milliseconds; a manager itself would wait longer after each failure, up to 10 s (T: src/retry.rs). The clients of a
-parameter server use one in the same way.
+torchft's manager is given the Lighthouse's address once. So it gets the address of a proxy in its guard, which forwards
+the bytes to the Lighthouse's current address. While the Lighthouse is down, the proxy holds connections and dials every
+few milliseconds; a manager itself would wait longer after each failure, up to 10 s (T: src/retry.rs). The clients of a
+parameter server use a proxy in the same way.
 
 The proxy serves only processes of this user (/proc/net/tcp names the owner of a connection). It and a server of the run
-prove to each other that they have the run's key (security/handshake.py) before it passes a byte.
+prove to each other that they have the run's key (security/handshake.py) before it forwards a byte.
 
-It runs in the event loop of the guard: nothing may block.
+The proxy runs in the event loop of the guard: nothing may block.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from ftslurm.guard.sockets import CHUNK, Refusals, Resolved, Resolver, Splice, a
 from ftslurm.protocol import addresses
 from ftslurm.security import handshake, socket_owners
 
-MOST = 512  # connections at a time, a manager has two; more wait in the queue of the kernel
-SILENT_FOR_S = 10.0  # a client that connects and sends nothing is disconnected then
-DIAL_FOR_S = 2.0  # an address that neither takes nor refuses a connection for this long is dialled anew
-DIAL_ONCE_FOR_S = 10.0  # or given up, if what is there does not move
+MOST = 512  # simultaneous connections, a manager has two; more wait in the queue of the kernel
+SILENT_FOR_S = 10.0  # after this time a client that has sent nothing is disconnected
+DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
+DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
 RESOLVE_AGAIN_S = 0.5
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
 class Proxy:
-    """Listens on loopback. The owner of the selector calls `key.data(events)` for what is ready, and `tend`."""
+    """Listens on loopback. The owner of the selector calls `key.data(events)` for ready sockets, and `tend`."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class Proxy:
         refusals: Refusals | None = None,
         moves: bool = True,
     ) -> None:
-        """Listen, and go to a first address.
+        """Listen, and set the first address of the server.
 
         Args:
-            url: an address of a server of this run (addresses.py), or of another, to which bytes are passed as they
-                are.
-            key: tells the run's key.
-            moves: whether the server may come back, here or elsewhere, so that connections are held while it is away;
-                else they are hung up.
+            url: the address of a server of this run (addresses.py), or of another one, which gets the bytes without a
+                handshake.
+            key: returns the run's key.
+            moves: whether the server may come back, at this or another address: then connections are held while it is
+                down, else they are closed.
 
         Raises:
-            OSError: no port can be had.
+            OSError: no port is available.
         """
         self.selector = selector
         self.clock = clock
@@ -69,8 +69,8 @@ class Proxy:
         self.target = ""
         self.where: addresses.Address | None = None  # the target
         self.addresses: list[Resolved] = []
-        self.turn = 0  # which of the addresses is dialled
-        self.away_since: float | None = None  # since when nobody has taken a connection there
+        self.turn = 0  # index of the address to dial
+        self.away_since: float | None = None  # when the server was first unreachable; None: it is not
         self.next_dial = self.next_resolve = self.next_accept = 0.0
         self.resolver = Resolver(selector, self._resolved)
         self.accepting = False
@@ -78,7 +78,7 @@ class Proxy:
         self._accept_if_there_is_room()
 
     def go_to(self, url: str) -> None:
-        """Set the address of the server; "": it has none now. Close connections to the old one; managers dial again."""
+        """Set the address of the server; "": it has none now. Close connections to the old one; clients dial again."""
         if url == self.target:
             self.next_dial = 0.0
             return
@@ -94,7 +94,7 @@ class Proxy:
         self.tend()
 
     def tend(self) -> float:
-        """Do what is due. Return in how many seconds something else is."""
+        """Run due timers. Return the seconds until the next one."""
         now = self.clock()
         waits = [3600.0]
         self._accept_if_there_is_room()
@@ -122,7 +122,7 @@ class Proxy:
         return max(0.0, min(waits))
 
     def _dial_for_those_who_wait(self, now: float) -> float:
-        """Dial for connections that wait, one at a time while the server is away. Return the seconds to the next."""
+        """Dial for waiting connections, one at a time while the server is down. Return the seconds until the next."""
         for link in [link for link in self.links if link.far is None]:
             if self.moves and self.away_since is not None and any(other.dialled is not None for other in self.links):
                 break
@@ -132,7 +132,7 @@ class Proxy:
         return 3600.0
 
     def failed(self, link: _Link, address: Resolved) -> None:
-        """Note that an address does not take connections; the next address is tried soon."""
+        """Handle that an address does not accept connections; the next address is dialled soon."""
         now = self.clock()
         link.hang_up()
         if not self.moves and link.tries >= len(self.addresses):
@@ -142,14 +142,14 @@ class Proxy:
             self.turn += 1
         if self.away_since is None:
             self.away_since = now
-        self.next_dial = now + min(max(0.025, (now - self.away_since) / 40), 0.25)  # 2.5 % of the pause at the most
+        self.next_dial = now + min(max(0.025, (now - self.away_since) / 40), 0.25)  # adds at most 2.5 % to the outage
 
     def _resolved(self, found: list[Resolved]) -> None:
         self.addresses = found
         self.tend()
 
     def reached(self) -> None:
-        """Note that the server has taken a connection."""
+        """Handle that the server has accepted a connection."""
         if self.away_since is not None:
             self.away_since = None
             self.tend()
@@ -163,10 +163,10 @@ class Proxy:
             self.selector.unregister(self.listener)
         self.listener.close()
 
-    # --- who comes -------------------------------------------------------------------------------------------------
+    # --- new clients -----------------------------------------------------------------------------------------------
 
     def _accept_if_there_is_room(self) -> None:
-        if len(self.links) >= MOST:  # one that has hung up, and whose other end has not noticed, makes room
+        if len(self.links) >= MOST:  # close a link whose client has hung up, but whose server has not noticed
             next((link.close for link in self.links if link.has_hung_up), lambda: None)()
         room = len(self.links) < MOST and self.clock() >= self.next_accept
         if room and not self.accepting:
@@ -176,7 +176,7 @@ class Proxy:
         self.accepting = room
 
     def _accept(self, _events: int) -> None:
-        """Accept some connections, if they are of this user."""
+        """Accept connections of this user, and close all others."""
         come, rest_s = accept_some(self.listener, MOST - len(self.links))
         self.next_accept = self.clock() + rest_s
         found = socket_owners.uids_of_clients([peer for _, peer in come], self.listener.getsockname())
@@ -185,7 +185,7 @@ class Proxy:
                 self.links[_Link(self, near)] = None
                 continue
             near.close()
-            if owner is not None:  # else it has hung up
+            if owner is not None:  # None: the client has hung up
                 words = f"a connection of user {owner} to this worker's way to {self.target or 'a server'}"
                 self.refusals.tell("door", words)
         self.tend()
@@ -194,7 +194,7 @@ class Proxy:
 class _Link:
     """A client's connection (near) and the one to the server (far).
 
-    near is held until far is connected and has proved itself. Then both are spliced.
+    near is held until far is connected and has completed the handshake. Then both are spliced.
     """
 
     def __init__(self, door: Proxy, near: socket.socket) -> None:
@@ -205,9 +205,9 @@ class _Link:
         self.far: socket.socket | None = None
         self.splice: Splice | None = None
         self.tries = 0
-        self.address: Resolved = (0, ("", 0))  # that far was last connected to
-        self.dialled: float | None = None  # when, while far is not connected
-        self.heard, self.expected = b"", b""  # of the handshake: what far has said, and the proof it is to give
+        self.address: Resolved = (0, ("", 0))  # the last address that far was connected to
+        self.dialled: float | None = None  # time of the attempt to connect; None: there is none
+        self.heard, self.expected = b"", b""  # of the handshake: far's bytes so far, and the expected proof
         self.closed = False
         self.masks: dict[socket.socket, int] = {}
         near.setblocking(False)
@@ -215,17 +215,17 @@ class _Link:
 
     @property
     def through(self) -> bool:
-        """Whether both ends are connected."""
+        """Return whether both ends are connected."""
         return self.splice is not None
 
     @property
     def has_spoken(self) -> bool:
-        """Whether near has sent anything."""
+        """Return whether near has sent anything."""
         return bool(self.held) or (self.splice is not None and self.splice.has_carried)
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether near has hung up."""
+        """Return whether near has hung up."""
         return self.splice is not None and self.splice.there.ended
 
     def dial(self, address: Resolved, now: float) -> None:
@@ -239,20 +239,20 @@ class _Link:
             mine = self.far.getsockname()[:2]
         except OSError as error:
             code = error.errno or errno.EIO
-        # On one machine a port that nobody listens on can be connected to itself, and nobody could then have it.
+        # On one machine a socket can connect to itself at a port without a listener; no server could then bind it.
         if code not in (0, errno.EINPROGRESS) or mine == address[1]:
             self.door.failed(self, address)
         else:
             self._wait_for_far(_WRITE, self._connected)
 
     def hang_up(self) -> None:
-        """Close far, and hold near."""
+        """Close far, and keep near."""
         if self.far is not None:
             self._forget(self.far)
         self.far = self.dialled = None
 
     def close(self) -> None:
-        """End both; what has been written to either still arrives."""
+        """Close both ends; bytes already written to either still arrive."""
         if self.closed:
             return
         self.closed = True
@@ -271,7 +271,7 @@ class _Link:
     # --- near, while it is held ------------------------------------------------------------------------------------
 
     def _near_ready(self, _events: int) -> None:
-        """Read while far is not there. A client that hangs up has given up: HTTP/2 has no half-closed connections."""
+        """Read while far is not connected. End-of-file closes the link: HTTP/2 has no half-closed connections."""
         if self.closed or self.splice is not None:
             return
         try:
@@ -290,7 +290,7 @@ class _Link:
         mask = _READ if len(self.held) < CHUNK else 0
         listen(self.door.selector, self.masks, self.near, mask, self._near_ready)
 
-    # --- far, until it has proved itself ---------------------------------------------------------------------------
+    # --- far, until its handshake is complete ----------------------------------------------------------------------
 
     def _wait_for_far(self, mask: int, call: Callable[[int], None]) -> None:
         assert self.far is not None

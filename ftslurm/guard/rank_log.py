@@ -1,4 +1,4 @@
-"""The log of a rank, as its guard looks after it: time marks for `ftslurm logs`, and the cap on its size."""
+"""The guard's part in the log of a rank: time marks for `ftslurm logs`, and the cap on its size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class RankLog:
     """One rank's log, which the script and its children write, and the file of its time marks beside it."""
 
     def __init__(self, path: str, max_mb: int) -> None:
-        """path: of the log. max_mb: logs.max_mb, 0: no cap."""
+        """Set the log's path and its cap in megabytes (logs.max_mb; 0: no cap)."""
         self.path, self.max_mb = path, max_mb
         self.marks = path.removesuffix(".log") + ".times"
         self.size = 0
 
     def tend(self) -> None:
-        """Cut the log if it is too large, and note its size and the time. To be called about once a second."""
+        """Cut the log if it is too large, and write a mark with its size and the time. Called about once a second."""
         cut = log_cap.cut(self.path, self.max_mb)
         if cut is not None:
             with contextlib.suppress(OSError):
@@ -32,8 +32,8 @@ class RankLog:
                     marks.write(f"{time.time():.3f} {size}\n")
 
     def _move_marks(self, before: log_cap.Gap, after: log_cap.Gap) -> None:
-        """Move the marks to where their lines are now, and drop those of lines that were cut."""
-        kept: dict[int, str] = {}  # the first mark of each place: the line before it was written then
+        """Move the marks to the new offsets of their lines, and drop those of lines that were cut."""
+        kept: dict[int, str] = {}  # the first mark at each offset: the line before it was written by then
         with open(self.marks) as marks:
             for mark in marks:
                 with contextlib.suppress(ValueError):
@@ -46,7 +46,7 @@ class RankLog:
 
 
 def last_printed_line(log: str) -> str:
-    """The last line that the script has printed, such as the message of a sys.exit."""
+    """Return the last line that the script has printed, such as the message of a sys.exit."""
     try:
         with open(log, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))

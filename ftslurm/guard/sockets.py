@@ -1,8 +1,8 @@
-"""What the gate and the proxies of a guard have in common: connections in one event loop that nothing may block.
+"""Socket functions shared by the gate and the proxies of a guard, for one event loop that nothing may block.
 
-`accept_some` takes new connections, `Splice` joins two, `Resolver` looks up names, `Refusals` reports who was refused,
-and `crowded_out` says which stranger gives way when too many are there. Whoever owns the selector calls
-`key.data(events)` for what is ready.
+`accept_some` accepts new connections, `Splice` joins two, `Resolver` looks up names, `Refusals` reports refused
+connections, and `crowded_out` selects the unproven connection to close when there are too many. The owner of the
+selector calls `key.data(events)` for ready sockets.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-AT_ONCE = 32  # connections are taken before anything else is done: a flood must not keep a guard from its other work
+AT_ONCE = 32  # connections accepted in one call: a flood must not keep a guard from its other work
 REST_S = 0.5  # pause when there are no file descriptors or no memory, instead of a busy loop
-CHUNK = 65536  # bytes that are held in each direction; beyond it the sender has to wait
+CHUNK = 65536  # bytes held in each direction; beyond it the sender has to wait
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
-Arrival = tuple[socket.socket, tuple[str, int]]  # a connection, and the address it comes from
-Resolved = tuple[int, tuple[str, int]]  # the family of an address, and what connect() takes
+Arrival = tuple[socket.socket, tuple[str, int]]  # a connection, and its client's address
+Resolved = tuple[int, tuple[str, int]]  # the family of an address, and the argument of connect()
 
 
 def accept_some(listener: socket.socket, most: int = AT_ONCE) -> tuple[list[Arrival], float]:
-    """Take at most `most` and AT_ONCE connections; returns also for how many seconds no more can be taken."""
+    """Accept at most `most` and AT_ONCE connections. Return them, and the seconds to wait before the next call."""
     taken: list[Arrival] = []
     while len(taken) < min(AT_ONCE, most):
         try:
@@ -41,23 +41,26 @@ def accept_some(listener: socket.socket, most: int = AT_ONCE) -> tuple[list[Arri
 
 
 def crowded_out(hosts: Sequence[str]) -> int:
-    """Which connection that has not proved itself gives way to a new one: the oldest of the host that has most of them.
+    """Return the index of the unproven connection to close for a new one: the oldest of the host with the most.
 
-    So a flood pushes out its own connections. On the host of a flood others have to be faster than it, which they are:
-    a client proves itself as soon as it is connected, and dials again if it was pushed out.
+    So a flood pushes out its own connections. Other clients on the host of a flood have to be faster than it, which
+    they are: a client answers the challenge as soon as it is connected, and dials again if it was pushed out.
+
+    Args:
+        hosts: the hosts of the unproven connections, oldest first.
     """
     most, _ = Counter(hosts).most_common(1)[0]
     return hosts.index(most)
 
 
 class Refusals:
-    """Reports what was refused into the step's log, once of each kind: a stranger must not fill the log."""
+    """Reports refusals to the step's log, only the first of each kind: a stranger must not fill the log."""
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
 
     def tell(self, kind: str, words: str) -> None:
-        """Report one refusal, if it is the first of its kind."""
+        """Report a refusal, if it is the first of its kind."""
         self.counts[kind] = self.counts.get(kind, 0) + 1
         if self.counts[kind] == 1:
             with contextlib.suppress(OSError):
@@ -70,16 +73,16 @@ class _Way:
     def __init__(self, pending: bytes = b"") -> None:
         self.pending = pending  # read and not yet written
         self.ended = False  # the source has hung up
-        self.told = False  # and so have we, at the target
+        self.told = False  # the target has been shut down for writing
 
 
 class Splice:
-    """Joins two connected, non-blocking sockets that nobody else has registered, until both have hung up.
+    """Joins two connected, non-blocking sockets until both have hung up. They must not be registered elsewhere.
 
     Args:
-        selector: its owner calls `key.data(events)` for what is ready.
-        held: what has been read of `near` already.
-        over: called once, when both have been closed.
+        selector: its owner calls `key.data(events)` for ready sockets.
+        held: bytes already read from `near`.
+        over: called once, when both are closed.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Splice:
         self.over = over
         self.there, self.back = _Way(held), _Way()
         self.closed = False
-        self.has_carried = bool(held)  # anything from near to far
+        self.has_carried = bool(held)  # whether near has sent anything
         self.masks: dict[socket.socket, int] = {}
         for end in (near, far):
             if end.family != socket.AF_UNIX:
@@ -109,7 +112,7 @@ class Splice:
         self._run(there=bool(events & _WRITE), back=bool(events & _READ))
 
     def _run(self, *, there: bool, back: bool) -> None:
-        """Move what can be moved."""
+        """Copy in the given directions as far as possible without blocking."""
         if self.closed:
             return
         try:
@@ -117,7 +120,7 @@ class Splice:
                 self.has_carried |= _move(self.near, self.far, self.there)
             if back:
                 _move(self.far, self.near, self.back)
-        except OSError:  # reset by either side: the other will see it hang up
+        except OSError:  # reset by one side: closing shows it to the other
             self.close()
         if self.there.told and self.back.told:
             self.close()
@@ -125,7 +128,7 @@ class Splice:
             self._listen()
 
     def close(self) -> None:
-        """End both; what has been written to either still arrives."""
+        """Close both ends; bytes already written to either still arrive."""
         if self.closed:
             return
         self.closed = True
@@ -136,7 +139,7 @@ class Splice:
         self.over()
 
     def _listen(self) -> None:
-        """Tell the selector what we wait for."""
+        """Register the awaited events with the selector."""
         there, back = self.there, self.back
         near = (_READ if not there.pending and not there.ended else 0) | (_WRITE if back.pending else 0)
         far = (_READ if not back.pending and not back.ended else 0) | (_WRITE if there.pending else 0)
@@ -151,7 +154,7 @@ def listen(
     mask: int,
     call: Callable[[int], None],
 ) -> None:
-    """Wait for these events of a socket, 0: for none; `masks` holds what is waited for by now."""
+    """Register `call` for these events of a socket; 0: unregister it. `masks` holds the current registrations."""
     old = masks.get(end, 0)
     if mask == old:
         return
@@ -165,10 +168,10 @@ def listen(
 
 
 def _move(source: socket.socket, target: socket.socket, way: _Way) -> bool:
-    """Write what is pending; read more only when nothing is. Returns whether anything was read.
+    """Write pending bytes; read more only when none are pending. Return whether anything was read.
 
     Raises:
-        OSError: one of the two is broken.
+        OSError: one of the two connections is broken.
     """
     data = b""
     with contextlib.suppress(BlockingIOError):
@@ -189,27 +192,27 @@ def _move(source: socket.socket, target: socket.socket, way: _Way) -> bool:
 class Resolver:
     """Looks up the name of a machine, one at a time, in a thread: a name service may take a minute.
 
-    Names are looked up where a connection is made. An address that a machine announced as numbers would be wrong where
-    its own name leads to 127.0.1.1, or where it has several networks.
+    Names are looked up by the machine that connects. A numeric address announced by the other machine would be wrong
+    where its own name resolves to 127.0.1.1, or where it has several networks.
 
     Args:
-        selector: the event loop's.
-        found: called with the addresses that have been found.
+        selector: the selector of the event loop.
+        found: called with the addresses that were found.
     """
 
     def __init__(self, selector: selectors.BaseSelector, found: Callable[[list[Resolved]], object]) -> None:
         self.selector = selector
         self.found = found
-        self.answer: socket.socket | None = None  # on which the thread's answer comes
+        self.answer: socket.socket | None = None  # receives the thread's answer
 
     def look_up(self, host: str, port: int) -> list[Resolved]:
-        """The addresses, if no name service is needed. Else `found` gets them later, if there are any."""
+        """Return the addresses if no name service is needed, else an empty list: `found` gets them later, if any."""
         try:
             return look_up(host, port, socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
             pass
         if self.answer is None:
-            with contextlib.suppress(OSError, RuntimeError):  # no descriptor, no thread: it is tried again
+            with contextlib.suppress(OSError, RuntimeError):  # no descriptor or thread available: the caller retries
                 ours, theirs = socket.socketpair()
                 threading.Thread(target=_look_up_aside, args=(theirs, host, port), daemon=True).start()
                 self.answer = ours
@@ -224,7 +227,7 @@ class Resolver:
             self.found([(int(family), (str(host), int(port))) for family, (host, port) in json.loads(data)])
 
     def forget(self) -> None:
-        """Drop the answer that is awaited."""
+        """Drop the awaited answer."""
         if self.answer is not None:
             self.selector.unregister(self.answer)
             self.answer.close()
@@ -237,7 +240,7 @@ def _look_up_aside(answer: socket.socket, host: str, port: int) -> None:
 
 
 def look_up(host: str, port: int, flags: int = 0) -> list[Resolved]:
-    """All addresses of a host.
+    """Return all addresses of a host.
 
     Raises:
         OSError: it has none.

@@ -1,8 +1,8 @@
-"""Writes the stacks of a worker into its log, also if it is stuck.
+"""Writes the stacks of a worker to its log, also if it is stuck.
 
 The worker registers Python's faulthandler for a real-time signal: a handler in C, which needs neither the GIL nor the
 main thread. A stopped worker is continued for a moment. The guard adds the kernel's view of each thread, which is
-there even if no signal reaches the worker.
+available even if no signal reaches the worker.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from ftslurm.guard import processes
 from ftslurm.protocol.position import Position
 
 SIGNAL = signal.SIGRTMIN + 7
-PATIENCE_S = 0.8  # how long the stacks may take to arrive; the controller is told within a second
+PATIENCE_S = 0.8  # longest wait for the stacks; the controller gets its answer within a second
 
 
 def register(position: Position, descriptor: int) -> None:
-    """In the worker: have the signal write all stacks to a copy of this file descriptor.
+    """Have the signal write all stacks to a copy of this file descriptor; called in the worker.
 
-    A copy, because scripts close and replace stdout and stderr.
+    It is a copy because scripts close and replace stdout and stderr.
     """
     before, position.log = position.log, os.dup(descriptor)
     faulthandler.register(SIGNAL, file=position.log, all_threads=True, chain=False)
@@ -32,12 +32,12 @@ def register(position: Position, descriptor: int) -> None:
 
 
 def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> None:
-    """In the guard: have the worker write its stacks, and add the kernel's view. Takes at most a second.
+    """Have the worker write its stacks, and add the kernel's view; called in the guard. Takes at most a second.
 
     Args:
-        log: the rank's log; None while the worker has none, then stderr is where both write.
-        who: the worker, for the heading.
-        by: who has asked, for the heading.
+        log: the rank's log; None: the worker has none yet, and both write to stderr.
+        who: the name of the worker, for the heading.
+        by: the requester, for the heading.
     """
     letter, place = processes.state(pid), position.read()
     where = f"step {place.step}, {place.stage.doing} for {place.since_s:.1f} s" if place else "before the script runs"
@@ -60,7 +60,7 @@ def dump(pid: int, position: Position, log: str | None, who: str, by: str) -> No
 
 
 def _listens(pid: int, descriptor: int, sink: int) -> bool:
-    """Whether the handler is registered and its descriptor is still the log, not a file of the script's."""
+    """Return whether the handler is registered and its descriptor is still the log, not a file of the script's."""
     if not descriptor or not processes.catches(pid, SIGNAL):
         return False
     try:

@@ -1,1 +1,1 @@
-"""How a step starts: as local processes (local.py) or through srun (srun.py). children.py is what both share."""
+"""Start steps, as local processes (local.py) or through srun (srun.py); step_processes.py runs both kinds."""

@@ -1,4 +1,4 @@
-"""What a group's step is told when its ranks are known: the message `assign` (ftslurm.protocol.messages)."""
+"""Build the message `assign` (ftslurm.protocol.messages), which a group's step gets when its ranks are known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.run.directory import RunDir
 
 
 def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) -> bytes:
-    """The line for all tasks of a step; one that was a standby until now also gets the group's logs."""
+    """Return the line for all tasks of a step; link the log of a standby step into the group's attempt."""
     job, gpus = config.job, config.groups.gpus or 0
     unit, role = group_unit(action.group), role_of(config.groups.roles, action.group)
     log_dir = run.attempt(unit, action.attempt)
@@ -44,7 +44,7 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
 
 
 def _link_log(run: RunDir, step: StepId, folder: Path, log: Path) -> None:
-    """What srun says of a standby that has become a group's attempt is found where that attempt's is."""
-    with contextlib.suppress(OSError):  # the worker will say so, with the path
+    """Link the srun log of a standby to the log path of the group's attempt that it has become."""
+    with contextlib.suppress(OSError):  # the worker reports the error, with the path
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         log.symlink_to(os.path.relpath(run.step_log(step.unit, step.attempt), folder))

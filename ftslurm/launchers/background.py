@@ -1,4 +1,4 @@
-"""Commands that run beside the controller's loop, because Slurm's may take their time. The loop never waits for one."""
+"""Run commands in the background, because Slurm's may be slow. The controller's loop never waits for one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 from ftslurm.slurm.questions import Question
 
-PATIENCE_S = 120.0  # Slurm's commands give up by themselves long before
+PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A background command has ended. `text` is its stdout and stderr."""
+    """The end of a background command. `text` is its stdout and stderr."""
 
     question: Question
     code: int
@@ -28,7 +28,7 @@ class Answered:
 class _Running:
     question: Question
     process: subprocess.Popen[bytes]
-    output: int  # descriptor of a file in memory
+    output: int  # descriptor of an in-memory file
     until: float
 
     def kill(self) -> None:
@@ -38,7 +38,7 @@ class _Running:
 
 @dataclass
 class BackgroundCommands:
-    """All background commands. Whoever reaps this process's children calls `reaped` for each."""
+    """All background commands. The caller reaps this process's children and calls `reaped` for each."""
 
     running: dict[int, _Running] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class BackgroundCommands:
         env: Mapping[str, str] | None = None,
         timeout_s: float = PATIENCE_S,
     ) -> None:
-        """Start a command, unless an equal question is still unanswered. Its `Answered` comes when it has ended."""
+        """Start a command, unless an equal question is unanswered; `reaped` returns its answer when it has ended."""
         if self.asking(question):
             return
         with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as output:
@@ -66,7 +66,7 @@ class BackgroundCommands:
             self.running[process.pid] = _Running(question, process, os.dup(output.fileno()), until)
 
     def asking(self, question: Question) -> bool:
-        """Whether this question is still unanswered."""
+        """Return whether this question is still unanswered."""
         return any(command.question == question for command in self.running.values())
 
     def reaped(self, pid: int, code: int) -> Answered | None:
@@ -86,7 +86,7 @@ class BackgroundCommands:
                 command.kill()
 
     def wait(self, wanted: Callable[[Question], bool], timeout_s: float) -> None:
-        """Wait until the commands of these questions have ended, or the time is over; their answers are lost."""
+        """Wait at most timeout_s seconds for the commands of these questions to end; their answers are dropped."""
         until = time.monotonic() + timeout_s
         for command in self.running.values():
             if wanted(command.question):
@@ -94,7 +94,7 @@ class BackgroundCommands:
                     command.process.wait(max(0.0, until - time.monotonic()))
 
     def kill(self, unwanted: Callable[[Question], bool]) -> None:
-        """Kill the commands of these questions: nobody needs the answers any more."""
+        """Kill the commands of questions whose answers are no longer needed."""
         for command in self.running.values():
             if unwanted(command.question):
                 command.kill()

@@ -1,4 +1,4 @@
-"""The command lines of ftslurm's own processes in Slurm jobs. ftslurm/submission has the modules that they start."""
+"""Build the command lines of ftslurm's own processes in Slurm jobs; ftslurm/submission has the modules they start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ftslurm.run.directory import RunDir
 
 
 class JobRole(Enum):
-    """What a process in a job does for the run (ftslurm.entry)."""
+    """The role of a process in a job of the run (ftslurm.entry)."""
 
     CONTROLLER = "controller"
     SUCCESSOR = "successor"  # a controller that takes over from the leader, in another job (array mode)
@@ -18,12 +18,12 @@ class JobRole(Enum):
 
 
 def job_command(run: RunDir, role: JobRole) -> list[str]:
-    """The command of a job, or of a process beside the steps of a job."""
+    """Return the command of a job, or of a process beside the steps of a job."""
     return [sys.executable, "-u", "-m", "ftslurm.entry", role.value, str(run.root)]
 
 
 def submit_pilots_command(run: RunDir, pool: int, count: int, exclude: tuple[str, ...]) -> list[str]:
-    """The command with which the controller submits jobs for groups."""
+    """Return the command with which the controller submits jobs for groups."""
     return [
         *(sys.executable, "-m", "ftslurm.submission.pilot_jobs", str(run.root)),
         *(str(pool), str(count), ",".join(exclude)),
@@ -31,5 +31,5 @@ def submit_pilots_command(run: RunDir, pool: int, count: int, exclude: tuple[str
 
 
 def submit_successor_command(run: RunDir) -> list[str]:
-    """The command with which the controller submits its successor."""
+    """Return the command with which the controller submits its successor."""
     return [sys.executable, "-m", "ftslurm.submission.pilot_jobs", str(run.root)]

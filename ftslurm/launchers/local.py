@@ -1,4 +1,4 @@
-"""Steps as local processes, one per worker (`cluster=local`): everything on this machine, no Slurm."""
+"""Build the commands of steps as local processes, one per worker (`cluster=local`): one machine, no Slurm."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GPUS = "FTSLURM_LOCAL_GPUS"  # the GPUs the run may use; submitit's local execut
 
 @dataclass
 class LocalLauncher:
-    """Starts K * W processes for a group of K nodes x W workers; each node is this machine under another name."""
+    """Launcher of K * W processes for a group of K nodes x W workers; each node is this machine under another name."""
 
     config: Config
     run: RunDir
@@ -50,7 +50,7 @@ class LocalLauncher:
         return f"{group * self.config.groups.nodes * count}:{count}"
 
     def _gpus(self, launch: Launch, node_index: int) -> list[str]:
-        """The GPUs of one (group, node) pair; pairs share none. A standby sees all until it becomes a group."""
+        """Return the GPUs of one (group, node) pair; pairs share none. A standby sees all until it becomes a group."""
         per_node, group = self.config.groups.gpus or 0, launch.group
         if group is None:
             return visible_gpus(os.environ) if per_node and step_command.is_standby(launch) else []
@@ -59,7 +59,7 @@ class LocalLauncher:
 
 
 def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
-    """The NVIDIA GPUs this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
     for variable in (GPUS, "CUDA_VISIBLE_DEVICES"):
         if variable in environ:
             return [gpu for gpu in environ[variable].split(",") if gpu]
@@ -67,5 +67,5 @@ def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
 
 
 def allocation(config: Config) -> Allocation:
-    """This machine under as many names as the run needs nodes, so that placement and ranks work as on Slurm."""
+    """Return this machine under one name per node that the run needs, so that placement and ranks work as on Slurm."""
     return Allocation(LOCAL_ALLOCATION, tuple(f"local{i}" for i in range(nodes_needed(config))))

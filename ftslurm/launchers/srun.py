@@ -23,18 +23,18 @@ from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
 from ftslurm.slurm.parse import expand_hosts
 
-KEEPER = "FTSLURM_KEEPER"  # PID of the process that starts the controller again; the Lighthouse ends with it
+KEEPER = "FTSLURM_KEEPER"  # PID of the process that restarts the controller; the Lighthouse ends with it
 _BESIDE = {
     "FTSLURM_TASK": "0",
     "FTSLURM_LOCAL_TASK": "0",
     "FTSLURM_NODE": platform.node(),
 }  # a process beside the controller
-PRESENT_S, STARTING_S = 1.0, 15.0  # how long the guards of a step that is adopted may take to answer
+PRESENT_S, STARTING_S = 1.0, 15.0  # wait for the guards of a step in adoption: one that was up, one just launched
 
 
 @dataclass
 class SrunLauncher:
-    """One srun per step. It carries the control channel; SIGTERM ends it with all its tasks within 0.1 s."""
+    """Launcher of one srun per step. srun carries the control channel; SIGTERM ends it and its tasks within 0.1 s."""
 
     config: Config
     run: RunDir
@@ -45,12 +45,12 @@ class SrunLauncher:
         if launch.id.unit == LIGHTHOUSE and self.config.cluster.mode == "array":
             return [self._lighthouse(launch, log_dir)]
         argv = command(self.config, launch, log_dir, self._job(launch.place.allocation), self.url)
-        argv[0] = shutil.which(argv[0]) or argv[0]  # by our own PATH: job.env may give the script another
+        argv[0] = shutil.which(argv[0]) or argv[0]  # from our own PATH: job.env may set another for the script
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})]
 
     def attach(self, step: StepId, place: Place, known: bool) -> Command:
-        """The srun that attaches to the guards of a running step; it has the layout of the step.
+        """Return the srun that attaches to the guards of a running step; it has the layout of that step.
 
         Args:
             known: the step has been up. A step that has just been launched gets more time.
@@ -82,7 +82,7 @@ class SrunLauncher:
         return os.environ.get("SLURM_JOB_ID", "0") if allocation is None else self.jobs.get(allocation, allocation)
 
     def _lighthouse(self, launch: Launch, log_dir: Path) -> Command:
-        """The Lighthouse as a process beside the controller, which need not run in an allocation."""
+        """Return the Lighthouse as a process beside the controller, which may run outside any allocation."""
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         argv = step_command.command(self.config, launch, log_dir, local=False, url=self.url)
         keeper = os.environ.get(KEEPER) or str(os.getpid())
@@ -104,7 +104,7 @@ class SrunLauncher:
 
 
 def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
-    """The command of one step, with srun; `url` is the Lighthouse's address, if there has been one."""
+    """Return the command of one step, with srun; `url` is the Lighthouse's last address, None before the first."""
     group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
     return [
         *commands.srun_command(
@@ -121,7 +121,7 @@ def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | 
 
 
 def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Allocation:
-    """The allocation of this process; without nodes in array mode, where groups have jobs of their own.
+    """Return the allocation of this process; without nodes in array mode, where groups have jobs of their own.
 
     Raises:
         EnvironmentProblem: this process runs in no allocation.

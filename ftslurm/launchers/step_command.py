@@ -1,4 +1,4 @@
-"""The command line and the environment of every task, on Slurm and on one machine alike."""
+"""Build the command line and the environment of every task, for Slurm and for one machine."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from ftslurm.security import secret_variables
 
 
 class Launcher(Protocol):
-    """Builds the commands of a run's steps: with srun (srun.py) or as local processes (local.py)."""
+    """Builder of the commands of a run's steps: with srun (srun.py) or as local processes (local.py)."""
 
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
-        """The processes of a step."""
+        """Return the processes of a step."""
 
     def probe(self, node: str, allocation: str | None = None) -> Command:
-        """A process that lists the run's processes on a node (ftslurm.guard.probe)."""
+        """Return a process that lists the run's processes on a node (ftslurm.guard.probe)."""
 
     def gpus(self, group: int, slot: int) -> str:
-        """The share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
+        """Return the share of the GPUs that a standby gets when it becomes this group: FIRST:COUNT."""
 
 
 def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: str | None) -> list[str]:
-    """The argument list of one task.
+    """Return the argument list of one task.
 
     Args:
         log_dir: where the task writes its logs.
         local: whether everything is on this machine.
-        url: the Lighthouse's address, if it has had one: its successor takes the same port if it can.
+        url: the Lighthouse's last address: a new Lighthouse takes the same port if it can. None before the first.
     """
     health = config.health
     shared = [
@@ -54,7 +54,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "kind": lighthouse.kind,
             "local": local,
             "port": lighthouse.port if url is None else urlsplit(url).port,
-            "may_move": url is not None,  # who asks for a port is told that it is taken; a running training goes on
+            "may_move": url is not None,  # a taken port is an error at the first start only, not in a running training
             "min_replicas": config.groups.min,
             "join_timeout_ms": lighthouse.join_timeout_ms,
             "heartbeat_timeout_ms": lighthouse.heartbeat_timeout_ms,
@@ -64,7 +64,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
     shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
-    if is_standby(launch):  # its share of the GPUs comes with the assignment
+    if is_standby(launch):  # the assignment brings its share of the GPUs
         own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]
         own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
     else:
@@ -73,7 +73,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
 
 
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:
-    """The argument list of one task of a new controller's way to a step that runs (ftslurm.guard.attach)."""
+    """Return the argument list of one task that attaches a new controller to a running step (ftslurm.guard.attach)."""
     return [
         *(sys.executable, "-m", "ftslurm.guard.attach", f"--log-dir={log_dir}"),
         *(f"--step={step}", f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
@@ -81,14 +81,14 @@ def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> li
 
 
 def is_standby(launch: Launch) -> bool:
-    """Whether a step waits for a group that fails."""
+    """Return whether a step is a standby."""
     return launch.id.unit.startswith("standby-")
 
 
 def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, str], *, local: bool) -> dict[str, str]:
-    """The environment of every task of a step; the rest comes with the assignment, when the ranks are known.
+    """Return the environment of every task of a step; the assignment adds the rest when the ranks are known.
 
-    What torch reads while it is imported has to be here, the user's variables among it.
+    Variables that torch reads during its import must be here, the user's among them.
     """
     torchft, secrets = config.torchft, config.job.secrets
     if launch.id.unit == LIGHTHOUSE:

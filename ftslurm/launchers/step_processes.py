@@ -1,4 +1,4 @@
-"""The controller's child processes: start them, read and write their pipes, signal and reap them, without waiting.
+"""Start the controller's child processes, read and write their pipes, signal and reap them, without blocking.
 
 Every call of `listen` checks all pipes and children, whatever woke the selector: a lost signal costs one tick.
 """
@@ -28,9 +28,9 @@ from ftslurm.slurm import commands
 from ftslurm.slurm.questions import CancelStep
 
 HELPER_S = 5.0  # srun's helper process ends within two seconds of srun, or it is stuck
-ORDER_S = 1.0  # a process that has been ordered to end needs less
-LONGEST_LINE = 4096  # bytes of a line on stderr that are read
-STUCK_S = 0.2  # how long the rest of a step is waited for when one of its nodes is lost
+ORDER_S = 1.0  # longer than a process needs to end after the message `kill`
+LONGEST_LINE = 4096  # bytes of a stderr line that are read
+STUCK_S = 0.2  # wait for the rest of a step after the loss of one of its nodes
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Command:
 
     argv: list[str]
     env: Mapping[str, str]
-    by_order: bool = False  # no srun but the process itself: it ends by the message `kill`, or lives on
+    by_order: bool = False  # the process itself, not an srun: `leave` ends it by message, not by signal
 
 
 @dataclass(frozen=True)
 class Received:
-    """A worker or its guard has sent a message."""
+    """A message from a worker or its guard."""
 
     id: StepId
     message: messages.Raw
@@ -52,7 +52,7 @@ class Received:
 
 @dataclass(frozen=True)
 class LauncherPrinted:
-    """The launcher has printed a line on stderr."""
+    """A line on the launcher's stderr."""
 
     id: StepId
     line: str
@@ -60,7 +60,7 @@ class LauncherPrinted:
 
 @dataclass(frozen=True)
 class StepEnded:
-    """Every process of a step has ended. codes are the processes' exit codes, negative for signals."""
+    """The end of every process of a step. codes are their exit codes, negative for signals."""
 
     id: StepId
     codes: tuple[int, ...]
@@ -88,9 +88,9 @@ class _Step:
     log_path: Path
     log_max_mb: int  # logs.max_mb
     kills: int = 0
-    slurm_id: str | None = None  # JOB.STEP, once a task has said it
+    slurm_id: str | None = None  # JOB.STEP, once a task has reported it
     heard: bool = False  # a task has sent a message
-    over: bool = False  # all its processes here have ended
+    over: bool = False  # all its local processes have ended
     cancelling: bool = False  # scancel has been started
     stuck: bool = False  # its srun waits for a lost node
     over_since: float | None = None
@@ -110,7 +110,7 @@ class Children:
         """Begin without any step.
 
         Args:
-            check_lead: raises if another controller leads, to which the steps then belong.
+            check_lead: raises if another controller leads: the steps then belong to it.
             greeting: the first line that every process gets.
             log_max_mb: the largest size of each step.log in MiB; 0: no limit.
         """
@@ -120,18 +120,16 @@ class Children:
         self.selector = selectors.DefaultSelector()
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}
-        self.adopted: set[StepId] = (
-            set()
-        )  # an earlier controller's srun has started these; our srun only carries messages
+        self.adopted: set[StepId] = set()  # started by an earlier controller's srun; our srun only carries messages
         self.background = BackgroundCommands()
 
     def identify(self, step: StepId, slurm_id: str) -> None:
-        """Remember what Slurm calls a step."""
+        """Record Slurm's id of a step."""
         if step in self.steps:
             self.steps[step].slurm_id = slurm_id
 
     def launch(self, step: StepId, commands: Sequence[Command], cwd: str, log: Path) -> str | None:
-        """Start a step's processes, each in a session of its own; returns an error, or None."""
+        """Start a step's processes, each in a session of its own; return an error, or None."""
         try:
             sink = os.fdopen(owned_files.open_fd(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
         except OSError:  # a full disk or a deleted log folder does not stop the training
@@ -179,11 +177,11 @@ class Children:
         return problem
 
     def leave(self) -> None:
-        """Detach from all steps, so that they run on and a new controller can adopt them.
+        """Detach from all steps, so that they continue and a new controller can adopt them.
 
         When an srun ends its step ends too, unless all processes of srun are killed at once (measured on 22.05, 24.11).
-        A Lighthouse beside the controller is ended, because it writes in the run directory. If another controller has
-        adopted it, it does not hear this one.
+        A Lighthouse beside the controller is ended, because it writes to the run directory. One that another controller
+        has adopted does not receive the message.
         """
         for pid, child in self.by_pid.items():
             if child.by_order:
@@ -208,7 +206,7 @@ class Children:
     def kill(self, step: StepId, first: int | None, stuck: bool = False) -> None:
         """End a step at once: by the message `kill` and the signal `first`, and by SIGKILL when called again.
 
-        SIGKILL goes to the launcher's main process alone: when that of srun dies its helper process kills the tasks.
+        SIGKILL goes only to the launcher's main process: when srun's dies, its helper process kills the tasks.
 
         Args:
             stuck: a node of the step is lost, so the rest of the step is not waited for.
@@ -221,7 +219,7 @@ class Children:
         entry.kills += 1
         number = first if entry.kills == 1 else signal.SIGKILL
         if step in self.adopted and entry.slurm_id is not None and not entry.cancelling:
-            entry.cancelling = True  # the end of our srun would not end it
+            entry.cancelling = True  # the end of our srun does not end an adopted step
             self.background.ask(CancelStep(entry.slurm_id), commands.cancel(entry.slurm_id))
         for child in entry.children:
             if child.code is None and number is not None:
@@ -229,14 +227,14 @@ class Children:
                     os.kill(child.process.pid, number)
 
     def killed(self, step: StepId) -> bool:
-        """Whether this step is being ended by us."""
+        """Return whether we are ending this step."""
         return step in self.steps and self.steps[step].kills > 0
 
     def listen(self, timeout: float) -> Iterator[News]:
-        """Wait at most `timeout` seconds, and yield what has happened."""
+        """Wait at most `timeout` seconds, and yield the news."""
         for key, events in self.selector.select(timeout):
             if key.data is None:
-                continue  # a wake-up: its owner drains it
+                continue  # the wake-up descriptor: its owner drains it
             child, stream = key.data
             if events & selectors.EVENT_READ:
                 yield from self._read(child, stream)
@@ -268,7 +266,7 @@ class Children:
                 for line in child.out.feed(data):
                     message = messages.parse(line)
                     if message is None:
-                        _log(step, line + b"\n")  # no message: output that a person may want to read
+                        _log(step, line + b"\n")  # not a message: output for the user
                     else:
                         step.heard = True
                         yield Received(child.id, message)
@@ -285,7 +283,7 @@ class Children:
         except OSError as error:
             if error.errno != errno.EPIPE:
                 raise
-            child.unsent.clear()  # it has ended; `_reap` will find it
+            child.unsent.clear()  # the process has ended; `_reap` handles it
         registered = pipe.fileno() in self.selector.get_map()
         if child.unsent and not registered:
             self.selector.register(pipe, selectors.EVENT_WRITE, (child, "in"))
@@ -293,7 +291,7 @@ class Children:
             self.selector.unregister(pipe)
 
     def _reap(self) -> Iterator[News]:
-        """Reap children. Yields their last messages first; a step is over when all its processes are."""
+        """Reap children, and yield their last messages; a step is over when all its processes have ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -318,7 +316,7 @@ class Children:
                     pipe.close()
             if self.local:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)  # its session's stragglers
+                    os.killpg(pid, signal.SIGKILL)  # processes that remain in its session
                 self._sweep()
             step = self.steps[child.id]
             step.over = all(c.code is not None for c in step.children)
@@ -326,8 +324,8 @@ class Children:
     def _settle(self) -> Iterator[News]:
         """Yield the end of each step that is over, once none of its tasks can be left on any node.
 
-        When srun is killed its helper process kills the tasks within 0.1 s, so the helper is waited for. If the helper
-        is killed too, the tasks would run on beside the next attempt: scancel ends them.
+        When srun is killed its helper process kills the tasks within 0.1 s, so this waits for the helper. If the helper
+        is killed too, the tasks would continue beside the next attempt: scancel ends them.
         """
         for id_, step in [(i, s) for i, s in self.steps.items() if s.over]:
             if not self.local:
@@ -339,10 +337,10 @@ class Children:
                     for child in step.children:  # srun's helper, which tries to reach the node
                         with contextlib.suppress(ProcessLookupError):
                             os.killpg(child.process.pid, signal.SIGKILL)
-                there = step.heard or step.kills  # else srun alone has failed, and is tried again
+                there = step.heard or step.kills  # else only srun has failed, and is retried
                 bad = [c.code for c in step.children if c.code and (there or c.code != ExitCode.SRUN_FAILED)]
                 if id_ in self.adopted and bad:
-                    self.check_lead()  # it ends so, too, when another controller has attached
+                    self.check_lead()  # it also fails when another controller has attached
                 abnormal = waited or step.kills > 1 or any(id_ in self.adopted or code < 0 for code in bad)
                 if abnormal and step.slurm_id is not None and not step.cancelling:
                     step.cancelling = True
@@ -355,7 +353,7 @@ class Children:
             yield StepEnded(id_, tuple(child.code or 0 for child in step.children), step.kills > 0)
 
     def _sweep(self) -> None:
-        """Kill orphans: processes of this run that have become our children although we have not started them."""
+        """Kill orphans: processes of this run that have become our children without being started by us."""
         for pid in descendants(os.getpid(), depth=1):
             if pid not in self.by_pid and self._is_of_this_run(pid):
                 for stray in [pid, *descendants(pid)]:
@@ -380,6 +378,6 @@ def _group_lives(leader: int) -> bool:
 
 
 def _log(step: _Step, data: bytes) -> None:
-    with contextlib.suppress(OSError):  # a full disk is no reason to stop training
+    with contextlib.suppress(OSError):  # a full disk must not stop the training
         step.log.write(data)
     log_cap.cut(step.log_path, step.log_max_mb)

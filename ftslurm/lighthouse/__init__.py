@@ -1,6 +1,6 @@
-"""The Lighthouse: what decides which groups take the next step together."""
+"""The Lighthouse decides which groups take the next step of training together."""
 
 import os
 
-# Before grpc is imported, which reads it once. It logs what peers send it: one connection wrote 1.5 GB in 5 s.
+# Set before the import of grpc, which reads it once. grpc logs what peers send: one connection wrote 1.5 GB in 5 s.
 os.environ["GRPC_VERBOSITY"] = "NONE"

@@ -1,6 +1,6 @@
-"""The Lighthouse's step: `python -m ftslurm.lighthouse --...`, under the same guard as a worker.
+"""The program of the Lighthouse's Slurm step: `python -m ftslurm.lighthouse --...`, under the same guard as a worker.
 
-With KEY=VALUE words, --help or nothing it is a stand-alone Lighthouse (standalone.py).
+With KEY=VALUE arguments, --help or none it runs a stand-alone Lighthouse (standalone.py).
 """
 
 import sys

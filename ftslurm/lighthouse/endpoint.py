@@ -1,4 +1,4 @@
-"""Where a run's Lighthouse is reached: at its guard's port, and behind that on what nobody else can connect to."""
+"""Opens the address of a run's Lighthouse: its guard's port, or without a guard a port of its own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def bind_when_free(bind: Callable[[int], T], port: int, *, may_move: bool = Fals
 def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
     """Reserve the Lighthouse's port at its guard and return the address, http://HOST:PORT/lighthouse.
 
-    When the Lighthouse moves to another port, the controller tells the groups' guards, which forward to it.
+    When the port changes, the controller sends it to the groups' guards, which forward to the Lighthouse.
 
     Args:
         port, may_move: as for `bind_when_free`.
@@ -61,7 +61,7 @@ def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
 
 
 def take(listen: Callable[[str], int], local: bool, port: int, may_move: bool) -> str:
-    """Listen without a guard, so that everybody who reaches the port is let in; return the address, http://HOST:PORT.
+    """Listen without a guard, so any client that reaches the port is let in. Return the address, http://HOST:PORT.
 
     Args:
         listen: listens at HOST:PORT and returns the port; 0 or RuntimeError if it cannot.

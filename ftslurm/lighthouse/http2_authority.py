@@ -1,8 +1,8 @@
-"""The first request of an HTTP/2 connection, as far as it says who asks. Pure: bytes in, a value out.
+"""Reads the credentials of a client from the first request of an HTTP/2 connection. Pure: bytes in, a value out.
 
 torchft's client takes no credentials, but a URL may have a user part: of `http://TOKEN@host:port` it sends
 `TOKEN@host:port` as the `:authority` of every request (torchft 0.2.0, tonic 0.12). grpc shows that to no handler in
-Python, and should not see the bytes of strangers at all, so it is read here, before grpc.
+Python, and must not parse the bytes of clients without the token, so it is read here, before grpc.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hpack import Decoder, Encoder, HPACKError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-LONGEST = 4096  # bytes until the first request is whole; torchft's has some 200
+LONGEST = 4096  # bytes up to the end of the first request; torchft's has some 200
 _HEAD = 9  # bytes before the payload of a frame: its length (3), kind, flags, stream (4)
 _DATA, _HEADERS, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 4, 7, 9
 _END_STREAM, _END_HEADERS, _PADDED, _PRIORITY = 0x1, 0x4, 0x8, 0x20
@@ -20,7 +20,7 @@ _UNAUTHENTICATED = "16"  # grpc's status
 
 
 class NotHTTP2(ValueError):
-    """Bytes that no HTTP/2 client begins with."""
+    """The bytes cannot be the beginning of an HTTP/2 connection."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class Request:
 
 
 def first_request(data: bytes) -> Request | None:
-    """The first request in what a client has sent so far; None: it is not whole yet.
+    """Return the first request in the bytes that a client has sent so far, None if it is incomplete.
 
     Raises:
-        NotHTTP2: it is no request and will be none, or is longer than any of torchft's.
+        NotHTTP2: the bytes cannot become a request, or are longer than any of torchft's.
     """
     if not data.startswith(PREFACE[: len(data)]):
         raise NotHTTP2("it does not begin as HTTP/2 does")
@@ -52,7 +52,7 @@ def first_request(data: bytes) -> Request | None:
         if len(payload) < length:
             break
         at += _HEAD + length
-        if stream:  # between the frames of one block of headers there may be no other
+        if stream:  # no other frame may come between the frames of one header block
             if (kind, number) != (_CONTINUATION, stream):
                 raise NotHTTP2("its headers are not whole")
             block += payload
@@ -68,7 +68,7 @@ def first_request(data: bytes) -> Request | None:
 
 
 def _fragment(payload: bytes, flags: int) -> bytes:
-    """What a HEADERS frame has of the block of headers."""
+    """Return the part of the header block that a HEADERS frame carries."""
     pad, begin = 0, 0
     if flags & _PADDED:
         pad, begin = (payload[0] if payload else 0), 1
@@ -88,7 +88,7 @@ def _authority(block: bytes) -> bytes:
 
 
 def denial(stream: int, reason: str) -> bytes:
-    """All that a server says to a client whose first request is refused: why, as a status of grpc, and goodbye."""
+    """Return the server's whole answer to a refused client: a grpc status with the reason, then GOAWAY."""
     fields = [(":status", "200"), ("content-type", "application/grpc")]
     fields += [("grpc-status", _UNAUTHENTICATED), ("grpc-message", reason)]
     headers = _frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, Encoder().encode(fields, huffman=False))

@@ -1,6 +1,6 @@
 """The Lighthouse's output: lines in lighthouse.log, and a pulse that its guard reads.
 
-Neither may block it: the disk may be full, and the file system may not answer for minutes.
+Neither may block the Lighthouse: the disk may be full, and the file system may not answer for minutes.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import time
 from ftslurm.guard.guard import Task
 from ftslurm.run import log_cap
 
-BEAT_EVERY_S = 0.25  # the guard reports to the controller how long the last beat is ago
-MOST_LINES = 1000  # that wait to be written; further ones are lost
+BEAT_EVERY_S = 0.25  # the guard reports the age of the last beat to the controller
+MOST_LINES = 1000  # lines that wait to be written; further ones are lost
 
-LOOK_EVERY_S = 1.0  # at the size of lighthouse.log: others write there too, as torchft's Lighthouse does
+LOOK_EVERY_S = 1.0  # between checks of the size of lighthouse.log, to which torchft's Lighthouse writes directly
 
 _lines: queue.Queue[str] = queue.Queue(MOST_LINES)
 _capped: list[tuple[str, int]] = []  # lighthouse.log and its cap in MiB

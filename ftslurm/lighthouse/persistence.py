@@ -1,13 +1,13 @@
 """Stores in the run directory what a successor of the Lighthouse needs, so that quorum ids and steps never go back.
 
-`lighthouse.json` is replaced as a whole and synced: quorum ids in blocks, the highest step, whose attempts live and
-whose are over. It is written now and then, by a thread, for the file system may take its time.
+`lighthouse.json` is replaced as a whole and synced: quorum ids in blocks, the highest step, the attempts that live and
+those that are over. A thread writes it from time to time, because the file system may be slow.
 
-`lighthouse.quorum` holds the last quorum, written in place before any member gets it. It is not synced: what a
-process has written survives the process, and it is trusted only on a machine that has not been booted since, and if
-lighthouse.json knows of no later one: a successor on another machine may have gone on meanwhile.
+`lighthouse.quorum` holds the last quorum, written in place before any member gets it. It is not synced: written data
+survives the process, but not a reboot. So it is used only on a machine that has not been booted since, and only if
+lighthouse.json knows of no later quorum, which a successor on another machine may have issued.
 
-A disk that is full, or a file that cannot be made, does not stop the training: it goes on without, and tries again.
+A full disk, or a file that cannot be made, does not stop the training: the Lighthouse serves on and tries again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Keep:
         self.reserved = 0  # quorum ids below this one may be issued
         self._quorum_path = os.path.join(folder, "lighthouse.quorum")
         self._quorum: int | None = None
-        with contextlib.suppress(OSError):  # tried again, and told, by write_state
+        with contextlib.suppress(OSError):  # write_state tries again and reports it
             self._open_quorum()
 
     def _open_quorum(self) -> None:
@@ -53,7 +53,7 @@ class Keep:
         Quorum ids continue after the last one if it is known, else after its block.
 
         Raises:
-            ValueError: lighthouse.json is damaged, or says what cannot be; a person has to decide what to do.
+            ValueError: lighthouse.json cannot be read, is damaged or holds impossible values; a person must decide.
         """
         try:
             with open(os.open(self._state, os.O_RDONLY | _CAREFULLY), "rb") as file:
@@ -175,7 +175,7 @@ def _read(text: bytes) -> tuple[Memory, int]:
         raise ValueError("it holds no JSON of ours")
     if isinstance(kept["highest"], bool) or not isinstance(kept["highest"], int):
         raise TypeError(f"not a step: {brief(kept['highest'])}")
-    memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load tells of one that cannot be
+    memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load refuses an impossible one
     kept.setdefault("former", [])  # an older version's file has none
     if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced", "former")):
         raise TypeError("stores, over, fenced and former are lists")

@@ -1,7 +1,7 @@
-"""torchft's messages on the wire, as far as the Lighthouse takes part in them.
+"""Encodes and decodes the torchft messages that the Lighthouse sends and receives.
 
 The numbers and types are those of proto/torchft.proto of torchft 0.2.0; they are written down here instead of in
-generated code, so that no protoc is needed and no second copy of torchft.proto clashes with somebody else's.
+generated code, so that no protoc is needed and no second copy of torchft.proto clashes with another library's.
 
 A later torchft may give a member fields that are not written down here (torchft-nightly 2026.10: the handles by which
 process groups find each other). They are kept as bytes in `Member.unknown` and are in every answer with that member.
@@ -43,7 +43,7 @@ _MESSAGES: dict[str, tuple[tuple[int, str, int | str], ...]] = {
 
 
 class Malformed(ValueError):
-    """Bytes that are no such message, or one that no manager sends."""
+    """The bytes are no such message, or one that no manager sends."""
 
 
 def _classes() -> dict[str, Any]:
@@ -69,10 +69,10 @@ _MEMBER_FIELDS = tuple(name for _, name, _ in _MESSAGES["QuorumMember"])
 
 
 def read_request(data: bytes) -> Member:
-    """The member that asks for a quorum.
+    """Decode a request for a quorum; return the member that asks.
 
     Raises:
-        Malformed: the message, as a person would like to read it.
+        Malformed: with a reason for a person.
     """
     request = _parse("LighthouseQuorumRequest", data)
     if not request.HasField("requester"):
@@ -81,26 +81,26 @@ def read_request(data: bytes) -> Member:
 
 
 def read_heartbeat(data: bytes) -> str:
-    """The replica id of a heartbeat.
+    """Return the replica id of a heartbeat.
 
     Raises:
-        Malformed: the message, as a person would like to read it.
+        Malformed: with a reason for a person.
     """
     return _name(_parse("LighthouseHeartbeatRequest", data).replica_id, "replica_id")
 
 
 def read_quorum(data: bytes) -> Quorum:
-    """A quorum as write_quorum wrote it.
+    """Decode a quorum that write_quorum has encoded.
 
     Raises:
-        Malformed: it is none.
+        Malformed: the bytes are no quorum.
     """
     quorum = _parse("LighthouseQuorumResponse", data).quorum
     return Quorum(int(quorum.quorum_id), tuple(_member(m) for m in quorum.participants))
 
 
 def write_quorum(quorum: Quorum, created: float) -> bytes:
-    """The answer to every member of a quorum. `created` is unix time."""
+    """Encode the answer to every member of a quorum. `created` is unix time."""
     response = _CLASS["LighthouseQuorumResponse"]()
     response.quorum.quorum_id = quorum.id
     response.quorum.participants.extend(map(_wire, quorum.members))
@@ -109,12 +109,12 @@ def write_quorum(quorum: Quorum, created: float) -> bytes:
 
 
 def write_request(member: Member) -> bytes:
-    """What a manager sends to ask for a quorum; for tests."""
+    """Encode a manager's request for a quorum; for tests."""
     return bytes(_CLASS["LighthouseQuorumRequest"](requester=_wire(member)).SerializeToString())
 
 
 def write_heartbeat(replica_id: str) -> bytes:
-    """What a manager sends to say that it is alive; for tests."""
+    """Encode a manager's heartbeat; for tests."""
     return bytes(_CLASS["LighthouseHeartbeatRequest"](replica_id=replica_id).SerializeToString())
 
 
@@ -135,7 +135,7 @@ def _member(wire: Any) -> Member:
 
 
 def _unknown(wire: Any) -> bytes:
-    """The fields of a member that are not in its schema, as they were on the wire."""
+    """Return the fields of a member that are not in its schema, as they were on the wire."""
     if not len(unknown_fields.UnknownFieldSet(wire)):
         return b""
     rest = type(wire)()
@@ -146,7 +146,7 @@ def _unknown(wire: Any) -> bytes:
 
 
 def _wire(member: Member) -> Any:
-    """A member as a message, with the fields that only later versions of torchft know."""
+    """Convert a member to a message, with the fields that only later versions of torchft know."""
     wire = _CLASS["QuorumMember"](**{name: getattr(member, name) for name in _MEMBER_FIELDS})
     wire.MergeFromString(member.unknown)
     return wire

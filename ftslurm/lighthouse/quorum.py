@@ -1,7 +1,7 @@
-"""Decide whether there is a quorum and which groups are in it, from who is alive and who asks. Pure.
+"""Decides whether there is a quorum and which groups are in it, from the live managers and their requests. Pure.
 
 The rules are torchft's (`quorum_compute` and `_quorum_tick` in src/lighthouse.rs of torchft 0.2.0, "T" below), so
-that unmodified managers behave as they do with the stock Lighthouse. What is ours is marked "ours" and says why.
+that unmodified managers behave as they do with the stock Lighthouse. Additions are marked "ours", with the reason.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Rules:
     min_replicas: int
     join_timeout_s: float
     heartbeat_timeout_s: float
-    lineage: bool = True  # ours: only who has the state of the training carries it on; False: as T, anybody
+    lineage: bool = True  # ours: only managers with the training's state continue it; False: any, as T
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class View:
     beats: Mapping[str, float]  # replica id -> when it last gave a sign of life
     asking: Mapping[str, Ask]
     last: Quorum | None = None  # the quorum issued last
-    gone: Set[str] = frozenset()  # ours: ids whose attempt is over, by the controller's word
-    strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: who is who is not checked
+    gone: Set[str] = frozenset()  # ours: ids whose attempt is over, as the controller has reported
+    strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: ids are not checked
     expected: int = 0  # ours: attempts the controller has announced that have not asked yet
     highest: int = 0  # ours: the highest step that any member of an issued quorum had
     holders: Set[str] = frozenset()  # ours: ids that have been members of an issued quorum
@@ -109,18 +109,18 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     if not fast:
         if len(joined) < rules.min_replicas:  # T
             return NotYet(f"{len(joined)} groups ask, groups.min={rules.min_replicas} are needed")
-        if len(joined) <= count // 2:  # T: "avoid split brain": more than half of those that are known to be alive
+        if len(joined) <= count // 2:  # T: "avoid split brain": more than half of the live ones
             return NotYet(f"{len(joined)} groups ask, not more than half of the {count} that are alive")
-        if view.last is None:  # ours: the first time also those are waited for that have yet to make their manager
+        if view.last is None:  # ours: the first quorum also waits for groups that have no manager yet
             count = max(count, len(joined) + view.expected)
         first = min((ask.since for ask in joined.values()), default=now)
         if len(joined) != count and now - first < rules.join_timeout_s:  # T: stragglers
             return NotYet(f"{len(joined)} groups ask, waiting for {count - len(joined)} more that are alive")
     members = tuple(joined[name].member for name in sorted(joined))
     if view.last is not None and any(m.shrink_only for m in members):
-        members = tuple(m for m in members if m.replica_id in before)  # T: nobody may join, only leave
+        members = tuple(m for m in members if m.replica_id in before)  # T: groups may leave, none may join
     if not members:
-        # Ours: T issues an empty quorum here, when somebody new asks with shrink_only, and goes on issuing it.
+        # Ours: T issues an empty quorum here, again and again, when a new manager asks with shrink_only.
         return NotYet("nobody who asks may be in it (shrink_only)")
     if rules.lineage and not any(has_state(m, view.highest, m.replica_id in view.holders) for m in members):
         best = max(m.step for m in members)
@@ -134,8 +134,8 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
 def _how_many(alive: set[str], view: View) -> int:
     """Return how many groups are alive, for the two rules that count them.
 
-    T counts every id with heartbeats. A heartbeat has nothing but the id, so anybody can send one, and a group may die
-    before it has ever asked. Ours: of the ids that have never asked, count at most as many as the controller has
+    T counts every id with heartbeats. A heartbeat has nothing but the id, so any process can send one, and a group may
+    die before it has ever asked. Ours: of the ids that have never asked, count at most as many as the controller has
     announced attempts that have not asked yet.
     """
     if view.strangers is None:
@@ -145,7 +145,7 @@ def _how_many(alive: set[str], view: View) -> int:
 
 
 def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules) -> bool:
-    """T: if all members of the last quorum ask again, do not wait for other groups.
+    """Return whether all members of the last quorum ask again, so that other groups are not waited for (T).
 
     Ours: all of them that are not gone. So after an eviction the survivors continue as soon as they have asked, even
     while the replacement sends heartbeats but still builds its model, for which T waits (up to join_timeout). T does
@@ -158,7 +158,7 @@ def _fast(view: View, before: set[str], joined: Mapping[str, Ask], rules: Rules)
 
 
 def has_state(member: Member, highest: int, of_history: bool) -> bool:
-    """Ours: return whether this member has the state of the training, so that it may continue the history.
+    """Return whether this member has the state of the training, so that it may continue the history (ours).
 
     It has reached the highest step. Or it was in a quorum of the history (`of_history`) and is one step behind: each
     group votes on its own whether a step is committed, so one may have committed a step that another has not, and then
@@ -168,7 +168,7 @@ def has_state(member: Member, highest: int, of_history: bool) -> bool:
 
 
 def _quorum_id(last: Quorum | None, members: tuple[Member, ...], next_id: int) -> int:
-    """T: a new id when the members are others than the last time, or when one of them has failed to commit."""
+    """Return the quorum's id: a new one if the members have changed or one of them has failed to commit (T)."""
     same = last is not None and last.ids == tuple(m.replica_id for m in members)
     if last is not None and same and not any(m.commit_failures > 0 for m in members):
         return last.id

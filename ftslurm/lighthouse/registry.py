@@ -1,7 +1,7 @@
 """The Lighthouse's state: which managers are alive, which ask for a quorum, which attempts are over. No I/O, no clock.
 
 Identity: a manager makes a new replica id for every attempt (`name:uuid`), which the controller does not know. Every
-request also has the address of the attempt's store, which the controller knows from the worker. So requests tell which
+request also has the address of the attempt's store, which the controller knows from the worker. So requests show which
 id belongs to which attempt; heartbeats have nothing but the id.
 
 Steps: the highest step of an issued quorum is kept for ever, and members below it alone get no quorum. So a step that
@@ -30,7 +30,7 @@ class Refused:
     """The request is refused for good."""
 
     reason: str
-    tell: bool = False  # whether to report it to the controller, which shows it to a person
+    tell: bool = False  # whether to report it to the controller, which shows it to the user
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class Memory:
 
     next_id: int = 1
     highest: int = 0
-    checked: bool = (
-        False  # whether the controller has announced an attempt: from then on only announced ones are let in
-    )
+    checked: bool = False  # the controller has announced an attempt: from then on only announced ones are let in
     stores: dict[str, tuple[int, int]] = field(default_factory=dict)  # live: store address -> group, attempt
     over: dict[int, int] = field(default_factory=dict)  # group -> its attempts up to this one are over
     fenced: dict[str, None] = field(default_factory=dict)  # store addresses of attempts that are over
@@ -69,7 +67,7 @@ class Memory:
 
     @property
     def begun(self) -> bool:
-        """Whether a quorum was issued in the present history."""
+        """Return whether a quorum was issued in the present history."""
         return self.last is not None or self.highest > 0
 
 
@@ -153,7 +151,7 @@ class Book:
         """Return why no member can have reached this step, None if one can.
 
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
-        from. So once a quorum has been issued nobody is more than one step beyond the highest. Before the first one
+        from. So once a quorum has been issued no member is more than one step beyond the highest. Before the first one
         (of a run, of a new history, after the last one was lost with its machine) groups come with the step of
         whatever checkpoint their script has loaded. With lineage=off steps may be anything.
         """
@@ -279,7 +277,7 @@ class Book:
         dead = {address for address in own if memory.stores[address][1] <= attempt}
         own -= dead
         owner = memory.stores.get(store) if store is not None else None
-        if store is not None and (owner is None or store in dead):  # else the port is another attempt's by now
+        if store is not None and (owner is None or store in dead):  # else another attempt has the port now
             dead.add(store)
         for address in dead:
             memory.stores.pop(address, None)

@@ -1,7 +1,7 @@
-"""Our own Lighthouse (`lighthouse.kind=ftslurm`): torchft's gRPC service around the book, and the controller's orders.
+"""ftslurm's own Lighthouse (`lighthouse.kind=ftslurm`): torchft's gRPC service and the controller's orders.
 
-One event loop, so nothing is ever locked. Requests are read and answers written as bytes; what is no proper message is
-refused before it can do anything. There is no page, no method to kill anybody, and nothing that is not torchft's.
+There is one event loop and no lock. Requests and answers are bytes for grpc; a malformed request is refused before it
+changes any state (registry.Book). There is no web page, no method that kills a group, and nothing beyond torchft's API.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPTIONS = (
     # Managers ping every 60 s (T: src/net.rs); by default grpc takes that for an attack from the third on.
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The node of a manager may vanish without a word: its connections are not kept for ever.
+    # A manager's node may vanish without closing its connections: they are not kept for ever.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 )
@@ -52,11 +52,11 @@ Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
 
 
-STRANGERS_TOLD = 3  # stores that the controller has not told of; they must not fill the journal
+STRANGERS_TOLD = 3  # reports of stores that the controller has not announced; they must not fill the journal
 
 
 class Refusals:
-    """Words the reason for a refused manager; logs and reports it once for each store.
+    """Explains why a manager is refused; logs and reports the reason once for each store.
 
     Args:
         book: knows the stores of the run's attempts.
@@ -70,7 +70,7 @@ class Refusals:
         self._strangers = 0
 
     def reason(self, answer: Refused | Unknown | Taken, store: str) -> str:
-        """Return why the manager with this store is refused. What a person should know is also reported."""
+        """Return why the manager with this store is refused. Also report it if a person should know."""
         reason = _words(answer)
         tell = not isinstance(answer, Refused) or answer.tell
         if tell and store not in self._told and self._may_tell(store):
@@ -268,7 +268,7 @@ class Server:
             self.waiting[future] = again
 
     def _report_refusal(self) -> None:
-        """Report once that a quorum is refused because nobody in it has the training's state."""
+        """Report once that a quorum is refused because none of its members has the training's state."""
         why = self.book.why
         if why is not None and why.poisoned and why.reason != self.reported_refusal:
             self.reported_refusal = why.reason
@@ -382,7 +382,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     def report(message: messages.Report) -> None:
         if isinstance(message, messages.QuorumIssued) and not select.select([], [reports], [], 0)[1]:
             return  # the controller is busy: that must not stop the quorums
-        with contextlib.suppress(OSError):  # nobody listens any more: the guard will end us
+        with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))
 
     try:
@@ -408,11 +408,10 @@ async def serve(
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
         pulse: beats while the event loop runs.
-        gateway: connects to the guard, which lets only the run in; None: everybody who reaches the port is let in.
+        gateway: connects to the guard, which lets only the run in; None: any client that reaches the port is let in.
     """
-    _beats = (
-        asyncio.create_task(beat(pulse)) if pulse else None
-    )  # a reference: the loop keeps none, and the task could be collected
+    # The loop keeps no reference to the task, so it could be collected.
+    _beats = asyncio.create_task(beat(pulse)) if pulse else None
     server = await open_server(options, report, gateway)
     if orders is not None:
         listen_to(orders, server.order)

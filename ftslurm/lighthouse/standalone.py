@@ -1,11 +1,11 @@
-"""A Lighthouse without a controller (sbatch/lighthouse.sbatch): for groups that are started by other means.
+"""A Lighthouse without a controller (sbatch/lighthouse.sbatch), for groups that are started by other means.
 
 `python -m ftslurm.lighthouse [min_replicas=2] [port=29510] [name=lighthouse] ...`: its address is in NAME.url while it
-serves; what it has to remember is in the folder NAME, and one that is started again with the same name goes on there.
+serves. Its state is in the folder NAME; a Lighthouse that is started again with the same name continues from there.
 
-Any manager is let in that has the token, which is part of the address; with open=true any at all, as by torchft's own.
-What remains is the memory: quorum ids never go back, and as long as anybody is heard who may have the training's state,
-no group begins it anew (lineage=off: any may, as with torchft's own).
+It lets in any manager with the token, which is part of the address; with open=true any manager, as torchft's own does.
+Quorum ids never go back, and while any manager is heard that may have the training's state, no group starts the
+training anew (lineage=off: any group may, as with torchft's own).
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ftslurm.security.owned_files import check_own
 
 _DEFAULT = LighthouseConfig()
 SETTINGS: dict[str, int] = {
-    "min_replicas": 1,  # fewest groups that may step
+    "min_replicas": 1,  # fewest groups in a quorum
     "port": 0,  # 0: any free one
     "join_timeout_ms": _DEFAULT.join_timeout_ms,
     "heartbeat_timeout_ms": _DEFAULT.heartbeat_timeout_ms,
     "quorum_tick_ms": _DEFAULT.quorum_tick_ms,
-    # When nobody who has the state was heard for so long, nobody is left: who comes then may begin anew, from an older
-    # checkpoint, say. (In a run of ftslurm the controller knows that.) Managers beat every 100 ms, and groups that
-    # crash are silent at once: this is the length of a network outage that must not cost the steps since the last
-    # checkpoint. It must be well below the 60 s after which torchft's managers give a quorum up.
+    # After so long without a heartbeat of a manager with the state, all of them count as dead, and the next managers
+    # may begin anew, for example from an older checkpoint. (In a run of ftslurm the controller decides that.) Managers
+    # beat every 100 ms, and a crashed group is silent at once: a network outage of up to this length does not cost the
+    # steps since the last checkpoint. It must be well below the 60 s after which torchft's managers give a quorum up.
     "forget_after_ms": 15_000,
 }
 NOT_PROTECTED = (
@@ -190,7 +190,7 @@ async def _with_token(options: Options) -> tuple[Server, str]:
     log(f"serving at http://TOKEN@{host}: the whole address is in {options.name}.url, which only you may read")
     for line in NOT_PROTECTED:
         log(f"note: {line}")
-    if sys.stdout.isatty():  # else it is a file, and others may read it
+    if sys.stdout.isatty():  # else it is a file that other users may read
         print(f"http://{secret}@{host}", flush=True)
     return server, f"http://{secret}@{host}"
 

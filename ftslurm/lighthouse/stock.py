@@ -40,13 +40,13 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
         output.flush()
         os._exit(1)
     pulse = output.Pulse(task)
-    while True:  # it serves in threads of its own, which stand still when the process is stopped, as this one does
+    while True:  # it serves in its own threads, which stop and continue together with this one
         pulse.beat()
         time.sleep(output.BEAT_EVERY_S)
 
 
 def serve(options: dict[str, int]) -> Any:
-    """Start the server on loopback; its guard lets the run in, and nobody else. It knows no authentication itself."""
+    """Start the server on loopback. It has no authentication; its guard lets only the run in."""
     return load_native().LighthouseServer(
         bind="127.0.0.1:0",
         min_replicas=options["min_replicas"],
@@ -57,7 +57,7 @@ def serve(options: dict[str, int]) -> Any:
 
 
 def load_native() -> ModuleType:
-    """torchft's native module without torchft's Python package.
+    """Load torchft's native module without torchft's Python package.
 
     Raises:
         ModuleNotFoundError: torchft is not installed for this interpreter.

@@ -3,7 +3,7 @@
 A connection shows the token in the `:authority` of its first request (http2_authority.py). Later requests of the
 connection come from the same client, so only the first one is checked; then bytes are passed on in both directions.
 
-The token keeps out clients without it. It keeps nothing secret: it travels in clear text, as all that torchft sends.
+The token keeps out clients without it. Nothing is encrypted: the token travels in clear text, as all torchft traffic.
 """
 
 from __future__ import annotations

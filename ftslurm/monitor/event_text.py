@@ -1,6 +1,6 @@
-"""What a person reads about one event by itself, whatever else has happened in the run.
+"""Texts about single events that do not depend on the rest of the run.
 
-The status keeps these texts (a group's last error, the warnings); sentences.py makes whole lines of them.
+The status keeps these texts (a group's last error, the warnings); sentences.py builds whole lines from them.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
-# Causes of an end that was asked for, with the verb for a person: no log needs reading.
+# Causes of a requested end, with the verb to print. They are no failures, so no log needs to be read.
 ORDERLY = {"cancelled": "was stopped", "time_limit": "was stopped: time limit", "preempted": "was preempted"}
 GROUPS_SHOWN = 3  # of no_first_step; the journal has more
 
 
 def verdict(exited: records.StepExited) -> str:
-    """Say why an attempt ended: "killed (signal 9) on n2"."""
+    """Return why an attempt ended: "killed (signal 9) on n2"."""
     sign = f" (exit code {exited.code})" if exited.code is not None else ""
     sign = f" (signal {exited.signal})" if exited.signal is not None else sign
     where = f" on {exited.node}" if exited.node is not None else ""
@@ -39,7 +39,7 @@ def verdict(exited: records.StepExited) -> str:
 
 
 def controller_error(error: records.ControllerError) -> str:
-    """Say which error the controller has survived."""
+    """Return the text for an error that the controller survived."""
     return (
         f"an error inside ftslurm, in the handling of {error.where or 'something'}, which is dropped; the run "
         f"goes on: {error.error or 'unknown'} (the traceback is in the controller's log; please report it)"
@@ -47,7 +47,7 @@ def controller_error(error: records.ControllerError) -> str:
 
 
 def no_first_step(stuck: records.NoFirstStep) -> str:
-    """Say that no step is committed, and what the first groups do."""
+    """Return the warning that no step is committed, with the stage of the first groups."""
     groups = [_stuck_group(group) for group in stuck.groups[:GROUPS_SHOWN]]
     if len(stuck.groups) > GROUPS_SHOWN:
         groups.append(f"and {len(stuck.groups) - GROUPS_SHOWN} more: see the logs")

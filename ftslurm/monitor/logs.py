@@ -1,6 +1,6 @@
 """Select the log files of a run and print their lines in time order.
 
-A log contains what the script wrote, without times. Beside each `rank-0.log`, `rank-0.times` has marks, at most one a
+A log contains the script's output, without times. Beside each `rank-0.log`, `rank-0.times` has marks, at most one a
 second: `<unix seconds> <size of the log then>`. The bytes between two marks were written up to the time of the later
 one. Logs are read in blocks, so their size does not matter. Terminal control characters are printed as text
 (ftslurm.security.terminal).
@@ -36,7 +36,7 @@ _RANK_LOG = re.compile(r"group-(\d+)/attempt-(\d+)/rank-(\d+)\.log")
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which logs are asked for; None: any. Without a group, rank 0 of each group."""
+    """The requested logs; None: any. Without a group, rank 0 of each group."""
 
     group: int | None = None
     rank: int | None = None
@@ -46,13 +46,13 @@ class Wanted:
 
     @property
     def workers(self) -> bool:
-        """Whether workers' logs are asked for."""
+        """Return whether workers' logs are requested."""
         ids = (self.group, self.rank, self.attempt)
         return not (self.lighthouse or self.controller) or any(n is not None for n in ids)
 
     @property
     def one(self) -> bool:
-        """Whether at most one file can match, also later."""
+        """Return whether at most one file can match, now and later."""
         exact = None not in (self.group, self.rank, self.attempt)
         return (not self.workers or exact) and self.lighthouse + self.controller + self.workers == 1
 
@@ -167,7 +167,7 @@ def _all_workers(run: RunDir) -> list[LogFile]:
 
 
 def _lacks(wanted: Wanted, logs: Iterable[LogFile]) -> str:
-    """Say which of the numbers asked for does not exist, and which ones do."""
+    """Return which requested number does not exist, and which numbers do."""
     logs = list(logs)
     if not logs:
         return "has no log of a worker (yet); see `logs --controller` for why"
@@ -186,7 +186,7 @@ def _lacks(wanted: Wanted, logs: Iterable[LogFile]) -> str:
 
 
 def _spans(numbers: Iterable[int]) -> str:
-    """[0, 1, 2, 5] -> "0-2, 5"."""
+    """Format numbers as spans: [0, 1, 2, 5] -> "0-2, 5"."""
     spans: list[list[int]] = []
     for n in sorted(set(numbers)):
         if spans and spans[-1][1] == n - 1:
@@ -207,14 +207,14 @@ class _Files:
         return os.pread(self._fd(path), size, offset)
 
     def size(self, path: Path) -> int:
-        """Return the size of a file; 0: there is none."""
+        """Return the size of a file; 0: it does not exist."""
         try:
             return os.fstat(self._fd(path)).st_size
         except FileNotFoundError:
             return 0
 
     def gap(self, path: Path) -> Gap:
-        """Return the gap of a file that was cut (log_cap.py). Its position is searched for only once."""
+        """Return the gap of a file that was cut (log_cap.py). Searches for its position only once."""
         try:
             if path not in self._starts:
                 if self.size(path) <= HEAD:
@@ -365,7 +365,7 @@ def _follow(run: RunDir, wanted: Wanted, page: _Page, files: _Files, until: Call
 
 
 def _check(run: RunDir, wanted: Wanted, started: RunStarted) -> None:
-    """Refuse to wait for a group or rank that the run never has."""
+    """Raise RunNotFound for a group or rank that the run never has."""
     for noun, asked, count in (("group", wanted.group, started.groups), ("rank", wanted.rank, started.workers)):
         if asked is not None and count and asked >= count:
             raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {_spans(range(count))}")

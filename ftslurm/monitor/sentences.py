@@ -1,6 +1,7 @@
-"""What people read about a run: one line for an event, and the words of the table and the summary.
+"""Texts about a run for people: one line for each event, and the texts of the table and the summary.
 
-`describe` gives the line for an event. The functions after it word parts of the status for the table and the summary.
+`describe` returns the line for an event. The functions after it format parts of the status for the table and the
+summary.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ftslurm.run.journal_lines import read
 
 # The controller's job may take the place of a group's.
 TOO = "the controller's job counts too (cluster.controller_sbatch, cluster.controller=here)"
-# How Slurm's reason begins -> what to do about it; {job} is the job's name. Whoever waits for their turn needs no hint.
+# Prefix of Slurm's reason -> what to do about it; {job} is the job's name. A job that waits for its turn needs no hint.
 HINTS = {
     "JobHeldUser": "it is held: scontrol release {job}",
     "JobHeldAdmin": "an administrator holds it: ask them",
@@ -80,7 +81,7 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             return controller_error(record)
         case records.Warned():
             return f"warning: {record.text}"
-        case records.Command():  # for a fault, what comes of it has a line of its own
+        case records.Command():  # the result of an injected fault has its own line
             return None if record.what.startswith("inject") else f"{record.what}: {record.reason or record.by}"
         case records.Scaled():
             return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
@@ -148,7 +149,7 @@ def _of_job(
     | records.AllocationRequeued,
     status: RunStatus,
 ) -> str | None:
-    """A run of 64 groups has 64 jobs, whose states change together: the first of a kind has a line, others do not."""
+    """Return the line for a job. Jobs that wait for the same reason share one: 64 groups may have 64 such jobs."""
     name = record.allocation
     match record:
         case records.AllocationPending():
@@ -167,7 +168,7 @@ def _of_job(
         case records.AllocationLost():
             needed = any(g.job == name and g.phase in (Phase.PENDING, Phase.STOPPING) for g in status.groups)
             if record.state is None and not needed:
-                return None  # cancelled: its group has finished, left the run, or is elsewhere
+                return None  # cancelled: its group has finished, has left the run, or runs in another job
             what = {"PENDING": "back in the queue", None: "given up"}.get(record.state, "lost")
             return f"job {name} is {what}: {record.reason}"
         case _:
@@ -185,12 +186,12 @@ def _requested(record: records.AllocationRequested, status: RunStatus) -> str | 
 
 
 def groups_of(pool: int) -> str:
-    """Say which groups the jobs of a pool are for."""
+    """Return which groups the jobs of a pool are for."""
     return "groups" if pool == 0 else f"groups of cluster.ranges[{pool - 1}]"
 
 
 def hint(reason: str | None, job: str) -> str | None:
-    """Say what can be done about a job that waits for this reason; None: nothing, its turn will come."""
+    """Return what the user can do about a job that waits for this reason; None: nothing, it only waits its turn."""
     words = (reason or "").replace("_", " ").lower()
     found = next((HINTS[key] for key in HINTS if words.startswith(key.lower())), None)
     return found and found.format(job=job)
@@ -232,7 +233,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             return f"{_named(record.group, status)}: attempt {record.attempt} will start in {seconds(wait)} (backoff)"
         case records.GroupWaits():
             if status.mode == "array" or status.jobs.asked:
-                return None  # the lines about jobs say what groups wait for
+                return None  # the lines about jobs show what groups wait for
             return f"{_named(record.group, status)} waits for {record.reason or 'a node'}"
         case records.GroupGivenUp():
             return f"{_named(record.group, status)} is given up{_because(record.reason)}"
@@ -245,7 +246,7 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
 def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     group, attempt, nodes = _group(record.group, status), record.attempt, few(record.nodes)
     if _is_standby(record.unit):
-        return None  # it has a line when it is warm
+        return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.restarts > 0):
         what = called(group) if group else _unit(record.unit)
         how = "ended" if group and group.last_cause in ORDERLY else "failed"
@@ -255,7 +256,7 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         where = f"on {nodes}" if record.nodes else "beside the controller"
         return f"{what} relaunched as attempt {attempt} {where}{after}"
     if group is None or status.first_step is not None or any(g.attempt is None for g in status.groups):
-        return None  # one line when all are launched; a group that comes later has one at its first step
+        return None  # one line when all are launched; a later group gets its line at its first step
     everywhere = few(tuple(dict.fromkeys(node for g in status.groups for node in g.nodes)))
     count = len(status.groups)
     return f"{'the group' if count == 1 else f'all {count} groups'} launched on {everywhere}"
@@ -291,7 +292,7 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
 
 
 def _left_because(group: GroupStatus, cause: str, error: str | None, status: RunStatus) -> str | None:
-    """Say how a group has left without having failed; None: the run ended it."""
+    """Return why a group left without a failure; None: the run ended it."""
     job = status.jobs.named(group.job)
     where = f"job {group.job}" if group.job is not None else "its job"
     if group.leaves:
@@ -352,12 +353,12 @@ def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
     if len(list(islice((g for g in status.groups if g.joined or g.restarts > 0), 2))) == 1:
         after = f", {seconds(record.seconds)} after the launch" if record.seconds is not None else ""
         return f"training: step {step} committed{after}{quorum}"
-    # The others of the first quorum have no line; one that comes later does.
+    # Only the first group of the first quorum gets a line, and each group that joins later.
     return None if step == status.first_step else f"group {record.group} has joined at step {step}{quorum}"
 
 
 def _at_work(record: records.Serving | records.SessionOpened, what: str, status: RunStatus) -> str | None:
-    """Say that a group of a run with parameter servers does its work; None: it did before."""
+    """Return the line for the first report of a group in a run with parameter servers; None: not the first."""
     if record.seconds is None:
         return None
     if record.recovery_s is not None:
@@ -368,13 +369,13 @@ def _at_work(record: records.Serving | records.SessionOpened, what: str, status:
 def _full_restart(record: records.FullRestart) -> str:
     step, reached = record.checkpoint_step, record.step
     source = f"the checkpoint of step {step}" if step is not None else record.checkpoint or "a checkpoint"
-    back = 0 if step is None or reached is None else reached - step  # it may have been further than was reported
+    back = 0 if step is None or reached is None else reached - step  # the last steps may not have been reported
     cost = f", {plural(back, 'step')} back or a little more" if back > 0 else ""
     return f"full restart from {source}{cost}{_because(record.reason)}"
 
 
 def fault(drill: records.FaultInjected | records.FaultRefused) -> str:
-    """Say what a drill did, or was to do: "SIGSTOP of rank 0 of group 1"."""
+    """Return the fault of a drill: "SIGSTOP of rank 0 of group 1"."""
     kind, group = drill.kind or "?", drill.group
     whom = "" if group is None else f"group {group}" if drill.rank is None else f"rank {drill.rank} of group {group}"
     if kind == "lighthouse":
@@ -403,7 +404,7 @@ def called(group: GroupStatus) -> str:
 
 
 def standbys(status: RunStatus) -> str | None:
-    """Say how the warm standbys are: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
+    """Return the state of the warm standbys: "standbys: 1 ready on n4, 1 starting on n5"; None: there are none."""
     parts = []
     for word, phases in _STANDBY_WORDS:
         units = [unit for unit in status.standbys if unit.phase in phases]
@@ -422,7 +423,7 @@ _STANDBY_WORDS = (
 
 
 def checkpoint(status: RunStatus) -> str | None:
-    """Say to which step a full restart would go back: "newest checkpoint: step 100"; None: no checkpoint is known."""
+    """Return the step that a full restart would go back to: "newest checkpoint: step 100"; None: it is not known."""
     return None if status.checkpoint is None else f"newest checkpoint: step {status.checkpoint}"
 
 
@@ -433,12 +434,12 @@ def left_out(status: RunStatus) -> str | None:
 
 
 def rate(steps_per_s: float) -> str:
-    """Steps a second: 12.3, or 0.017 for a training that takes a minute for each."""
+    """Format steps per second: 12.3, or 0.017 for a training with one step a minute."""
     return f"{steps_per_s:.1f}" if steps_per_s >= 0.95 else f"{steps_per_s:.2g}"
 
 
 def phases(took: Mapping[str, float | None]) -> str:
-    """Say where the time of a recovery went: "detect 0.03 s, end 0.04, wait 0.00, start 0.2"."""
+    """Format the phases of a recovery: "detect 0.03 s, end 0.04, wait 0.00, start 0.2"."""
     known = [(name, took[name]) for name in took if took[name] is not None]
     return ", ".join(f"{name} {_brief(value)}{'' if n else ' s'}" for n, (name, value) in enumerate(known))
 
@@ -449,17 +450,17 @@ def _brief(value: float | None) -> str:
 
 
 def of_total(step: int, status: RunStatus) -> str:
-    """A step, and of how many if that is known: 61/120."""
+    """Format a step with the total number of steps, if that is known: 61/120."""
     return f"{step}/{status.total_steps}" if status.total_steps else str(step)
 
 
 def short_log(path: str) -> str:
-    """A log's path inside the run directory, whose own path has been told already."""
+    """Return a log's path relative to the run directory, which is printed elsewhere."""
     return "logs/" + path.rpartition("/logs/")[2]
 
 
 def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
-    """Say in which job a group is and how long that lasts; of a group that waits: for which job, and why."""
+    """Return a group's job and its time left; for a group that waits, the job it waits for and the reason."""
     job, waits = status.jobs.named(group.job), group.phase is Phase.PENDING
     if job is None or waits == bool(job.nodes):
         return None
@@ -477,7 +478,7 @@ def _time_left(seconds: float) -> str:
 
 
 def job_lines(status: RunStatus, now: float) -> list[str]:
-    """Return the lines below the table: how many jobs there are, when the first one ends, why others wait."""
+    """Return the lines below the table: number of jobs, when the first one ends, and why others wait."""
     jobs = status.jobs
     if not jobs.there and not jobs.refused:
         return []
@@ -518,18 +519,18 @@ def _because(reason: str | None) -> str:
 
 
 def ended(outcome: str) -> str:
-    """A verb for how the run stands."""
+    """Return the verb for the outcome of a run."""
     return {"stopped": "was stopped", "running": "has not finished"}.get(outcome, outcome)
 
 
 def phase(group: GroupStatus, status: RunStatus) -> str:
-    """The phase as a table shows it: in a run that has finished, what had not ended by itself was stopped."""
+    """Return the phase for a table. In a finished run, a group that had not ended by itself shows as "stopped"."""
     over = status.outcome != "running" and group.phase not in (Phase.SUCCEEDED, Phase.FAILED)
     return "stopped" if over else group.phase.value
 
 
 def few(items: Sequence[str], most: int = 3) -> str:
-    """Some names, and how many more."""
+    """Return the first names, and how many more there are."""
     if len(items) <= most:
         return ", ".join(items) or "no node"
     return f"{', '.join(items[: most - 1])} and {len(items) - most + 1} more"
@@ -540,7 +541,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration with as much precision as a person wants: 0.07 s, 2.1 s, 48 s, 3 min 20 s, 5 h 2 min."""
+    """Format a duration with useful precision: 0.07 s, 2.1 s, 48 s, 3 min 20 s, 5 h 2 min."""
     if value is None:
         return "-"
     if value < 0.01:
@@ -558,7 +559,7 @@ def seconds(value: float | None) -> str:
 
 
 def clock(value: float) -> str:
-    """A duration for a place that is redrawn all the time: 0:07, 12:40, 1:02:03."""
+    """Format a duration for a display that is redrawn often: 0:07, 12:40, 1:02:03."""
     minutes, second = divmod(max(0, round(value)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"

@@ -1,7 +1,7 @@
-"""How a run stands, as values: RunStatus and its parts. status_fold.py reads them out of the journal.
+"""The status of a run as values: RunStatus and its parts. status_fold.py computes them from the journal.
 
-The journal cannot say that a group stands still, because nothing is written while nothing happens: `aged` adds that
-from the clock.
+The journal has no line for a group that stands still, because nothing is written while nothing happens: `aged` adds
+that from the clock.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from ftslurm.core.state.model import Phase
 from ftslurm.monitor.event_text import ORDERLY
 
 PHASES = ("detect", "end", "wait", "start", "import", "assign", "join", "commit")  # of a recovery, in their order
-NEVER_S = 300 * 86400.0  # Slurm gives a job without a time limit an end in a year
+NEVER_S = 300 * 86400.0  # Slurm sets the end of a job without a time limit to a year from now
 TOLD_EVERY_S = 1.0  # groups report their steps once a second (large runs write fewer lines)
-_STILL_S, _STILL_STEPS = 5.0, 5  # a group stands still when it has not stepped for so long, and for so many steps
-_STILL_UNKNOWN_S = 60.0  # the same while the time of a step is not known; a longer first step raises it
+_STILL_S, _STILL_STEPS = 5.0, 5  # a group stands still after this time without a step, and the time of this many steps
+_STILL_UNKNOWN_S = 60.0  # the same limit while the step time is unknown; a longer first step raises it
 
 
 class Recovery(NamedTuple):
-    """One restart of a group: the new attempt, what it answers, and how long the group was away."""
+    """One restart of a group: the new attempt, the cause, and how long the group was away."""
 
     group: int
     attempt: int
     seconds: float | None  # from the failure to the first committed step; None: it has committed none
     cause: str  # as in the journal: killed, node_lost, ...
-    detail: str  # the same for a person: "killed (signal 9) on n2"
-    phases: Mapping[str, float | None] | None = None  # what the seconds went into: detect, end, wait, start, ...
+    detail: str  # the cause for a person: "killed (signal 9) on n2"
+    phases: Mapping[str, float | None] | None = None  # seconds of each phase: detect, end, wait, start, ...
 
 
 @dataclass(frozen=True)
 class LighthouseStatus:
-    """The Lighthouse."""
+    """The status of the Lighthouse."""
 
     phase: Phase = Phase.PENDING
     attempt: int | None = None
@@ -45,14 +45,14 @@ class LighthouseStatus:
 
 @dataclass(frozen=True)
 class GroupStatus:
-    """One replica group."""
+    """The status of one replica group."""
 
     group: int
     phase: Phase = Phase.PENDING
     step: int | None = None  # the last committed step it reported, also of an attempt that is over
-    participants: int | None = None  # how many groups its quorum has
+    participants: int | None = None  # number of groups in its quorum
     quorum_id: int | None = None
-    sessions: int | None = None  # with a parameter server: of a server those open, of another group all so far
+    sessions: int | None = None  # with parameter servers: open sessions of a server, all sessions of another group
     attempt: int | None = None  # None: never launched
     nodes: tuple[str, ...] = ()
     restarts: int = 0
@@ -62,39 +62,39 @@ class GroupStatus:
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, within one attempt
     last_cause: str | None = None
-    last_log: str | None = None  # of the attempt that ended with last_error
-    last_evidence: tuple[str, ...] = ()  # the signs by which last_cause was decided
-    last_traceback: str | None = None  # its end
+    last_log: str | None = None  # log of the attempt that ended with last_error
+    last_evidence: tuple[str, ...] = ()  # signs by which last_cause was decided
+    last_traceback: str | None = None  # end of the traceback
     ended: float | None = None  # when its last attempt ended
     stepped: float | None = None  # when its step last rose
-    still_s: float | None = None  # how long it has stood still, if it has: filled in by `aged`
+    still_s: float | None = None  # how long it has stood still, filled in by `aged`; None: it does not
     role: str | None = None  # in a run of groups that differ
-    start: int = 0  # in which start of the controller's job it was launched last
-    job: str | None = None  # the pilot or satellite in which it runs, ran last, or for which it waits
+    start: int = 0  # number of the start of the controller's job in which it was last launched
+    job: str | None = None  # the pilot or satellite in which it runs or last ran, or for which it waits
     leaves: bool = False  # `ftslurm scale` has taken it out of the run
-    samples: tuple[tuple[float, int], ...] = ()  # (time, step) of this attempt, as far back as the rate needs
+    samples: tuple[tuple[float, int], ...] = ()  # (time, step) of this attempt, within the rate's window
 
     @property
     def stepping(self) -> bool:
-        """Whether it commits steps, as far as is known."""
+        """Return whether the group commits steps, as far as is known."""
         return self.phase is Phase.RUNNING and self.joined and self.still_s is None
 
     @property
     def live_step(self) -> int | None:
-        """Its step, if its attempt lives; None: it holds no state of the training."""
+        """Return the step of a live attempt; None: the group holds no state of the training."""
         lives = self.joined and self.phase is not Phase.PENDING and self.phase is not Phase.FAILED
         return self.step if lives else None
 
     @property
     def down(self) -> bool:
-        """Whether its last attempt has failed and no other has been launched since."""
+        """Return whether the last attempt has failed and no other has been launched since."""
         ended = self.phase in (Phase.PENDING, Phase.FAILED)
         return ended and self.last_error is not None and self.last_cause not in ORDERLY
 
 
 @dataclass(frozen=True)
 class StandbyStatus:
-    """One warm standby. PENDING: it has no step, because its last one became a group's or has ended."""
+    """One warm standby. PENDING: it has no Slurm step, because its last one became a group's or has ended."""
 
     name: str
     phase: Phase = Phase.PENDING
@@ -103,7 +103,7 @@ class StandbyStatus:
 
     @property
     def ready(self) -> bool:
-        """Whether it could take over at once."""
+        """Return whether it can replace a group at once."""
         return self.phase is Phase.RUNNING
 
 
@@ -112,14 +112,14 @@ class JobStatus:
     """A Slurm job that gives groups their nodes: a pilot or a satellite."""
 
     name: str  # as squeue shows it: 81_2
-    pool: int = 0  # which groups it is for: 0 those outside of cluster.ranges, i + 1 those of cluster.ranges[i]
-    nodes: tuple[str, ...] = ()  # none: it waits in Slurm's queue
+    pool: int = 0  # 0: groups outside of cluster.ranges; i + 1: groups of cluster.ranges[i]
+    nodes: tuple[str, ...] = ()  # empty: it waits in Slurm's queue
     reason: str | None = None  # Slurm's reason why it waits
-    ends: float | None = None  # when its time limit ends it, in unix time
+    ends: float | None = None  # end of its time limit, in unix time
     leaving: str | None = None  # why its group leaves it: preempted, time_limit
 
     def left(self, now: float) -> float | None:
-        """Seconds until its time limit; None: it has none, or a year."""
+        """Return the seconds until its time limit; None: it has none (or one beyond NEVER_S)."""
         left = None if self.ends is None else self.ends - now
         return left if left is not None and left <= NEVER_S else None
 
@@ -130,8 +130,8 @@ class JobsStatus:
 
     there: tuple[JobStatus, ...] = ()  # oldest first
     refused: Mapping[int, str] = field(default_factory=dict)  # pool -> why sbatch refuses its jobs
-    asked: int = 0  # how many have been asked for
-    lost: int = 0  # how many of them were taken away, or had to be left
+    asked: int = 0  # number of jobs that were requested
+    lost: int = 0  # number of those that were taken away, or that a group had to leave
 
     def named(self, name: str | None) -> JobStatus | None:
         """Return the job of this name; None: there is none."""
@@ -139,18 +139,18 @@ class JobsStatus:
 
     @property
     def running(self) -> list[JobStatus]:
-        """Those that have nodes."""
+        """Return the jobs that have nodes."""
         return [job for job in self.there if job.nodes]
 
     @property
     def waiting(self) -> list[JobStatus]:
-        """Those in Slurm's queue."""
+        """Return the jobs in Slurm's queue."""
         return [job for job in self.there if not job.nodes]
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """The whole run. `RunStatus()` is a run of which nothing is known yet."""
+    """The status of a whole run. `RunStatus()`: nothing is known yet."""
 
     run_id: str = ""
     name: str = ""
@@ -158,65 +158,65 @@ class RunStatus:
     reason: str = ""
     mode: str = ""
     job_id: str | None = None
-    starts: int = 0  # how many Slurm jobs, or starts of one, its controller has had
+    starts: int = 0  # number of Slurm jobs, or starts of one, that its controller has had
     groups: tuple[GroupStatus, ...] = ()
     lighthouse: LighthouseStatus | None = field(default_factory=LighthouseStatus)  # None: groups without a quorum
     standbys: tuple[StandbyStatus, ...] = ()  # by name
     jobs: JobsStatus = field(default_factory=JobsStatus)  # those that give groups their nodes
-    scaled: bool = False  # `ftslurm scale` has changed the number of groups; attempts do not count restarts any more
+    scaled: bool = False  # `ftslurm scale` has changed the number of groups; attempts no longer count restarts
     step: int = 0
-    first_step: int | None = None  # the first step any group committed
+    first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
     started: float | None = None
     updated: float | None = None  # the time of the last line
     finished: float | None = None
     restarts: int = 0
     recoveries: tuple[Recovery, ...] = ()
-    full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: from which step back to which checkpoint's
-    excluded_nodes: tuple[str, ...] = ()  # they get no step
-    draining_nodes: tuple[str, ...] = ()  # Slurm drains them: they get a step only if no other node is free
-    checkpoint: int | None = None  # the step of the newest that was saved, or that all groups started from
+    full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: (step reached, step of the checkpoint)
+    excluded_nodes: tuple[str, ...] = ()  # they get no Slurm step
+    draining_nodes: tuple[str, ...] = ()  # Slurm drains them: they get a Slurm step only if no other node is free
+    checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
     no_step: str | None = None  # the warning that no step is committed although all scripts run
 
     @property
     def steps_per_s(self) -> float | None:
-        """The median rate of the groups. (They step together; the rate of one that is just back is imprecise.)"""
+        """Return the median rate of the groups. They step together, and a group that is just back has a poor rate."""
         rates = [g.steps_per_s for g in self.groups if g.steps_per_s is not None]
         return median(rates) if rates else None
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """All warnings, with those that hold only for now."""
+        """Return all warnings, with the temporary one of `no_step`."""
         return self.warnings if self.no_step is None else (*self.warnings, self.no_step)
 
     @property
     def stepping(self) -> int:
-        """Number of groups that commit steps."""
+        """Return the number of groups that commit steps."""
         return sum(g.stepping for g in self.groups)
 
     @property
     def at_work(self) -> int:
-        """Number of groups that commit steps; without a quorum, of those that run."""
+        """Return the number of groups that commit steps; without a quorum, of those that run."""
         return self.stepping if self.lighthouse is not None else sum(g.phase is Phase.RUNNING for g in self.groups)
 
     @property
     def still_s(self) -> float | None:
-        """How long no group has stepped; None: one steps, or none was to."""
+        """Return how long no group has committed a step; None: a group steps, or none is expected to."""
         still = [g.still_s for g in self.groups if g.still_s is not None]
         return min(still) if still and not any(g.stepping and g.step is not None for g in self.groups) else None
 
     @property
     def longest_gap(self) -> tuple[float, int] | None:
-        """The longest time between two commits of one attempt, and its group."""
+        """Return the longest time between two commits of one attempt, in seconds, and its group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
 
 
 def aged(status: RunStatus, now: float) -> RunStatus:
-    """Return the status as of `now`, if the journal has no newer lines: groups that stand still get `still_s`."""
+    """Return the status as of `now` for a journal without newer lines: groups that stand still get `still_s`."""
     if status.outcome != "running":
         return status
-    heard = now - every_s(len(status.groups)) + TOLD_EVERY_S  # their next lines may not be due yet
+    heard = now - every_s(len(status.groups)) + TOLD_EVERY_S  # the groups' next lines may not be due yet
     return replace(status, groups=tuple(_aged(g, now, heard, status.started) for g in status.groups))
 
 

@@ -1,8 +1,7 @@
-"""Fold the journal of a run into its status: the same lines give the same status, wherever they are read.
+"""Folds the journal of a run into its status: the same lines always give the same status.
 
-StatusFold takes lines in one by one. The cost of a line does not grow with the number of groups; that of a snapshot
-(`StatusFold.status`) does. Events and fields that this version does not know are ignored, so that an old client can
-watch a newer controller.
+StatusFold applies lines one by one. The cost of a line does not grow with the number of groups; that of a snapshot
+(`StatusFold.status`) does. Unknown events and fields are ignored, so that an old client can watch a newer controller.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ UnitEvent = records.StepLaunched | records.StepReady | records.StepExited | reco
 
 
 def fold(status: RunStatus, *events: Event) -> RunStatus:
-    """Return the status after some more lines of the journal."""
+    """Return the status after further lines of the journal."""
     return fold_all(events, status)
 
 
 def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunStatus:
-    """Return the status after these lines, and after those that `status` is of."""
+    """Return the status after these lines, which follow those in `status`."""
     folding = StatusFold(status)
     for event in events:
         folding.apply(event)
@@ -38,22 +37,22 @@ def fold_all(events: Iterable[Event], status: RunStatus | None = None) -> RunSta
 
 
 class StatusFold:
-    """A run's status that takes in further lines of the journal."""
+    """Computes a run's status from the lines of its journal."""
 
     def __init__(self, status: RunStatus | None = None) -> None:
-        self._run = status or RunStatus()  # of what it holds, the fields below are newer
+        self._run = status or RunStatus()  # the fields below replace those of the same name in it
         self._updated, self._step = self._run.updated, self._run.step
         self._groups = list(self._run.groups)
         self._recoveries = list(self._run.recoveries)
         self._recovery_of = {(r.group, r.attempt): n for n, r in enumerate(self._recoveries)}
         self._jobs = {job.name: job for job in self._run.jobs.there}
         self._snapshot: RunStatus | None = self._run
-        self._live, self._foremost = 0, 0  # live groups that have a step, and those at the run's step
+        self._live, self._foremost = 0, 0  # number of live groups that have a step, and of those at the run's step
         self._count_steps()
 
     @property
     def status(self) -> RunStatus:
-        """The status after the lines so far."""
+        """Return the status after the lines so far."""
         if self._snapshot is None:
             self._snapshot = replace(
                 self._run,
@@ -66,7 +65,7 @@ class StatusFold:
         return self._snapshot
 
     def apply(self, event: Event) -> None:
-        """Take in the next line."""
+        """Apply the next line."""
         time, record = number(event, "time"), read(event)
         self._snapshot = None
         if time is not None:
@@ -123,7 +122,7 @@ class StatusFold:
             job_id=run.job_id if record.cluster == "local" else record.job_id or run.job_id,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
-            started=time if run.started is None else run.started,  # a controller that takes over goes on with the run
+            started=time if run.started is None else run.started,  # a controller that takes over continues the run
             outcome="running",
             reason="",
             finished=None,
@@ -142,7 +141,7 @@ class StatusFold:
         self._each_group(_at_the_end)
 
     def _scaled(self, count: int) -> None:
-        """The groups beyond `count` leave; new ones wait for their nodes."""
+        """Mark the groups beyond `count` as leaving; add new ones, which wait for their nodes."""
         self._each_group(lambda group: replace(group, leaves=group.group >= count))
         waiting_for = "a job of its own" if self._run.mode == "array" else "nodes"
         self._groups += (GroupStatus(n, waiting_for=waiting_for) for n in range(len(self._groups), count))
@@ -303,7 +302,7 @@ class StatusFold:
 
     def _group_launched(self, record: records.StepLaunched, number_: int) -> None:
         group, run = self._group(number_), self._run
-        if record.standby is not None:  # the standby's step has become the group's
+        if record.standby is not None:  # the standby's Slurm step has become the group's
             standbys = (
                 replace(unit, phase=Phase.PENDING, nodes=())
                 if f"{unit.name}/{unit.attempt}" == record.standby
@@ -312,7 +311,8 @@ class StatusFold:
             )
             self._run = run = replace(run, standbys=tuple(standbys))
         refused_before = record.attempt == group.attempt
-        # An attempt in another start of the controller's job, or of a group that has come back, is no restart.
+        # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
+        # restart.
         if record.attempt > 0 and group.start == run.starts and not refused_before:
             detail = group.last_error or record.reason or "unknown"
             recovery = Recovery(group.group, record.attempt, None, group.last_cause or "unknown", detail)
@@ -320,7 +320,7 @@ class StatusFold:
             self._recoveries.append(recovery)
             self._run = run = replace(run, restarts=run.restarts + 1)
             group = replace(group, restarts=group.restarts + 1)
-        runs_at_once = record.standby is not None and run.lighthouse is None  # its script runs, and need not report
+        runs_at_once = record.standby is not None and run.lighthouse is None  # its script need not report anything
         self._put(
             replace(
                 group,
@@ -392,7 +392,7 @@ class StatusFold:
                 assert_never(record)
 
     def _serves(self, record: records.Serving | records.SessionOpened) -> None:
-        """A parameter server is up, or a group has a session with one: it is at work."""
+        """Mark a group as running: its parameter server is up, or it has a session with one."""
         group = self._current(record)
         if group is None:
             return
@@ -413,7 +413,7 @@ class StatusFold:
     def _time_recovery(
         self, group: int | None, attempt: int, seconds: float | None, phases: dict[str, float | None] | None
     ) -> None:
-        """Note how long a recovery has taken, and its phases."""
+        """Set the duration and the phases of a recovery."""
         n = self._recovery_of.get((-1 if group is None else group, attempt))
         if n is not None:
             recovery = self._recoveries[n]
@@ -432,7 +432,7 @@ class StatusFold:
             return
         group = replace(group, participants=record.participants, quorum_id=record.quorum_id)
         if not group.joined:
-            self._put(group)  # it has a quorum, but has not committed a step of its own
+            self._put(group)  # it has a quorum, but has not committed a step itself
             return
         samples = (*group.samples, (time, step))
         while len(samples) > 2 and samples[1][0] <= time - RATE_WINDOW_S:
@@ -472,9 +472,9 @@ class StatusFold:
         return group if group is not None and group.attempt == record.attempt else None
 
     def _put(self, group: GroupStatus) -> None:
-        """Replace a group, and keep the run's step: the highest of all live groups, or the last there was.
+        """Replace a group and update the run's step: the highest of all live groups, or the last known one.
 
-        It goes back after a full restart from a checkpoint.
+        The step goes back after a full restart from a checkpoint.
         """
         self._groups += (GroupStatus(n) for n in range(len(self._groups), group.group + 1))
         before, after = self._groups[group.group].live_step, group.live_step
@@ -500,7 +500,7 @@ class StatusFold:
         self._count_steps()
 
     def _count_steps(self) -> None:
-        """Count the live groups that have a step, and those of them that are at the run's step."""
+        """Count the live groups that have a step, and those at the run's step."""
         steps = [step for group in self._groups if (step := group.live_step) is not None]
         self._live, self._foremost = len(steps), steps.count(self._step)
 
@@ -511,7 +511,7 @@ def _stopping(group: GroupStatus) -> GroupStatus:
 
 
 def _at_the_end(group: GroupStatus) -> GroupStatus:
-    """A group of a run that is over: if it waited for its next attempt, it has failed."""
+    """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
     failed = group.phase is Phase.PENDING and group.last_cause is not None and group.last_cause not in ORDERLY
     return replace(group, phase=Phase.FAILED if failed else group.phase, waiting_for=None, steps_per_s=None)
 

@@ -1,4 +1,4 @@
-"""The JSON of `status --json`, which other programs read.
+"""The JSON of `status --json` for other programs.
 
 The keys are stable; new ones may be added. docs/schema/status.schema.json is made from these types by
 `python docs/journal.py`. Moments are unix seconds; a name that ends in `_s` is a duration in seconds.
@@ -119,8 +119,8 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
     """Return the status as `status --json` prints it.
 
     Args:
-        now: the time, in unix seconds; for a silent controller, when it was last heard.
-        note: why the run has not started, or its controller is not heard.
+        now: the time, in unix seconds; for a silent controller, the time of its last sign of life.
+        note: why the run has not started, or that its controller is silent.
     """
     status = aged(status, now)
     return StatusJson(

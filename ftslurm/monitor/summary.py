@@ -1,4 +1,4 @@
-"""The summary of a run: how it ended, what it cost, what failed and why, where the logs are."""
+"""The summary of a run: outcome, duration, restarts, failures with their causes, and the folder of the logs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TRACEBACK_LINES = 8
 
 
 def outcome_style(status: RunStatus) -> str:
-    """The colour of how the run stands."""
+    """Return the colour for the outcome of a run."""
     return _OUTCOMES.get(status.outcome, "bold yellow")
 
 
 def summary(status: RunStatus, run: RunDir) -> RenderableType:
-    """Return the summary of a run, as it is printed when following ends."""
+    """Return the summary of a run, which is printed at the end of `follow`."""
     head = Text.assemble("run ", (status.run_id, "bold"), " ", (sentences.ended(status.outcome), outcome_style(status)))
     if status.reason:
         head.append(f": {status.reason}")
@@ -74,9 +74,9 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
 
 
 def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
-    """The signs by which the last failures of these groups were told, and the ends of their tracebacks; None: none.
+    """Return the evidence for the last failures of these groups and the ends of their tracebacks; None: no evidence.
 
-    Groups that fail of the same thing are told together.
+    Groups with the same failure share one entry.
     """
     same: dict[tuple[str | None, tuple[str, ...], str | None], list[GroupStatus]] = {}
     for g in groups:
@@ -95,7 +95,7 @@ def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
 
 
 def typical(recoveries: Sequence[Recovery]) -> dict[str, float | None]:
-    """How long each phase of a recovery took: the median of those that got through it, in the order of the phases."""
+    """Return the seconds of each recovery phase, in order: the median of the recoveries that completed it."""
     took: dict[str, list[float]] = {}
     for recovery in recoveries:
         for name, seconds in (recovery.phases or {}).items():
@@ -116,7 +116,7 @@ def _restarts(status: RunStatus) -> Table:
     if earlier > 0:
         table.add_row("...", "...", "...", f"{earlier} earlier restarts")
     for r in recoveries[-_RESTARTS_SHOWN:]:
-        # Where there is no quorum, a group need not say anything when it is back.
+        # Without a quorum, a group need not report anything when it is back.
         away = "not back" if r.seconds is None and status.lighthouse is not None else sentences.seconds(r.seconds)
         table.add_row(str(r.group), str(r.attempt), away, Text(r.detail))
     return table

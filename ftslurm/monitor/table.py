@@ -66,12 +66,12 @@ _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.StepLaunched: "yellow",
     records.GroupJoined: "green",
 }
-NOTE_S = 5.0  # how often `note` is asked for
+NOTE_S = 5.0  # seconds between two calls of `note`
 _FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line of the cursor, one spare
 
 
 def console() -> Console:
-    """Return stdout. If it is no terminal, it is so wide that no line is wrapped."""
+    """Return a console for stdout. If it is no terminal, its width is 1000, so that no line is wrapped."""
     out = beneath(sys.stdout)
     here = _Console(file=out, markup=False, emoji=False)
     return here if here.is_terminal else _Console(file=out, markup=False, emoji=False, width=1000)
@@ -79,7 +79,7 @@ def console() -> Console:
 
 class _Console(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Draw, with control characters made visible, except rich's own."""
+        """Render with control characters made visible, except rich's own."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else piece._replace(text=visible(piece.text, lines=True))
 
@@ -96,11 +96,11 @@ class Lines:
 
     @property
     def status(self) -> RunStatus:
-        """How the run stands after the events so far."""
+        """Return the status after the events so far."""
         return self._folding.status
 
     def know(self, status: RunStatus) -> None:
-        """Go on from this status: another controller has shown the events before."""
+        """Continue from this status: another controller has shown the earlier events."""
         self._folding = StatusFold(status)
 
     def tell(self, event: Event) -> None:
@@ -131,7 +131,7 @@ def follow(
         until: called once a round; true when no controller writes the journal any more.
         poll_s: time between two reads of the journal.
         plain_every_s: without a terminal, the least time between two lines about the progress.
-        note: called every NOTE_S seconds; returns what is wrong with the run, which is shown with it.
+        note: called every NOTE_S seconds; returns a problem of the run to show with it, or None.
         history: how many lines about earlier events are shown (default: all).
 
     Returns:
@@ -146,7 +146,7 @@ def follow(
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
         while True:
-            last = until()  # called before reading: what was written until then is still shown
+            last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
             for event in map(readable, reader.iter_new() if history is None else Skim().read(reader)):
                 folding.apply(event)
@@ -163,22 +163,22 @@ def follow(
 
 
 class _Screen(AbstractContextManager["_Screen"]):
-    """Where the followed run is shown."""
+    """An output for a run that is followed."""
 
     def line(self, event: Event, folding: StatusFold) -> str | None:
-        """Return the line for an event, which `folding` has taken in; None: it has none."""
+        """Return the line for an event that `folding` has applied; None: it has no line."""
         return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
 
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        """Print the new lines and show the status; `note` says what is wrong with the run."""
+        """Print the new lines and show the status; `note` is a problem of the run."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         return None
 
 
 class _Lines(_Screen):
-    """For a file or a pipe: a line for each event, and every `every_s` seconds one about the progress."""
+    """Output to a file or a pipe: a line for each event, and a line about the progress every `every_s` seconds."""
 
     def __init__(self, console: Console, every_s: float) -> None:
         self._console = console
@@ -203,7 +203,7 @@ class _Lines(_Screen):
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
         for event, line in lines:
-            # Never wrapped, so that grep finds whole lines.
+            # Not wrapped, so that grep finds whole lines.
             self._console.print(Text(f"{_stamp(event)} {line}"), soft_wrap=True, highlight=False)
         if note is not None and not self._noted and status.outcome == "running":
             self._console.print(Text(note), soft_wrap=True, highlight=False)
@@ -211,14 +211,14 @@ class _Lines(_Screen):
 
 
 class _Table(_Screen):
-    """For a terminal: events scroll by above a table of the groups."""
+    """Output to a terminal: events scroll by above a table of the groups."""
 
     def __init__(self, console: Console, clock: Callable[[], float]) -> None:
         self._console = console
         self._clock = clock
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._drawn: object = None  # what the table on the screen was drawn from
+        self._drawn: object = None  # the values that the table on the screen was drawn from
 
     def __enter__(self) -> _Table:
         self._live.start()
@@ -232,12 +232,12 @@ class _Table(_Screen):
             record = read(event)
             ok = isinstance(record, records.StepExited) and record.cause == "ok"
             style = "blue" if ok else _LINE_STYLES.get(type(record), "")
-            # The terminal wraps, not rich: so a path can be copied in one piece.
+            # The terminal wraps the line, not rich, so that a path can be copied in one piece.
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
         now, size = self._clock(), self._console.size
         drawn = (status, int(now), size, note)
-        if drawn != self._drawn:  # over a slow line every picture costs
+        if drawn != self._drawn:  # redrawing is expensive over a slow connection
             self._live.update(render(status, now, size.width, size.height, note), refresh=True)
             self._drawn = drawn
 
@@ -245,7 +245,7 @@ class _Table(_Screen):
 def render(
     status: RunStatus, now: float, width: int = 80, height: int = 100, note: str | None = None
 ) -> RenderableType:
-    """The live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
+    """Return the live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
     width, status = min(width, 120), aged(status, now)
     running = status.outcome == "running"
     parts: list[RenderableType] = [_title(status, now, width)]
@@ -253,7 +253,7 @@ def render(
         parts.append(Text(status.reason, outcome_style(status)))
     if note is not None and running:
         parts.append(Text(note, "bold red"))
-    low = height < 40  # a line each; they have been told in full
+    low = height < 40  # then one line for each warning; the events above have printed it in full
     warnings = [f"warning: {words}" for words in status.cautions if running]
     parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
     room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
@@ -296,7 +296,7 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
         return Text(words)
     if rate:
         words += f"  {sentences.clock((total - status.step) / rate)} left"
-    # As long as the words can get, so that the bar only moves when the training does.
+    # The greatest length of the text, so that the bar only moves when the training does.
     room = len(f"step {total}/{total}  1000.0 steps/s  00:00:00 left")
     grid = Table.grid(padding=(0, 2))
     bar = ProgressBar(total, status.step, width=max(10, width - 2 - room), complete_style="green")
@@ -308,7 +308,7 @@ def _groups(status: RunStatus, now: float, width: int, height: int) -> Renderabl
     shown, rest = _fitting(status.groups, max(2, height - _FIXED_LINES))
     wide = width >= 100
     step = max([len("step"), *(len(_step(g, status, wide)) for g in status.groups)])
-    # Groups without a quorum may differ, and have sessions.
+    # Without a quorum, groups may have roles and sessions.
     roles = {"role": max([4, *(cell_len(g.role) for g in status.groups if g.role)])} if _has_roles(status) else {}
     ties = {"quorum": 6} if status.lighthouse is not None else {"sessions": 8}
     columns = {"group": 5, **roles, "phase": 9, "step": step, **ties, "attempt": 7, "restarts": 8, "steps/s": 7}
@@ -348,7 +348,7 @@ def _or_dash(value: object) -> str:
 
 
 def _fitting(groups: Sequence[GroupStatus], lines: int) -> tuple[list[GroupStatus], list[GroupStatus]]:
-    """The groups that get a line each, and those that are only counted: the groups that step are of least interest."""
+    """Return the groups that get a line each, and those that are only counted: first of all the groups that step."""
     if len(groups) <= lines:
         return list(groups), []
     notable = [g for g in groups if not g.stepping]
@@ -357,7 +357,7 @@ def _fitting(groups: Sequence[GroupStatus], lines: int) -> tuple[list[GroupStatu
 
 
 def _rest(groups: Sequence[GroupStatus], status: RunStatus) -> Text:
-    """The groups without a line of their own: "... 61 more RUNNING, 2 more STARTING"."""
+    """Count the groups without a line of their own: "... 61 more RUNNING, 2 more STARTING"."""
     counts = Counter((sentences.phase(g, status), _STYLES[g.phase]) for g in groups)
     text = Text("  ...  ", "dim")
     for n, ((phase, style), count) in enumerate(counts.most_common()):
@@ -366,7 +366,7 @@ def _rest(groups: Sequence[GroupStatus], status: RunStatus) -> Text:
 
 
 def _place(group: GroupStatus, status: RunStatus, now: float, room: int) -> Text:
-    """Where the group is, and what is the matter if it does not step."""
+    """Return the group's nodes and job, and the reason if it does not step."""
     job = sentences.table_note(group, status, now) if status.outcome == "running" else None
     if job is not None and group.phase is Phase.PENDING:
         return Text(job, "yellow")

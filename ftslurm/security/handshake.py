@@ -1,17 +1,18 @@
 """A handshake in which both ends of a connection prove that they belong to the run, before any other byte.
 
 Every run has a key: 32 random bytes that only its controller, its guards and its workers know (run_key.py). The
-server says first:
+server sends the first message:
 
     server -> client   MAGIC (16 bytes)   Ns: 32 random bytes
     client -> server   Nc: 32 random bytes   SERVICE (32, padded with zeros)   HMAC(key, "client" Ns Nc address)
     server -> client   HMAC(key, "server" Ns Nc address)
 
-`address` is what the client connects to, HOST:PORT/SERVICE. It is in both proofs, so a stranger who has got the port
-of somebody who is gone cannot pass a client's proof on to another server of the run. The key itself is never sent, and
-neither side learns anything from one that does not have it. What follows is not encrypted: see docs/security.md.
+`address` is what the client connects to, HOST:PORT/SERVICE. It is in both proofs, so an attacker who has taken over the
+port of a process that has ended cannot relay a client's proof to another server of the run. The key itself is never
+sent, and neither side accepts anything from a peer without it. The data that follows is not encrypted: see
+docs/security.md.
 
-HMAC-SHA256 as in RFC 2104; the nonces make every proof one of a kind.
+The proofs are HMAC-SHA256 as in RFC 2104; the nonces make every proof unique.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PATIENCE_S = 5.0  # a client waits at most this long for an answer
 
 
 class Refused(ConnectionError):
-    """The other end does not belong to this run, or does not accept that this one does."""
+    """The peer does not belong to this run, or does not accept that this process does."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def answer(key: bytes, said: bytes, address: str) -> tuple[bytes, bytes]:
 
     Args:
         key: the run's key.
-        said: the CHALLENGE bytes the server has sent.
+        said: the CHALLENGE bytes that the server has sent.
         address: HOST:PORT/SERVICE that the client has connected to.
 
     Raises:
@@ -100,7 +101,7 @@ def introduce(connection: socket.socket, key: bytes, address: str, patience_s: f
 
     Raises:
         Refused: the server is not of this run.
-        OSError: it has hung up, or is silent for longer than `patience_s`.
+        OSError: the server has closed the connection, or is silent for longer than `patience_s`.
     """
     before = connection.gettimeout()
     deadline = time.monotonic() + patience_s
@@ -130,7 +131,7 @@ def demand(connection: socket.socket, key: bytes, host_port: str, service: str, 
 
 
 def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """Receive exactly `count` bytes: those that follow belong to the service."""
+    """Receive exactly `count` bytes: the bytes after them belong to the service."""
     data = b""
     while len(data) < count:
         left = deadline - time.monotonic()

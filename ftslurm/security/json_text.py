@@ -1,6 +1,6 @@
-"""Reads JSON that anybody may have written: parses it without raising, checks values, and shortens them for a log.
+"""Reads untrusted JSON: parses it without raising, checks values, and shortens them for a log.
 
-Deep nesting is refused here, because what is done with a value later (comparing, printing, writing) recurses into it.
+Deep nesting is refused here, because later operations on a value (comparing, printing, writing) recurse into it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ def _deeper(value: object, levels: int) -> bool:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number between -MOST and MOST. True and False are none."""
+    """Return whether a value is a whole number between -MOST and MOST; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def is_finite(value: object) -> TypeGuard[int | float]:
-    """Whether a value is a number between -MOST and MOST; NaN and the infinities are none, nor are True and False."""
+    """Return whether a value is a number between -MOST and MOST; NaN, the infinities, True and False are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and -MOST < value < MOST
 
 
 def brief(value: object) -> str:
-    """Return a short text of a value for a log line, however long or deep it is."""
+    """Return a value as a short text for a log line, for a value of any length or depth."""
     return reprlib.repr(value)

@@ -1,8 +1,8 @@
 """Opens, writes and checks files so that other users of a shared machine cannot make ftslurm act on theirs.
 
-Another user may have put something in the place of a file: a link, a named pipe that blocks whoever opens it, another
-folder instead of a run directory. ftslurm acts only on regular files that it owns and nobody else can write, reached
-through folders that only it and root can change. Files that are only shown to people may belong to anybody.
+Another user may have replaced a file: by a link, by a named pipe that blocks the process that opens it, by another
+folder instead of a run directory. ftslurm acts only on regular files that it owns and no other user can write, reached
+through folders that only it and root can change. Files that are only shown to people may belong to any user.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def distrust(found: os.stat_result, advice: str = _COPY) -> str | None:
-    """Return why another user may have written a file or folder, None if nobody else can have.
+    """Return why another user may have written a file or folder, None if no other user can have.
 
     Args:
         advice: what to do about one that belongs to another user.
@@ -61,7 +61,7 @@ def open_fd(path: Path, flags: int = _READ) -> int:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a regular file for reading, whoever has written it.
+    """Open a regular file of any user for reading.
 
     Raises:
         OSError: it cannot be opened, is a symbolic link, or is no file.
@@ -117,7 +117,7 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those above it that are missing, so that nobody else may write them, whatever the umask is.
+    """Make a folder and the missing ones above it, so that no other user may write them, with any umask.
 
     Raises:
         OSError: one of them cannot be made.
@@ -140,7 +140,7 @@ def is_own(path: Path) -> bool:
 
 
 def check_own(paths: Sequence[Path], advice: str = _LOOK) -> None:
-    """Refuse files and folders of a run that somebody else may have written, links among them; missing ones are fine.
+    """Refuse links, and files and folders of a run that another user may have written. Missing ones are accepted.
 
     Args:
         advice: what to do about one that belongs to another user.
@@ -170,13 +170,13 @@ class Doubt:
 
     path: Path
     mode: int
-    user: int | None  # its owner, if not us, root or trusted
+    user: int | None  # its owner, if not this user, root or trusted
     group: int | None  # the group that may write it, if not trusted
     everybody: bool  # whether all users may write it
 
 
 def doubt(path: Path, found: os.stat_result, users: frozenset[int], groups: frozenset[int]) -> Doubt | None:
-    """Return who else could replace the content of a folder or the target of a link, None if nobody can.
+    """Return which other users could replace the content of a folder or the target of a link, None if none can.
 
     In a sticky folder such as /tmp only the owner of an entry can replace it, and each entry is checked itself.
 
@@ -294,7 +294,7 @@ def _known(ids: Iterable[int | None]) -> set[int]:
 
 
 def _private_group() -> set[int]:
-    """Return our primary group if it has our name and no other member: with a umask of 002 it may write most files."""
+    """Return this user's private group, if any (same name, no other member): with umask 002 it may write most files."""
     try:
         me = pwd.getpwuid(os.geteuid())
         group = grp.getgrgid(me.pw_gid)

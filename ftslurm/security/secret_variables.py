@@ -1,8 +1,8 @@
 """Environment variables with secrets: passed from environment to environment, never written to a file.
 
 `job.secrets` names them. They pass only through environments: the submitter's, the job's (Slurm keeps it where only
-root and its own user can read it), the controller's, the workers'. Only their names are in config.yaml. Of the steps
-only workers get them, not the Lighthouse and not the probes.
+root and its own user can read it), the controller's, the workers'. Only their names are in config.yaml. Workers are the
+only Slurm steps that get them; the Lighthouse and the probes do not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ftslurm.errors import EnvironmentProblem
 
-NAMES = "FTSLURM_SECRETS"  # tells a worker which variables it must have
+NAMES = "FTSLURM_SECRETS"  # the names of the variables that a worker must have
 _TELLING = re.compile(r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?)(?![A-Z])", re.IGNORECASE)
 _IN_A_MAPPING = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
 

@@ -1,6 +1,6 @@
 """Finds the user who owns the other end of a connection on this machine's loopback.
 
-The kernel is asked for that one socket (sock_diag(7)): 0.02 ms, whatever else is connected. Where it does not answer,
+The kernel is asked for that one socket (sock_diag(7)): 0.02 ms for any number of connections. Where it does not answer,
 the tables /proc/net/tcp and tcp6 are read (proc(5)), which takes milliseconds where they are large.
 """
 
@@ -17,7 +17,7 @@ from contextlib import suppress
 Address = tuple[str, int]
 
 _ESTABLISHED = b"01"
-_OPEN = (_ESTABLISHED, b"04", b"05")  # or it will say no more, but still hears: FIN_WAIT1, FIN_WAIT2
+_OPEN = (_ESTABLISHED, b"04", b"05")  # or it sends no more, but still receives: FIN_WAIT1, FIN_WAIT2
 TRIES = 3  # a table that changes while it is read may lack a row (seq_file goes on by position)
 _SOCK_DIAG, _BY_FAMILY, _REQUEST, _ERROR = 4, 20, 1, 2  # linux/netlink.h, linux/sock_diag.h
 _HEAD = struct.Struct("=IHHII")  # nlmsghdr: length, type, flags, sequence, port
@@ -43,7 +43,7 @@ def uids_of_clients(clients: Sequence[Address], server: Address) -> list[int | N
 
 @functools.cache
 def tells() -> bool:
-    """Return whether this kernel answers at all: without the module tcp_diag it says ENOENT for every socket.
+    """Return whether this kernel answers at all: without the module tcp_diag it returns ENOENT for every socket.
 
     Raises:
         OSError: the kernel cannot be asked now.
@@ -73,7 +73,7 @@ def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int,
     """Return state, user and inode of one socket, None if there is none.
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not answer.
     """
     ports = struct.pack("!H", here[1]), struct.pack("!H", there[1])
     hosts = socket.inet_aton(here[0]), socket.inet_aton(there[0])
@@ -92,7 +92,7 @@ def _look_up(kernel: socket.socket, here: Address, there: Address) -> tuple[int,
 
 
 def from_tables(clients: Sequence[Address], server: Address) -> list[int | None]:
-    """The same from /proc: however many there are, the tables are read once, or TRIES times if one is not found."""
+    """Do the same from /proc, for all clients at once: read the tables once, or TRIES times if one is not found."""
     found: dict[Address, int] = {}
     for _ in range(TRIES):
         missing = {_hex(client): client for client in clients if client not in found}
@@ -123,7 +123,7 @@ class _Row:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is an established connection of a process. Without an inode its process has closed it."""
+        """Return whether this is an established connection of a process. Its process has closed one without inode."""
         return self.state == _ESTABLISHED and self.inode != 0
 
 

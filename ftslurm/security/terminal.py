@@ -1,10 +1,9 @@
 """Makes text safe to print on a terminal: control characters are written out instead of sent.
 
-A script, a node, another user's run directory may have put anything into a log, a journal or a file's name: sequences
-that retitle the window, move the cursor over what was printed, or paste; characters that turn the direction of the
-text; line ends that make one event look like two. On disk all stays as it is. It is made harmless where it goes to a
-person: `readable` for events, `visible` for text, `guarded_output` for all that the command line prints, `LogText`
-for logs.
+A log, a journal or a file name may hold anything from a script, a node or another user's run directory: sequences that
+retitle the window, overwrite printed text, or paste; characters that turn the direction of the text; line ends that
+make one event look like two. Files on disk are not changed. Text is made safe where it is shown to a person: `readable`
+for events, `visible` for text, `guarded_output` for all that the command line prints, `LogText` for logs.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
-# C0 and C1 without tab and newline; line separators; what turns the direction of text; half of a character (which
-# could not even be printed).
+# C0 and C1 without tab and newline; line separators; characters that turn the direction of text; lone surrogates,
+# which cannot be printed.
 _HARMFUL = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _IN_TEXT = re.compile(f"[{_HARMFUL}]")
 _IN_LINE = re.compile(f"[\n{_HARMFUL}]")
@@ -61,14 +60,14 @@ def _written_out(found: re.Match[str]) -> str:
 class LogText:
     """The text of logs for people, piece by piece.
 
-    A carriage return ends a line, so a progress bar is shown as the lines that it has been.
+    A carriage return ends a line, so a progress bar is shown as one line for each of its states.
     """
 
     def __init__(self, colours: bool) -> None:
-        """Begin. colours: sequences that choose colours (ESC [ ... m) are passed on; all others are always shown."""
+        """Start a text. `colours`: pass on colour sequences (ESC [ ... m); all others are always written out."""
         self.colours = colours
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
-        self._rest = ""  # the beginning of a sequence that is not whole yet
+        self._rest = ""  # the beginning of an incomplete sequence
 
     def feed(self, data: bytes, final: bool = False) -> bytes:
         """Return the next piece made safe. An incomplete sequence waits for the next one, unless this is final."""

@@ -1,7 +1,7 @@
-"""Run one of Slurm's commands and wait for its answer, with a time-out and a judgement.
+"""Run a Slurm command, wait for its answer with a time-out, and classify its failure.
 
-No function here raises: an `Answer` says what was printed and, if the command failed, why. The controller must not
-wait and does not use this module while the run goes on; it runs the same commands in the background
+No function here raises: an `Answer` has the output and, if the command failed, the reason. The controller must not
+block and does not use this module during the run; it runs the same commands in the background
 (launchers/background.py).
 """
 
@@ -17,14 +17,14 @@ from enum import Enum
 from ftslurm.slurm import commands
 from ftslurm.slurm.parse import Partition, is_busy, read_partitions
 
-ANSWER_S = 60.0  # Slurm's programs give up by themselves long before
-PARTITIONS_S = 20.0  # a busy slurmctld takes its time; if it is down sinfo tries for about ten seconds
-# Defaults of the user's for their own command lines: they filter what we ask for, or make scancel ask back.
+ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
+PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
+# The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
 _DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
 
 
 class Failure(Enum):
-    """Why a command of Slurm's has not done what it was asked for."""
+    """The kind of failure of a Slurm command."""
 
     NOT_STARTED = "not started"  # the program is missing, or the machine has no memory for it
     TIMED_OUT = "timed out"
@@ -33,13 +33,13 @@ class Failure(Enum):
 
     @property
     def transient(self) -> bool:
-        """Whether another try may succeed."""
+        """Return whether a retry may succeed."""
         return self in (Failure.TIMED_OUT, Failure.BUSY)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has printed, and its failure; None: it has succeeded."""
+    """The output of a command, and its failure; None: it has succeeded."""
 
     out: str = ""
     err: str = ""
@@ -47,24 +47,24 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the command has succeeded."""
+        """Return whether the command has succeeded."""
         return self.failure is None
 
     @property
     def text(self) -> str:
-        """All that was printed, for a person."""
+        """Return the whole output, for messages."""
         return (self.out + self.err).strip()
 
 
 def judge(code: int, text: str) -> Failure | None:
-    """Why a command that has ended with this exit code, and has printed this, has failed; None: it has not."""
+    """Return the failure that an exit code and output mean; None: the command has succeeded."""
     if code == 0:
         return None
     return Failure.BUSY if is_busy(text) else Failure.REFUSED
 
 
 def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
-    """Run a command of Slurm's and wait for it."""
+    """Run a Slurm command and wait for it, at most timeout_s seconds."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(_DEFAULTS)}
     try:
         done = subprocess.run(
@@ -76,7 +76,7 @@ def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
             errors="replace",
             timeout=timeout_s,
             check=False,
-            start_new_session=True,  # when our job ends Slurm signals our process group; this command is not part of it
+            start_new_session=True,  # when our job ends Slurm signals our process group, not this command
         )
     except subprocess.TimeoutExpired:
         return Answer(err=f"{command[0]} has not answered within {timeout_s:g} s", failure=Failure.TIMED_OUT)
@@ -88,12 +88,12 @@ def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
 
 
 def cancel(*jobs: str, pending_only: bool = False, timeout_s: float = ANSWER_S) -> bool:
-    """End jobs or steps; whether Slurm has accepted it (also if there is nothing to end)."""
+    """Cancel jobs or steps; return whether Slurm has accepted it (also if there is nothing to cancel)."""
     return not jobs or call(commands.cancel(*jobs, pending_only=pending_only), timeout_s).ok
 
 
 def job_state(job: str) -> tuple[str, str]:
-    """The state of a job and its reason; ("", "") if Slurm does not know the job, ("UNKNOWN", "") without an answer."""
+    """Return a job's state and reason; ("", "") if Slurm does not know the job, ("UNKNOWN", "") without an answer."""
     answer = call(commands.job_state_and_reason(job), 30.0)
     if not answer.ok:
         return ("" if "Invalid job id" in answer.err else "UNKNOWN"), ""
@@ -102,7 +102,7 @@ def job_state(job: str) -> tuple[str, str]:
 
 
 def partitions() -> tuple[list[Partition], str]:
-    """The cluster's partitions, or none and the reason."""
+    """Return the cluster's partitions, or none and the reason."""
     for program in ("sbatch", "srun", "sinfo"):
         if shutil.which(program) is None:
             return [], f"{program} is not on PATH"

@@ -1,8 +1,8 @@
-"""Command lines of Slurm's programs, as argument lists, and the environment they run in. Pure: nothing is run here.
+"""Build the argument lists of Slurm's programs and the environment they run in. Pure: nothing is run here.
 
 Every Slurm command of the package is built here. slurm/client.py runs one and waits for it; the controller runs one in
-the background (launchers/background.py). slurm/parse.py reads what they print. The facts behind each choice were
-measured on Slurm 22.05.8 and 24.11.5.
+the background (launchers/background.py). slurm/parse.py reads their output. The facts behind each choice were measured
+on Slurm 22.05.8 and 24.11.5.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
 
 
 def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without what an enclosing Slurm job, srun or submitit left in it."""
+    """Return the environment without the variables of an enclosing Slurm job, srun or submitit."""
     return {
         name: value
         for name, value in environ.items()
@@ -27,12 +27,12 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_batch(environ: Mapping[str, str]) -> bool:
-    """Whether a process runs in a batch job, which Slurm can start again, and not in an allocation of salloc's."""
+    """Return whether a process runs in a batch job, which Slurm can requeue, and not in an salloc allocation."""
     return "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
 
 
 def job_name(environ: Mapping[str, str]) -> str:
-    """The name by which squeue shows the job of this process: 81, or 81_2 for a task of an array.
+    """Return the name by which squeue shows the job of this process: 81, or 81_2 for a task of an array.
 
     The id of a task (SLURM_JOB_ID) is another number, and for one of the tasks it is the id of the whole array.
 
@@ -46,17 +46,17 @@ def job_name(environ: Mapping[str, str]) -> str:
 def srun_command(
     *, job: str, name: str, nodes: Sequence[str], tasks_per_node: int, gpus: bool, chdir: str, extra: Sequence[str]
 ) -> list[str]:
-    """The srun line of one step, without the program it runs.
+    """Return the srun command line of one step, without the program it runs.
 
-    Every step overlaps and asks for no CPUs or memory of its own, because the controller, not Slurm, places the
+    Every step overlaps and requests no CPUs or memory of its own, because the controller, not Slurm, places the
     groups: an --exact step can block for ever after a node has died. --kill-on-bad-exit=0 because the controller is
-    quicker (0.1 s against KillWait, 30 s, if a task ignores SIGTERM). --wait=0 overrides a site's WaitTime, which
-    would kill the ranks that take longer to finish than the first.
+    faster (0.1 s against KillWait, 30 s, if a task ignores SIGTERM). --wait=0 overrides a site's WaitTime, which
+    would kill the ranks that finish later than the first.
 
     Args:
         job: id of the Slurm job whose nodes are used.
-        gpus: False hides the job's GPUs; True shows all of the job's on each node, and the worker takes its share.
-        extra: further arguments of the user's (cluster.srun).
+        gpus: False hides the job's GPUs; True shows all of them on each node, and the worker takes its share.
+        extra: the user's additional arguments (cluster.srun).
     """
     return [
         "srun",
@@ -87,7 +87,7 @@ QUEUE_FIELDS = (
 
 
 def queue() -> list[str]:
-    """Ask for all jobs of this user: slurmctld answers that cheaper than a request for one job or for all jobs."""
+    """Ask for all jobs of this user: for slurmctld this is cheaper than a request for one job or for all jobs."""
     fields = ",".join(f"{field}:|" for field in QUEUE_FIELDS)
     return ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", f"--Format={fields}"]
 
@@ -98,17 +98,17 @@ def job_state(job: str) -> list[str]:
 
 
 def job_state_and_reason(job: str) -> list[str]:
-    """Ask for a job's state and the whole reason of it."""
+    """Ask for a job's state and its untruncated reason."""
     return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r"]
 
 
 def job_nodes(job: str) -> list[str]:
-    """Ask which nodes a job has now, as a host list."""
+    """Ask for the present nodes of a job, as a host list."""
     return ["squeue", "--noheader", f"--jobs={job}", "--format=%N"]
 
 
 def node_state(node: str) -> list[str]:
-    """Ask for a node's state and the reason that an administrator gave."""
+    """Ask for a node's state and the administrator's reason."""
     return ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E"]
 
 
@@ -118,7 +118,7 @@ def node_states() -> list[str]:
 
 
 def node_record(node: str) -> list[str]:
-    """Ask for all that Slurm knows of a node, in one line."""
+    """Ask for the full record of a node, in one line."""
     return ["scontrol", "--oneliner", "show", "node", node]
 
 
@@ -136,17 +136,17 @@ def try_submission(script: str) -> list[str]:
 
 
 def cancel(*jobs: str, pending_only: bool = False) -> list[str]:
-    """End jobs or steps. With `pending_only`, jobs that have started meanwhile stay untouched."""
+    """Cancel jobs or steps. With `pending_only`, jobs that have started meanwhile continue."""
     return ["scancel", *(["--state=PENDING"] if pending_only else []), *jobs]
 
 
 def requeue(job: str) -> list[str]:
-    """Put a running job back into the queue."""
+    """Requeue a running job."""
     return ["scontrol", "requeue", job]
 
 
 def start_now(job: str) -> list[str]:
-    """Cut the two minutes for which Slurm holds a requeued job."""
+    """Skip the two minutes for which Slurm delays a requeued job."""
     return ["scontrol", "update", f"jobid={job}", "starttime=now"]
 
 

@@ -1,7 +1,7 @@
-"""What Slurm's programs print, as values. Pure; the commands themselves are built in slurm/commands.py.
+"""Parse the output of Slurm's programs into values. Pure; the commands are built in slurm/commands.py.
 
-Lines and answers that make no sense are refused or skipped as each function says: nothing printed can hurt the
-controller. The texts were recorded on Slurm 22.05.8 and 24.11.5.
+Malformed lines are skipped or raise, as each function states: no output can harm the controller. The texts were
+recorded on Slurm 22.05.8 and 24.11.5.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection ref
 
 
 def is_busy(text: str) -> bool:
-    """Whether an error says that slurmctld cannot be reached for the moment; the command is worth another try."""
+    """Return whether an error says that slurmctld cannot be reached at the moment, so that a retry may succeed."""
     return any(words in text for words in _BUSY)
 
 
@@ -38,7 +38,7 @@ def expand_hosts(text: str) -> list[str]:
     """Expand Slurm's host list: "n[01-03,7],m1" -> n01 n02 n03 n7 m1.
 
     Raises:
-        ValueError: brackets that do not match, a range that is none, or more names than any cluster has.
+        ValueError: unbalanced brackets, an invalid range, or more names than any cluster has.
     """
     out: list[str] = []
     for part in re.split(r",(?![^\[\]]*\])", text.strip()):
@@ -100,9 +100,9 @@ _SIGNALS = {
 
 
 def read_srun(line: str) -> Evidence | None:
-    """Read a line of srun's stderr: evidence about a task or a node; None if the line has none.
+    """Parse a line of srun's stderr into evidence about a task or a node; None if the line has none.
 
-    srun prints the line 0.1 s after the fault. Its exit code comes much later and is 137 or 143 whatever happened.
+    srun prints the line 0.1 s after the fault. Its exit code comes much later and is 137 or 143 for any cause.
     """
     if match := _CANCELLED.search(line):
         words = match["why"] or ""
@@ -134,14 +134,14 @@ def read_srun(line: str) -> Evidence | None:
 
 
 def out_of_time(line: str, job: str) -> bool:
-    """Whether a line of srun's says that this job's time limit has ended a step; Slurm tells the job a moment later."""
+    """Return whether an srun line says that this job's time limit ended a step; Slurm signals the job shortly after."""
     match = _CANCELLED.search(line)
     over = match is not None and (match["why"] or "").strip() == "TIME LIMIT"
     return over and match is not None and match["step"].partition(".")[0] == job
 
 
 def read_attach(evidence: Evidence) -> Evidence | None:
-    """What a failure of an attaching srun says of the step that an earlier controller has launched; None: nothing."""
+    """Convert the failure of an attaching srun to evidence about the step it attaches to; None: it is none."""
     if evidence.code == ExitCode.NO_GUARD:
         error = "the step has not outlived its controller, or cannot be reached: see its step.log"
         return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error, doubtful=True)
@@ -152,14 +152,14 @@ def read_attach(evidence: Evidence) -> Evidence | None:
     return evidence
 
 
-# srun's errors when the node, and not slurmctld, prevents a step from starting.
+# srun's errors if the node, not slurmctld, prevents the start of a step.
 _UNREACHABLE = ("failed on node", "Requested node configuration is not available", "Required node not available")
 
 
 def read_probe(node: str, text: str) -> Looked:
-    """Read the output of a probe (ftslurm.guard.probe, started through srun).
+    """Parse the output of a probe (ftslurm.guard.probe, started through srun).
 
-    A probe whose program could not run has reached the node all the same.
+    A probe whose program could not run has nevertheless reached the node.
     """
     for line in text.splitlines():
         steps = (read_object(line) or {}).get("steps") if line.startswith("{") else None
@@ -174,9 +174,9 @@ def read_probe(node: str, text: str) -> Looked:
 
 
 def read_node_fate(node: str, text: str) -> NodeFate | None:
-    """Read a node's record: whether it is down or silent, and when it or its slurmd was last started.
+    """Parse a node's record: whether it is down or silent, and when it or its slurmd last started.
 
-    None if the text is no record: Slurm has not answered.
+    None: the text is no record, because Slurm has not answered.
     """
     words = dict(word.partition("=")[::2] for word in text.split())
     state = words.get("State")
@@ -188,18 +188,18 @@ def read_node_fate(node: str, text: str) -> NodeFate | None:
 
 
 def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> list[Job]:
-    """Read the output of `commands.queue`: the jobs of one run that give groups their nodes.
+    """Parse the output of `commands.queue` into the jobs that provide one run's groups with nodes.
 
-    The comment of a job has the run's id and tells its jobs from all others. If a job has no time limit, only
-    PreemptTime shows that it is preempted: squeue then hides its new, near end.
+    The run's id in a job's comment identifies the run's jobs. If a job has no time limit, only PreemptTime shows that
+    it is preempted: squeue then hides its new, near end.
 
     Args:
-        run_mark: the beginning of the comment of its jobs (RunDir.mark).
-        array: a job array that was submitted by hand and whose tasks are this run's.
+        run_mark: the beginning of the comment of the run's jobs (RunDir.mark).
+        array: a job array that was submitted by hand and whose tasks belong to this run.
         known: the pool of each job that the run has submitted, by name.
 
     Raises:
-        ValueError: a row of one of these jobs makes no sense.
+        ValueError: a row of one of these jobs is malformed.
     """
     out = []
     for line in text.splitlines():
@@ -214,7 +214,7 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
             number = known.get(name, 0)
         else:
             continue
-        state = "RUNNING" if state == "SIGNALING" else state  # its batch process is being sent a signal
+        state = "RUNNING" if state == "SIGNALING" else state  # it runs: Slurm is signalling its batch process
         runs = state == "RUNNING"
         hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
         if not all(is_node(host) for host in hosts):
@@ -228,7 +228,7 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
 
 
 def _unix(text: str) -> float | None:
-    """Slurm's time, which is local, as unix time; None if the text is no time."""
+    """Convert Slurm's time, which is local, to Unix time; None if the text is no time."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
@@ -237,7 +237,7 @@ def _unix(text: str) -> float | None:
 
 @dataclass(frozen=True)
 class Partition:
-    """One row of sinfo: nodes of a partition that are alike."""
+    """One row of sinfo: the nodes of one kind in a partition."""
 
     name: str
     default: bool
@@ -248,7 +248,7 @@ class Partition:
 
 
 def read_partitions(text: str) -> list[Partition]:
-    """Read the output of `commands.partitions`. A partition with nodes of several kinds has several rows."""
+    """Parse the output of `commands.partitions`. A partition with several kinds of nodes has several rows."""
     out = []
     for line in text.splitlines():
         fields = line.strip().split("|")
@@ -264,7 +264,7 @@ def read_partitions(text: str) -> list[Partition]:
 
 
 def read_gpus(gres: str) -> int:
-    """GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4."""
+    """Count the GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4."""
     total = 0
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         words = part.split(":")
@@ -274,5 +274,5 @@ def read_gpus(gres: str) -> int:
 
 
 def partition_names(rows: Iterable[Partition]) -> str:
-    """The partitions there are, for error messages."""
+    """Return the names of the partitions, for error messages."""
     return ", ".join(dict.fromkeys(row.name for row in rows)) or "none"

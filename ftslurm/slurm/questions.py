@@ -1,6 +1,6 @@
-"""What the controller asks of Slurm in the background, one type per question or order. An answer carries its question.
+"""The controller's background requests to Slurm, one type per question or command. An answer carries its question.
 
-Two equal questions are never asked at the same time (launchers/background.py).
+Two equal questions never run at the same time (launchers/background.py).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class AskOwnState:
-    """Why does Slurm end the controller's own job?"""
+    """Ask for the state of the controller's own job, to learn why Slurm ends it."""
 
 
 @dataclass(frozen=True)
 class AskOwnNodes:
-    """Which nodes does the controller's own job still have?"""
+    """Ask which nodes the controller's own job still has."""
 
 
 @dataclass(frozen=True)
 class AskQueue:
-    """Which jobs of this run are there, and in which state?"""
+    """Ask for the jobs of this run and their states."""
 
     asked: float = field(compare=False)  # by the controller's clock
     asked_monotonic: float = field(compare=False)
@@ -28,21 +28,21 @@ class AskQueue:
 
 @dataclass(frozen=True)
 class AskNodeState:
-    """Which state does Slurm show for a node, and which reason did an administrator give?"""
+    """Ask for a node's state and the administrator's reason."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class AskNodeRecord:
-    """Is a node down, and since when is it up?"""
+    """Ask whether a node is down, and since when it is up."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class ProbeNode:
-    """Start a probe on a node: can it be reached, and which processes of the run does it have?"""
+    """Start a probe on a node, which shows whether it is reachable and which processes of the run it has."""
 
     node: str
 
@@ -61,7 +61,7 @@ class SubmitSuccessor:
 
 @dataclass(frozen=True)
 class RunPilot:
-    """Run a pilot in a job that has lost its own. `number` makes each try a question of its own."""
+    """Run a pilot in a job that has lost its own. `number` makes each attempt a separate question."""
 
     name: str
     number: int
@@ -83,14 +83,14 @@ class CancelNamed:
 
 @dataclass(frozen=True)
 class Requeue:
-    """Put a job back into the queue."""
+    """Requeue a job."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class StartAtOnce:
-    """Let a requeued job start without Slurm's delay."""
+    """Start a requeued job without Slurm's delay."""
 
     name: str
 

@@ -1,7 +1,7 @@
-"""One task of a job array that was submitted by hand (sbatch/array.sbatch).
+"""Runs one task of a job array that was submitted by hand (sbatch/array.sbatch).
 
-Who runs this: `ftslurm run` in every task of the array, with the same command. The tasks share one run. Each holds its
-nodes as a pilot does (pilots.py) and may carry the controller (candidate.py).
+Run by `ftslurm run` in every task of the array, with the same command. The tasks share one run. Each holds its nodes as
+a pilot does (pilots.py) and may carry the controller (candidate.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ftslurm.submission.candidate import Candidate
 
 
 def array_of(config: Config, environ: Mapping[str, str]) -> str | None:
-    """The job array of this process, if the run's groups are to run in its tasks; else None."""
+    """Return the job array of this process if the run's groups are to run in its tasks, else None."""
     wanted = config.cluster.mode == "array" and config.cluster.controller == "here"
     task = environ.get("SLURM_ARRAY_TASK_ID")
     return environ.get("SLURM_ARRAY_JOB_ID") if wanted and task is not None else None
@@ -93,7 +93,7 @@ def join(config: Config) -> RunDir:
             config.run.dir = str(root)
             replace_text(made.config, compose.dump(config))
             try:
-                made.root.rename(root)  # onto a folder that is not empty it fails
+                made.root.rename(root)  # fails if another task has created a run directory there
             except OSError:
                 shutil.rmtree(made.root, ignore_errors=True)
                 if not run.config.exists():

@@ -1,8 +1,8 @@
-"""A job that may carry the controller, beside its own work.
+"""Lets a job carry the controller beside its own work.
 
-Who runs this: the tasks of an array that was submitted by hand (array_task.py), and the pilots of a run whose
-controller's own job may be lost (pilots.py). Each calls `tend` about twice a second. The first candidate that finds the
-lead vacant takes it (run/leadership.py) and starts the controller as a child process (controller_process.py).
+Run by the tasks of an array that was submitted by hand (array_task.py), and by the pilots of a run whose controller's
+own job may be lost (pilots.py). Each calls `tend` about twice a second. The first candidate that finds the lead vacant
+takes it (run/leadership.py) and starts the controller as a child process (controller_process.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Candidate:
     """Watches the lead of a run, and takes it when it is vacant."""
 
     def __init__(self, config: Config, run: RunDir, job: str) -> None:
-        """Begin to watch the lead.
+        """Start to watch the lead.
 
         Args:
             job: name of this process's Slurm job.
@@ -40,7 +40,7 @@ class Candidate:
         self.tasks = config.groups.count + config.standby.count
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.process: subprocess.Popen[bytes] | None = None
-        self.number = 0  # under which this process has led last
+        self.number = 0  # leader number of the last controller here
         self.crashes = keeper.Crashes()
         self.told = 0  # the leader that this job's output has named last
         self.making_way = False
@@ -51,7 +51,7 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether the controller runs here."""
+        """Return whether the controller runs here."""
         return self.process is not None and self.process.poll() is None
 
     def tend(self) -> None:
@@ -64,7 +64,7 @@ class Candidate:
         if now < self.next_check:
             return
         self.next_check = now + self.every_s * random.uniform(0.75, 1.25)  # noqa: S311
-        with suppress(OSError):  # a file server that is away; the next check will tell
+        with suppress(OSError):  # a file server that is away; the next check tries again
             self._check(now)
 
     def make_way(self) -> None:
@@ -80,7 +80,7 @@ class Candidate:
 
     @property
     def makes_way(self) -> bool:
-        """Whether the controller here has been asked to hand over, and has not ended yet."""
+        """Return whether the controller here has been asked to hand over, and has not ended yet."""
         return self.leads and self.asked == self.number
 
     def finish(self) -> None:
@@ -94,7 +94,7 @@ class Candidate:
             self.process.wait(END_S if over else LEAVE_S)
 
     def _ended(self, code: int, now: float) -> None:
-        """Handle the end of the controller here; after a crash start it again, as no other candidate knows sooner."""
+        """Handle the end of the controller here. After a crash start it again: this process knows of it first."""
         self.process = None
         self.next_check = 0.0
         how = keeper.crashed(self.run, code)
@@ -104,7 +104,7 @@ class Candidate:
         if self.crashes.note():
             self.next_check = now + CRASHED_S
         elif leadership.held(self.run, self.number):
-            with suppress(OSError):  # a file server that is away; the next check will tell
+            with suppress(OSError):  # a file server that is away; the next check tries again
                 self._lead(self.number, how)
 
     def _check(self, now: float) -> None:
@@ -126,7 +126,7 @@ class Candidate:
         if number is None:
             return
         self.number, self.vacant_since = number, None
-        alone = self.making_way or self.tasks == 1  # nobody else would do what this controller cannot do to its own job
+        alone = self.making_way or self.tasks == 1  # no other controller could requeue this one's own job
         options = [*([] if alone else ["--pilot"]), *([f"--after={after}"] if after else [])]
         self.process = keeper.start(self.run, number, *options)
 

@@ -1,4 +1,4 @@
-"""Find out which cluster this is and refuse a run that it cannot hold, once, before anything is submitted."""
+"""Determines the kind of cluster and refuses a run that it cannot hold, once, before anything is submitted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SLURM_ONLY = (
 
 
 def resolve(config: Config, preview: bool = False) -> str:
-    """Set what the configuration leaves open (cluster.kind, groups.gpus), in place; returns a line about it, or "".
+    """Set what the configuration leaves open (cluster.kind, groups.gpus), in place. Return a line about it, or "".
 
     Args:
         preview: nothing will be submitted, so cluster=slurm is accepted without Slurm.
@@ -155,7 +155,7 @@ def cpus_per_node(config: Config) -> int:
 
 
 def _share_local_gpus(config: Config) -> str:
-    """Set groups.gpus from the GPUs of this machine; returns a line about it, or ""."""
+    """Set groups.gpus from the GPUs of this machine. Return a line about it, or ""."""
     groups = config.groups
     have = len(visible_gpus(os.environ))
     pairs = most_groups(config) * groups.nodes

@@ -30,7 +30,7 @@ from ftslurm.submission.keeper import BAD_INPUT
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the controller to its end, or until another one goes on; returns the exit code of `control`."""
+    """Run the controller to its end, or until another one takes over. Return the exit code of `control`."""
     parser = argparse.ArgumentParser(prog="python -m ftslurm.submission.controller_process", description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("number", type=int)
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--after", default="", help="how the controller before has crashed")
     parser.add_argument("--pilot", action="store_true", help="the parent is a pilot that may be told to requeue itself")
     args = parser.parse_args(words)
-    if args.signals is None:  # the parent is a pilot, which gets the job's signals and asks us to make way
+    if args.signals is None:  # the parent is a pilot, which gets the job's signals and asks for a hand-over
         for number in (*SIGNALS, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -73,14 +73,14 @@ def control(
     signals: int | None = None,
     after: str = "",
 ) -> int:
-    """Run the controller in this process; if the run is to go on in another job, start that job again.
+    """Run the controller in this process. If the run is to go on in another job, submit or requeue that job.
 
     Args:
         tell: called with every event once it is in the journal.
-        known: called first, with the status of the run as earlier controllers have left it.
-        number: the number under which the lead was taken; None: a local run, which has one controller only.
+        known: called first, with the status of the run that earlier controllers have left.
+        number: this controller's leader number; None: a local run, which has one controller only.
         signals: the pipe through which the keeper passes on its signals, a byte each.
-        after: how the controller before has crashed.
+        after: how the previous controller crashed.
 
     Returns:
         The exit code of the run: 0 if it has succeeded or goes on with another controller, else 1.
@@ -92,7 +92,7 @@ def control(
         with liveness.kept(
             run.alive, config.health.heartbeat_s, lambda: number is None or leadership.held(run, number)
         ):
-            past, outcome = story.read()  # a long journal takes its time
+            past, outcome = story.read()  # slow for a long journal
             if outcome in ("succeeded", "failed"):
                 return int(outcome == "failed")
             known(story.shown())

@@ -1,6 +1,6 @@
-"""Find out, from outside of a run, whether its controller still lives and which of its Slurm jobs wait or run.
+"""Determines from outside a run whether its controller still lives and which of its Slurm jobs wait or run.
 
-The verbs of the command line (status, logs, stop) ask this in the user's process. A run's own journal tells nothing
+The verbs of the command line (status, logs, stop) call this in the user's process. The journal of a run does not grow
 once its controller is gone, so Slurm is asked, or the process table for a local run.
 """
 
@@ -26,9 +26,9 @@ QUEUE_S = 15.0  # how often Slurm is asked about one job
 
 
 def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
-    """Return a function that tells whether a controller may still write this run's journal.
+    """Return a function that returns whether a controller may still write this run's journal.
 
-    For a local run it looks at the process. For a job it asks Slurm, at most every 15 seconds, because a job can be
+    For a local run it checks the process. For a job it asks Slurm, at most every 15 seconds, because a job can be
     cancelled before its controller has written anything.
     """
     asked, answer = time.monotonic(), True
@@ -50,27 +50,28 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
 
 
 def job_state(job: str) -> str:
-    """The state of a job; "" if Slurm does not know it, "UNKNOWN" if Slurm does not answer."""
+    """Return the state of a job: "" if Slurm does not know it, "UNKNOWN" if Slurm does not answer."""
     return client.job_state(job)[0]
 
 
 def abandoned(config: Config, run: RunDir) -> str | None:
-    """Why no controller will write the end of this run's journal; None if one will, as far as can be told."""
+    """Return why no controller will write the end of this run's journal; None if one may."""
     job = run.job()
     if job is None:
-        return None  # cluster.controller=here: the allocation it ran in is not ours to know
+        return None  # cluster.controller=here: the job of its allocation is not known
     if config.cluster.kind == "local":
         return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
-    if config.cluster.mode == "array":  # whoever leads: its job may be a pilot's
+    if config.cluster.mode == "array":  # the leader's job may be a pilot's
         age = liveness.age_s(run.alive)
-        left = live_jobs(config, run) if age is None or age > liveness.SILENT_S else None  # it spares asking Slurm
+        # A live leader spares asking Slurm.
+        left = live_jobs(config, run) if age is None or age > liveness.SILENT_S else None
         return "none of its Slurm jobs is left" if left == [] else None
     state = job_state(job)
     return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
 
 
 def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
-    """A note that the controller is not heard any more, and what to do; None if it is heard.
+    """Return a note that the controller is silent, and what to do; None if it is heard.
 
     Args:
         watch: see liveness.silent_s.
@@ -85,7 +86,7 @@ def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) ->
 
 
 def live_jobs(config: Config, run: RunDir) -> list[str] | None:
-    """Every job of this run that waits or runs, its controller's and those of its groups; None without an answer."""
+    """Return the jobs of this run that wait or run, its controller's and its groups'; None if Slurm does not answer."""
     answer = client.call(commands.queue())
     if not answer.ok:
         return None
@@ -96,13 +97,13 @@ def live_jobs(config: Config, run: RunDir) -> list[str] | None:
 
 
 def cancel(config: Config, run: RunDir) -> list[str]:
-    """Cancel every job of a run whose controller is not heard; returns those that Slurm has accepted to cancel."""
+    """Cancel every job of a run whose controller is silent. Return those that Slurm has accepted to cancel."""
     left = live_jobs(config, run) or []
     return left if client.cancel(*left) else []
 
 
 def take_out_of_queue(job: str) -> bool:
-    """Cancel a job that waits in Slurm's queue; whether it did wait, and has gone."""
+    """Cancel a job if it waits in Slurm's queue. Return whether it did wait and is gone."""
     if job_state(job) != "PENDING":
         return False
     client.cancel(job, pending_only=True)
@@ -110,7 +111,7 @@ def take_out_of_queue(job: str) -> bool:
 
 
 def in_queue(run: RunDir) -> str | None:
-    """A line about a Slurm job whose controller has not begun: what it waits for, or how it ended; None: no job."""
+    """Return a line about a job whose controller has not begun: what it waits for, or its state; None: no job."""
     job = run.job()
     if job is None:
         return None
@@ -123,13 +124,13 @@ def in_queue(run: RunDir) -> str | None:
 
 
 @lru_cache(maxsize=1)
-def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 the same answer for some seconds
+def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 caches the answer for some seconds
     return in_queue(run)
 
 
 def _process_lives(pid: int) -> bool:
     try:
-        done, _ = os.waitpid(pid, os.WNOHANG)  # ours, if we submitted it
+        done, _ = os.waitpid(pid, os.WNOHANG)  # our child, if this process started it
         return done == 0
     except ChildProcessError:
         pass

@@ -1,6 +1,6 @@
-"""Keep a controller running: a small parent process starts it again if it is killed, runs out of memory or raises.
+"""Keeps a controller running: a small parent process starts it again if it is killed, runs out of memory or raises.
 
-Who runs this: the controller's job (entry.py), or `ftslurm run` with cluster.controller=here, in the allocation. The
+Run by the controller's job (entry.py), or by `ftslurm run` with cluster.controller=here, in the allocation. The
 candidates for the lead (candidate.py) use `start` and `crashed`.
 
     keeper ----- pipe: signals -----> controller (controller_process.py)
@@ -8,7 +8,7 @@ candidates for the lead (candidate.py) use `start` and `crashed`.
       +-- takes the lead for it          +-- srun ... srun, the Lighthouse
 
 The groups and the Lighthouse run on while there is no controller, and the next one adopts them (core/lineage/). Only
-the end of the keeper ends the run: on Slurm that of the batch process.
+the end of the keeper, which on Slurm is the batch process, ends the run.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Crashes:
         self.times: list[float] = []
 
     def note(self) -> bool:
-        """Count a crash; returns whether there have been too many to try again at once."""
+        """Count a crash. Return whether there have been too many to try again at once."""
         now = time.monotonic()
         self.times = [*(crash for crash in self.times if now - crash < WITHIN_S), now]
         return len(self.times) >= MOST
@@ -60,7 +60,7 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
     """Start a controller as a child of this process; it dies with this process.
 
     Args:
-        number: the number under which the lead was taken for it.
+        number: the controller's leader number.
         options: see controller_process.py.
     """
     command = [*COMMAND, str(run.root), str(number), str(os.getpid()), *options]
@@ -75,7 +75,7 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
 
 
 def crashed(run: RunDir, code: int) -> str | None:
-    """Say how a controller that has ended has crashed; None if it ended on purpose or could not begin."""
+    """Return how a controller has crashed; None if it ended on purpose or could not begin."""
     if code in (0, BAD_INPUT) or last_event(run.events) in LAST:
         return None
     if code < 0:
@@ -89,7 +89,7 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
     Signals to this process reach the controller through a pipe; they wait in it while there is no controller.
 
     Args:
-        hand_over: there is an earlier controller (array mode), which is to make way.
+        hand_over: an earlier controller is to hand over the lead (array mode).
 
     Returns:
         The exit code of the run.
@@ -123,7 +123,7 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
 
 
 def _watch(process: subprocess.Popen[bytes], wakeup: Wakeup, write_end: int) -> bool:
-    """Wait for the end of a controller and pass signals on to it; returns whether SIGINT was among them."""
+    """Wait for the end of a controller and pass signals on to it. Return whether SIGINT was among them."""
     interrupted = False
     while process.poll() is None:
         select.select([wakeup.fd], [], [], 1.0)
@@ -134,7 +134,7 @@ def _watch(process: subprocess.Popen[bytes], wakeup: Wakeup, write_end: int) -> 
 
 
 def _take(run: RunDir, after: int | None, job: str | None) -> int | None:
-    """Take the lead; wait for a file server that is away, because the groups train on.
+    """Take the lead. Wait for a file server that is away, because the groups train on.
 
     Raises:
         OSError: it has been away for AWAY_S.

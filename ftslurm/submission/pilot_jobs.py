@@ -1,10 +1,10 @@
-"""Submit the jobs that give groups their nodes: their options, a trial before the run, and the submission itself.
+"""Submits the jobs that give groups their nodes: their options, a trial before the run, and the submission itself.
 
 In array mode these jobs are the pilots, tasks of a job array; in steps mode they replace lost nodes. Every job runs
 `ftslurm.entry pilot`; the controller starts a group's step in it with `srun --jobid`.
 
-Who runs this: the controller runs `python -m ftslurm.submission.pilot_jobs` in the background, because sbatch may take
-its time; `ftslurm run` and `ftslurm plan` call `try_out` and `sbatch_script` in the user's process.
+The controller runs `python -m ftslurm.submission.pilot_jobs` in the background, because sbatch may be slow;
+`ftslurm run` and `ftslurm plan` call `try_out` and `sbatch_script` in the user's process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxAr
 def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = ()) -> dict[str, Any]:
     """Return submitit's parameters for the jobs of one pool.
 
-    They have no --no-kill: a job that has lost a node is of no use, and Slurm requeues it by itself (measured on 22.05:
+    They have no --no-kill: a job that has lost a node is useless, and Slurm requeues it by itself (measured on 22.05:
     with --no-kill it stays, and a node that returns is not given back to it).
     """
     told = sbatch_parameters(config, run, group=True)
@@ -53,7 +53,7 @@ def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = 
 
 
 def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence[str] = ()) -> list[str]:
-    """Submit jobs of one pool as one array; returns their names, as squeue shows them.
+    """Submit jobs of one pool as one array. Return their names, as squeue shows them.
 
     Raises:
         EnvironmentProblem: sbatch refused all of them; its message is passed on.
@@ -65,14 +65,14 @@ def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence
         if TOO_MANY not in str(error) or count == 1:
             raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {error}") from error
         names = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
-        with suppress(EnvironmentProblem):  # some are better than none; the rest is asked for again
+        with suppress(EnvironmentProblem):  # some are better than none; the rest is requested again
             names += submit(config, run, pool, count - count // 2, exclude)
         return names
     return [f"{job}_{task}" for task in range(count)] if count > 1 else [job]
 
 
 def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
-    """Return the sbatch script of so many jobs of a pool, for `ftslurm plan`."""
+    """Return the sbatch script of `count` jobs of a pool, for `ftslurm plan`."""
     told = parameters(config, run, pool)
     return submitit_adapter.sbatch_script(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
 
@@ -101,7 +101,7 @@ def try_out(config: Config, run: RunDir) -> None:
 
 
 def _some_nodes_are_down() -> bool:
-    """Whether some nodes cannot start a job now but may later: sbatch --test-only ignores such nodes."""
+    """Return whether some nodes cannot start a job now but may later: sbatch --test-only ignores such nodes."""
     return any(state.strip() not in UP for state in client.call(commands.node_states()).out.splitlines())
 
 

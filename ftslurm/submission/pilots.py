@@ -1,8 +1,8 @@
-"""What runs in a pilot: a process that holds its job's nodes for a group, and reports Slurm's signals.
+"""Runs a pilot: a process that holds its job's nodes for a group and reports Slurm's signals.
 
-Who runs this: Slurm, as the batch process of each job that pilot_jobs.py has submitted (entry.py calls `hold`); srun,
-in a job that has lost its batch process; or `ftslurm run` in a task of an array that was submitted by hand
-(array_task.py calls `stay`). The group's step is not the pilot's child: the controller starts it with `srun --jobid`.
+Run by Slurm, as the batch process of each job that pilot_jobs.py has submitted (entry.py calls `hold`); by srun, in a
+job that has lost its batch process; or by `ftslurm run` in a task of an array that was submitted by hand (array_task.py
+calls `stay`). The group's step is not the pilot's child: the controller starts it with `srun --jobid`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ LINGERS_S = 60.0  # how long a pilot without a group waits for Slurm or the cont
 
 
 def hold(run: RunDir, batch: bool = True) -> int:
-    """Run a pilot; returns its exit code. If the controller's own job is lost this pilot may carry the controller.
+    """Run a pilot and return its exit code. If the controller's own job is lost this pilot may carry the controller.
 
     Args:
         batch: False: this pilot is not the batch process of its job, so the job does not end with it.
 
     Raises:
-        FtslurmError: the run directory cannot be read, or belongs to somebody else.
+        FtslurmError: the run directory cannot be read, or belongs to another user.
     """
     config, name = of_run(run), job_name(os.environ)
     may_lead = config.cluster.mode == "array" and (config.cluster.controller == "job" or config.cluster.pilots)
@@ -61,7 +61,7 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
     signals = list[int]()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT):
         signal.signal(number, lambda caught, _: signals.append(caught))
-    released = run.released / job_name(os.environ)  # this file says that the run does not need the job any more
+    released = run.released / job_name(os.environ)  # exists when the run does not need the job any more
     with suppress(OSError):
         released.unlink()  # left by an earlier start of this job
     _report_nodes(run)
@@ -92,7 +92,7 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
 
 
 def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
-    """Whether the run has ended, or `watch` has seen no controller for a long time."""
+    """Return whether the run has ended, or `watch` has seen no controller for a long time."""
     if last_event(run.events) == "run_finished" or not run.root.exists():
         return True
     silent_s = watch.silent_s(run.alive)
@@ -100,14 +100,14 @@ def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
 
 
 class _Presence:
-    """Shows the guards in this job that its pilot is there (guard/pilot_presence.py), once the run has its key."""
+    """Shows the guards in this job that its pilot lives (guard/pilot_presence.py), once the run has its key."""
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
         self.socket: socket.socket | None = None
 
     def hold(self) -> bool:
-        """Bind the socket; returns False if another pilot of this job has bound it, so that this one is not needed."""
+        """Bind the socket. Return False if another pilot of this job has bound it, so that this one is not needed."""
         if self.socket is None and self.run.key.exists():
             with suppress(OSError, Distrusted):
                 self.socket = pilot_presence.hold(run_key.load_or_make(self.run.key), os.environ["SLURM_JOB_ID"])
@@ -135,7 +135,7 @@ class _Report:
 
 
 def _report_nodes(run: RunDir) -> None:
-    """Report this job's nodes to the controller, which would else learn of them with its next question to Slurm."""
+    """Report this job's nodes to the controller, which otherwise learns of them at its next request to Slurm."""
     ends, nodes = os.environ.get("SLURM_JOB_END_TIME", ""), os.environ.get("SLURM_JOB_NODELIST", "")
     job = {"name": job_name(os.environ), "job": os.environ["SLURM_JOB_ID"]}
     with suppress(EnvironmentProblem):
@@ -143,11 +143,11 @@ def _report_nodes(run: RunDir) -> None:
 
 
 def _group_here(run: RunDir) -> Iterator[int]:
-    """The processes of the group in this job, on this node."""
+    """Yield the processes of the group in this job, on this node."""
     job = os.environ["SLURM_JOB_ID"]
     return (pid for pid, theirs in processes.of_run(str(run.root)) if theirs.get("SLURM_JOB_ID") == job)
 
 
 def _job_ends() -> bool:
-    """Whether Slurm has begun to end this job."""
+    """Return whether Slurm has begun to end this job."""
     return client.job_state(job_name(os.environ))[0] not in ("RUNNING", "UNKNOWN", "")

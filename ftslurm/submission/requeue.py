@@ -1,10 +1,10 @@
-"""How a run goes on when its job has ended: the job is started again, or another one takes over the run directory.
+"""Continues a run whose job has ended: the job is requeued, or a new one takes over the run directory.
 
-Requeueing keeps the job's id, needs no right to submit from a compute node, and is what people who look at squeue
-expect. Its price is Slurm's: a requeued job is held for as long as credentials live (AuthInfo=cred_expire, two minutes
-by default), and nobody who survives the job is there to cut that short. A fresh job would start at once on an idle
-cluster; its age in the queue is new in both cases (measured on Slurm 22.05: SubmitTime is reset). So a fresh one is
-only submitted where Slurm does not requeue (JobRequeue=0, no scontrol on the node).
+Requeueing keeps the job's id, needs no right to submit from a compute node, and is what users of squeue expect. Its
+price: Slurm holds a requeued job for as long as credentials live (AuthInfo=cred_expire, two minutes by default), and no
+process survives the job to release it earlier. A new job would start at once on an idle cluster; its age in the queue
+is new in both cases (measured on Slurm 22.05: SubmitTime is reset). So a new job is only submitted where Slurm does not
+requeue (JobRequeue=0, no scontrol on the node).
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (controller.translate.MARGIN_S)
-ANSWER_S = 20.0  # time-out of one command of Slurm's
+ANSWER_S = 20.0  # time-out of one Slurm command
 
 
 def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str | None:
-    """Let the run go on in another job, when the controller in this process has done its work.
+    """Let the run go on in another job, after the controller in this process has ended.
 
     Args:
         submit: submits a job that starts after this one; may raise EnvironmentProblem.
 
     Returns:
-        Why the run does not go on; None if it does.
+        The reason if the run cannot go on, else None.
     """
     why = requeue(os.environ)
     if why is None:
@@ -60,7 +60,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
 
 
 def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
-    """Write the end of the journal of a run without a controller, so that nobody waits for it.
+    """Write the end of the journal of a run without a controller, so that no reader waits for it.
 
     Args:
         left: the steps that still run.
@@ -95,7 +95,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
 
 
 def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
-    """Requeue the job of this process; returns why Slurm refuses, or None if the job is or will be requeued."""
+    """Requeue the job of this process. Return why Slurm refuses, or None if the job is or will be requeued."""
     job = commands.job_name(environ)
     state, restarts, *reason = [*client.call(commands.job_state(job), ANSWER_S).out.split(), "", ""]
     if restarts.isdigit() and int(restarts) > int(environ.get("SLURM_RESTART_COUNT") or 0):
@@ -114,8 +114,8 @@ def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
 def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:
     """Find the run that this job began before it was requeued, and the run's outcome; None if there is none.
 
-    A batch script may have several runs, one after the other: the one with the same settings counts, else the newest
-    that is not over.
+    A batch script may start several runs in sequence: return the one with the same settings, else the newest that is
+    not over.
     """
     if not commands.is_batch(environ) or not int(environ.get("SLURM_RESTART_COUNT") or 0):
         return None
@@ -131,7 +131,7 @@ def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str
 
 
 def _settings(config: Config) -> str:
-    """The configuration as text, without the run's folder."""
+    """Return the configuration as text, without the run's folder."""
     folder, config.run.dir = config.run.dir, None
     try:
         return compose.dump(config)

@@ -1,4 +1,4 @@
-"""Create the run directory and start the controller: in a batch job, or as a process on this machine."""
+"""Creates the run directory and starts the controller, in a batch job or as a process on this machine."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def create(config: Config) -> RunDir:
 
 
 def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> str:
-    """Start the controller, in a batch job or on this machine, and store the job's id; returns the id.
+    """Start the controller, in a batch job or on this machine. Store and return the job's id.
 
     Args:
-        after: a job of this run that must have ended before: two controllers never overlap.
+        after: a job of this run that must end first: two controllers never overlap.
         hand_over: the present leader exits as soon as the new controller is up (array mode).
 
     Raises:
         EnvironmentProblem: sbatch refused the job; its message is passed on.
     """
-    token = run.submitit / "submitting"  # if it is there later, this process was killed while it submitted
+    token = run.submitit / "submitting"  # stays behind if this process is killed during the submission
     token.touch()
     if config.cluster.kind == "local":
         os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
-        with _ignoring(signal.SIGINT, signal.SIGHUP):  # Ctrl-C reaches this process alone, which tells the controller
+        with _ignoring(signal.SIGINT, signal.SIGHUP):  # this process handles Ctrl-C and stops the controller
             job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), config.cluster.setup)
     else:
         parameters = sbatch_parameters(config, run)
@@ -84,7 +84,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
 
 
 def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
-    """Call `ask` before anything is submitted; if it fails, remove the run directory."""
+    """Call `ask` before anything is submitted. If it raises, remove the run directory."""
     try:
         ask()
     except EnvironmentProblem:
@@ -100,7 +100,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     before the time limit to the controller alone; the signal would kill the training scripts.
     """
     cluster, groups = config.cluster, config.groups
-    alone = cluster.mode == "array" and not group  # the controller needs next to nothing
+    alone = cluster.mode == "array" and not group  # the controller needs hardly any resources
     options: dict[str, Any] = {
         "nodes": 1 if alone else groups.nodes if group else nodes_needed(config),
         "ntasks-per-node": 1,

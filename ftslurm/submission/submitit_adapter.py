@@ -1,8 +1,8 @@
-"""Start commands with submitit: as a batch job of Slurm, or as a process on this machine.
+"""Starts commands with submitit, as a Slurm batch job or as a process on this machine.
 
 This is the only module that uses submitit, and it uses two of its private functions. submitit's public `submit` pickles
-a Python function into a file that the job unpickles: whoever can write that file can run code in the job, and the job's
-process would be submitit's and not ours. `_submit_command` submits a shell command instead. `_make_sbatch_string`
+a Python function into a file that the job unpickles: a user who can write that file can run code in the job, and the
+job's process would be submitit's. `_submit_command` submits a shell command instead. `_make_sbatch_string`
 writes the sbatch script, which `plan` shows and `sbatch --test-only` tries. pyproject.toml bounds submitit's version to
 those with which both were tried (docs/versions.md).
 """
@@ -26,7 +26,7 @@ class SbatchRefused(EnvironmentProblem):
 
 
 def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:
-    """Submit a shell command as a batch job, or as a job array of so many tasks.
+    """Submit a shell command as a batch job, or as a job array of `tasks` tasks.
 
     Args:
         folder: where submitit writes the script and the job its output.
@@ -59,7 +59,7 @@ def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tas
 
 
 def start_process(folder: Path, command: str, setup: Sequence[str]) -> str:
-    """Start a shell command on this machine, after the lines of `setup`; returns its process id."""
+    """Start a shell command on this machine, after the lines of `setup`. Return its process id."""
     import submitit
 
     executor: Any = submitit.LocalExecutor(folder)
@@ -72,7 +72,7 @@ def _array(tasks: int) -> dict[str, int]:
 
 
 def _message(error: Exception) -> str:
-    """Return what sbatch has printed, without what submitit says about it."""
+    """Return the output of sbatch, without submitit's text around it."""
     text = str(getattr(error, "stderr", None) or error)
     lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
     return "; ".join(line.removeprefix("error: ").strip() for line in lines) or text.strip().rpartition("\n")[2]

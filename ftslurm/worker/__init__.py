@@ -1,1 +1,1 @@
-"""Code inside the process of the script: start-up (session.py), and what watches and patches torchft."""
+"""Code inside the process of the script: start-up (session.py), and the observers and patches of torchft."""

@@ -3,7 +3,7 @@
 import sys
 
 if not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # the working directory: a logging.py of the user's must not stand in for Python's while we import
+    sys.path.pop(0)  # the working directory: a logging.py of the user's must not replace Python's during the imports
 
 from ftslurm.guard import guard
 

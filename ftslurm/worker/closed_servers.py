@@ -4,9 +4,9 @@ torchft's manager, its parameter server and torch's TCPStore listen on every int
 stranger could read a group's addresses in its store, join its quorum, or end it with a `Kill`. Here they listen on
 loopback, where only their guard can connect (guard/loopback_filter.py). They are reached at HOST:PORT/SERVICE through
 two guards, which prove to each other that they are of this run (guard/gate.py, guard/proxy.py). torchft is given
-loopback addresses wherever it connects to one of them, so its own code, in Rust or in a child process, stays as it is.
+loopback addresses wherever it connects to one of them, so its own code, in Rust or in a child process, is unchanged.
 
-The checkpoints' server is in closed_transport.py: what it sends would be too much for a guard.
+The checkpoint server is in closed_transport.py: its data would be too much for a guard.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def begin(here: str, public: str) -> None:
 
     Args:
         here: HOST:PORT for this worker.
-        public: HOST:PORT/store, as other groups are told it.
+        public: HOST:PORT/store for other groups.
     """
     _store.here, _store.public = here, public
 
 
 def install(gateway: Gateway) -> None:
-    """Close the servers that scripts make from now on.
+    """Close the servers that scripts create from now on.
 
     Raises:
-        patch_fit.Misfit: this torchft makes its servers or its clients in another way; it must not be used.
+        patch_fit.Misfit: this torchft creates its servers or its clients in another way; it must not be used.
     """
     _close_managers(gateway, importlib.import_module("torchft.manager"))
     _close_process_groups(gateway, importlib.import_module("torchft.process_group"))
@@ -62,12 +62,12 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
     )
     patch_fit.require(importlib.import_module("torchft._torchft"), "QuorumResult.store_address")
     make_server, make_client = module.ManagerServer, module.ManagerClient
-    own: dict[str, Any] = {}  # to our own servers, made before others could no longer connect
+    own: dict[str, Any] = {}  # clients of this process's own servers, connected before the filter was attached
 
     @functools.wraps(make_server, updated=())
     def server(*, bind: str, store_addr: str, **words: Any) -> _Server:
         place = gateway.reserve()
-        words["hostname"] = f"{place}/manager"  # torchft puts a colon and the port after it
+        words["hostname"] = f"{place}/manager"  # torchft appends a colon and the port
         public = _store.public if _store.public and store_addr == _store.here else store_addr
         made = make_server(bind=f"127.0.0.1:{bind.rpartition(':')[2]}", store_addr=public, **words)
         address = made.address()
@@ -86,7 +86,7 @@ def _close_managers(gateway: Gateway, module: Any) -> None:
 
 
 def through(gateway: Gateway, address: str) -> str:
-    """The address of a proxy to a server of the run; other addresses unchanged."""
+    """Return the address of a proxy to a server of the run; other addresses unchanged."""
     where = addresses.read(address)
     if where is None or where.service is None:
         return address
@@ -130,11 +130,11 @@ class _Client:
 
 
 def _close_process_groups(gateway: Gateway, module: Any) -> None:
-    """Process groups meet in a group's store, and have no store of their own.
+    """Have process groups meet in a group's store, instead of hosting stores of their own.
 
-    In torchft 0.2.0 that is so. In the nightly each process group hosts a TCPStore on all interfaces, and names it in
+    torchft 0.2.0 does so already. In the nightly each process group hosts a TCPStore on all interfaces, and names it in
     the handle that the Lighthouse gives to the others. Here the handle names the group's store instead, with the id of
-    the process group as prefix, for a group may have several.
+    the process group as prefix, because a group may have several.
     """
     module.TCPStore = functools.partial(_client_store, module.TCPStore)
     if patch_fit.fits(module, "ProcessGroup.configure(store_addr)"):
@@ -159,10 +159,10 @@ def _close_process_groups(gateway: Gateway, module: Any) -> None:
 
 
 def _client_store(make: Any, *args: Any, **words: Any) -> Any:
-    """torch's TCPStore for a process group; it may only connect to one.
+    """Create torch's TCPStore for a process group, which may only be a client.
 
     Raises:
-        RuntimeError: it would listen.
+        RuntimeError: the store would listen.
     """
     if words.get("is_master") or any(word is True for word in args):
         raise RuntimeError("a process group of torchft wants a store of its own, which strangers could reach: refused")
@@ -173,9 +173,10 @@ def _client_store(make: Any, *args: Any, **words: Any) -> Any:
 
 
 def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
-    """A ParameterServer's sessions are asked for through the guards, and meet in the group's store instead of its own.
+    """Request a ParameterServer's sessions through the guards, and have them meet in the group's store.
 
-    torchft builds a session's address from the machine's name and the store's port, and hands it to both sides.
+    torchft builds a session's address from the machine's name and the port of the server's own store, and gives it to
+    both sides.
     """
     patch_fit.require(
         module,
@@ -217,20 +218,20 @@ def _close_parameter_servers(gateway: Gateway, module: Any) -> None:
 
 
 def _within(gateway: Gateway, address: str) -> str:
-    """HOST:PORT/store/PREFIX for this process: a door's address, where that has the guard's."""
+    """Translate a guard's address of a store, HOST:PORT/store/PREFIX, to that of a proxy; others stay unchanged."""
     store, mark, prefix = address.partition(f"/{addresses.STORE}/")
     return f"{through(gateway, f'{store}/{addresses.STORE}')}/{prefix}" if mark else address
 
 
 class _GroupStore:
-    """The group's store in place of a parameter server's own."""
+    """A client of the group's store, in place of a parameter server's own store."""
 
     def __init__(self, **_: Any) -> None:
         from torch.distributed import TCPStore
 
         host, _, port = _store.here.rpartition(":")
         self._client = TCPStore(host, int(port), is_master=False, wait_for_workers=False)
-        self.port = _store.public.rpartition(":")[2]  # PORT/store: torchft puts it after the machine's name
+        self.port = _store.public.rpartition(":")[2]  # PORT/store: torchft appends it to the machine's name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)

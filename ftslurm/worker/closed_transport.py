@@ -1,8 +1,8 @@
 """Closes torchft's checkpoint server, and its clients, to everything but the run.
 
-`HTTPTransport` sends the state to every client, and unpickles what a server sends. Here both sides of a connection
+`HTTPTransport` sends the state to every client, and unpickles the data of every server. Here both sides of a connection
 prove that they are of this run (security/handshake.py) before the first byte of HTTP, so no other process gets the
-state, and nothing of another process is unpickled. The state itself goes straight from worker to worker, at full speed,
+state, and no data of another process is unpickled. The state itself goes directly from worker to worker, at full speed,
 and is not encrypted. A token in the URL would not help: the manager gives the URL to every client.
 """
 
@@ -23,15 +23,15 @@ from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
 from ftslurm.worker import patch_fit
 
-MOST_STRANGERS = 64  # connections that have not proved themselves; one more is hung up on
+MOST_STRANGERS = 64  # connections without a completed handshake; further ones are closed
 AGAIN_S = 0.05
 
 
 def install(gateway: Gateway, module: Any = None) -> None:
-    """Close the transports that scripts will make from now on.
+    """Close the transports that scripts create from now on.
 
     Raises:
-        patch_fit.Misfit: this torchft makes its server or its clients in another way; it must not be used.
+        patch_fit.Misfit: this torchft creates its server or its clients in another way; it must not be used.
     """
     module = module or importlib.import_module("torchft.checkpointing.http_transport")
     patch_fit.require(
@@ -44,7 +44,7 @@ def install(gateway: Gateway, module: Any = None) -> None:
         module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: "127.0.0.1"}))
 
     class ClosedServer(base):  # type: ignore[misc]
-        """Serves clients that have proved themselves, each in a thread of its own."""
+        """Serves clients after their handshake, each in a thread of its own."""
 
         address_family = socket.AF_INET if local else base.address_family
 
@@ -58,7 +58,7 @@ def install(gateway: Gateway, module: Any = None) -> None:
                 return
             try:
                 super().process_request(request, client_address)
-            except RuntimeError:  # no thread can be had: its place is free again
+            except RuntimeError:  # no thread is available: free the place again
                 self.room.release()
                 raise
 
@@ -80,7 +80,7 @@ def install(gateway: Gateway, module: Any = None) -> None:
 
 
 class _Handler(urllib.request.HTTPHandler):
-    """Opens http:// addresses by connections that have proved themselves."""
+    """Opens http:// addresses by connections with a handshake."""
 
     def __init__(self, gateway: Gateway) -> None:
         super().__init__()
@@ -91,14 +91,18 @@ class _Handler(urllib.request.HTTPHandler):
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection that proves itself before the first request."""
+    """A connection that performs the handshake before the first request."""
 
     def __init__(self, gateway: Gateway, host: str, **words: Any) -> None:
         super().__init__(host, **words)
         self.gateway = gateway
 
     def connect(self) -> None:
-        """Connect. Raises OSError: the server is not of this run, or there is none."""
+        """Connect, and perform the handshake.
+
+        Raises:
+            OSError: there is no server, or it is not of this run.
+        """
         deadline = time.monotonic() + handshake.PATIENCE_S
         while True:
             super().connect()
@@ -109,7 +113,7 @@ class _Connection(http.client.HTTPConnection):
             except handshake.Refused as error:
                 self.gateway.tell("server", f"the checkpoint of another group: {error}")
                 raise
-            except ConnectionResetError:  # it may have no room for us at the moment
+            except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
                 self.sock.close()
                 if time.monotonic() > deadline:
                     raise

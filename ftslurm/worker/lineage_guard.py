@@ -2,19 +2,20 @@
 
 torchft trusts the members of a quorum: the one with the highest step has the state, and all others copy it. So a group
 that has just been launched, with random weights at step 0, trains alone, or becomes the donor of others, if no group
-with a higher step is in its quorum. The controller knows how far the run has come. It sends that when the script starts
-(`floor`) and with every ping (`reached`, for a worker that started earlier, or was stopped meanwhile). ftslurm's own
-Lighthouse refuses such a quorum; this check works with any Lighthouse: the worker ends when it gets the answer, before
-a gradient is averaged or a step is committed.
+with a higher step is in its quorum. The controller knows the run's step. It sends it when the script starts (`floor`)
+and with every ping (`reached`, for a worker that started earlier, or was stopped meanwhile). ftslurm's own Lighthouse
+refuses such a quorum; this check works with any Lighthouse: the worker ends when it gets the answer, before a gradient
+is averaged or a step is committed.
 
-Four more ways to wrong weights are closed here (T: src/manager.rs, torchft/manager.py):
+The module closes four more ways to wrong weights (T: src/manager.rs, torchft/manager.py):
 
-* A group's step is that of whichever of its ranks asks last (T: "TODO check step"). If one rank has healed and another
-  could not, the group may count as healed, and the other would train on with its own weights.
-* With an asynchronous quorum the state that was fetched is loaded by should_commit(). A script that starts the next
-  quorum without it (it skips a step, it accumulates gradients) keeps its own weights at its donor's step.
-* With start_quorum(allow_heal=False) nobody heals, but whoever is behind steps all the same, with its own weights.
-* A script that loads a checkpoint by itself, and not this run's, has the highest step, and all others copy it.
+* A group's step is that of the last of its ranks to ask for the quorum (T: "TODO check step"). If one rank has healed
+  and another could not, the group may count as healed, and the other would train on with its own weights.
+* With an asynchronous quorum, should_commit() loads the fetched state. A script that starts the next quorum without it
+  (it skips a step, it accumulates gradients) keeps its own weights at its donor's step.
+* With start_quorum(allow_heal=False) no group heals, but a group that is behind steps all the same, with its own
+  weights.
+* A script that loads a checkpoint by itself, which is not this run's, has the highest step, and all others copy it.
 
 docs/state.md lists the orders of events; tests/local/test_history_in_torchft.py shows what torchft does in each.
 """
@@ -42,22 +43,22 @@ class LineageGuard:
     """Watches every Manager of this process.
 
     Args:
-        refuse: called with the reason why there must be no step, in the thread of the quorum; must not return.
-        reached: the step below which no quorum may be by now; 0 while that is unknown.
+        refuse: called with the reason why no step may be taken, in the quorum's thread; must not return.
+        reached: returns the lowest step that a quorum may have now; 0: it is not known.
     """
 
     def __init__(self, refuse: Callable[[str], object], reached: Callable[[], int] = lambda: 0) -> None:
         self.refuse = refuse
         self.reached = reached
-        self.floor = 0  # no quorum may be below this step; the controller says when the script begins
+        self.floor = 0  # lowest step that a quorum may have; the controller sends it when the script starts
         self.managers: WeakSet[Any] = WeakSet()
-        self.then: Callable[[Any, Any], None] | None = None  # gets each Manager's answers, unless they are refused
+        self.then: Callable[[Any, Any], None] | None = None  # called with each Manager and its accepted answer
 
     def install(self, module: Any = None) -> None:
-        """Watch; `module` is torchft.manager unless a test says.
+        """Wrap the Manager class of `module` (default: torchft.manager).
 
         Raises:
-            patch_fit.Misfit: this torchft has another Manager; it is left alone.
+            patch_fit.Misfit: this torchft has another Manager; it is left unchanged.
         """
         manager_class = (module or importlib.import_module("torchft.manager")).Manager
         patch_fit.require(manager_class, *NEEDS)
@@ -90,7 +91,7 @@ class LineageGuard:
     def _answered(self, manager: Any, allow_heal: bool, quorum: Any) -> None:
         """Check an answer, in the quorum's thread, before torchft uses it."""
         if len(self.managers) > 1:
-            return  # each counts its own steps, and the controller knows the highest of all
+            return  # each Manager counts its own steps, and the controller knows only the highest
         alone = quorum.max_world_size == 1 < quorum.replica_world_size
         newcomer = manager._quorum_id < 0  # this is its first quorum
         why = self.judge(manager._step, quorum.max_step, quorum.heal and allow_heal, ahead=newcomer and alone)
@@ -98,14 +99,14 @@ class LineageGuard:
             self.refuse(why)
 
     def judge(self, step: int, max_step: int, heal: bool, ahead: bool = False) -> str | None:
-        """Why no step may be taken in a quorum, or None.
+        """Return why no step may be taken in a quorum, or None.
 
         Args:
             step: this rank's own step.
-            max_step: the highest of the quorum's members.
-            heal: whether this rank will fetch the state from a member that has it.
-            ahead: whether this is this rank's first quorum, and all other groups in it are to fetch the state from
-                ours.
+            max_step: the highest step of the quorum's members.
+            heal: whether this rank will fetch the state from another member.
+            ahead: whether this is the rank's first quorum, and all other groups in it will fetch the state from its
+                group.
         """
         heals, reached = os.environ.get("FTSLURM_HEALS") == "1", self.reached()
         if max_step < max(self.floor, reached):

@@ -23,22 +23,22 @@ EVERY_S = 1.0  # `served` and `session` are sent at most this often
 
 
 class Observer:
-    """Watches the one server, or the sessions, of this process."""
+    """Watches the first server of this process, or its sessions with a server."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._server: Any = None
         self._open = 0
-        self._served: tuple[int, int | None] | None = None  # last told
+        self._served: tuple[int, int | None] | None = None  # the last report of the server
         self._sessions = 0
-        self._told_at = float("-inf")  # of sessions
+        self._told_at = float("-inf")  # time of the last report of sessions
 
     def install(self, module: Any = None) -> None:
         """Watch every ParameterServer of this process.
 
         Raises:
-            patch_fit.Misfit: this torchft has none, or another one, which is left alone.
+            patch_fit.Misfit: this torchft has none, or another one, which is left unchanged.
         """
         module = module or importlib.import_module("torchft.parameter_server")
         patch_fit.require(
@@ -114,5 +114,5 @@ class Observer:
 
 
 def _say(report: messages.Report) -> None:
-    if os.environ.get("RANK", "0") == "0":  # one rank speaks for the group
+    if os.environ.get("RANK", "0") == "0":  # one rank reports for the group
         outbox.say(report)

@@ -1,7 +1,8 @@
-"""Whether the installed torch and torchft have the internals that a patch hooks or reads.
+"""Checks that the installed torch and torchft have the internals that a patch hooks or reads.
 
-Each patch calls `require` before it changes anything. One that a run can do without is then left out, and the user is
-told what that means (`optional`). One that closes a server to strangers is never left out: the worker does not start.
+Each patch calls `require` before it changes anything. If the check fails, an optional patch is left out, and the user
+gets a sentence about the consequence (`optional`). A patch that closes a server to strangers is never left out: the
+worker does not start (`indispensable`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NEED = re.compile(r"([\w.]+)(?:\(([\w, ]*)\))?")
 
 
 class Misfit(RuntimeError):
-    """The installed torch or torchft does not have what a patch needs."""
+    """The installed torch or torchft lacks internals that a patch needs."""
 
 
 def require(where: Any, *needs: str) -> None:
@@ -30,7 +31,7 @@ def require(where: Any, *needs: str) -> None:
             any; "A.b": an attribute of a class, or a name that one of the methods of that class uses.
 
     Raises:
-        Misfit: it names all that is missing.
+        Misfit: something is missing; the message names all of it.
     """
     missing = [need for need in needs if not _has(where, need)]
     if missing:
@@ -38,18 +39,18 @@ def require(where: Any, *needs: str) -> None:
 
 
 def fits(where: Any, *needs: str) -> bool:
-    """Whether `require` finds everything."""
+    """Return whether `require` would find everything."""
     return all(_has(where, need) for need in needs)
 
 
 @contextmanager
 def optional(left_out: list[str], patch: str, means: str) -> Iterator[None]:
-    """Apply a patch that a run can do without: if it fails, a sentence for the user is added to `left_out`.
+    """Apply an optional patch: if it fails, add a sentence for the user to `left_out`.
 
     Args:
         left_out: the sentences so far.
-        patch: its name.
-        means: what is different for the user without it.
+        patch: the patch's name.
+        means: the consequence for the user without the patch.
     """
     try:
         yield
@@ -60,10 +61,10 @@ def optional(left_out: list[str], patch: str, means: str) -> Iterator[None]:
 
 @contextmanager
 def indispensable(patch: str) -> Iterator[None]:
-    """Apply a patch without which the servers of a worker would be open to everybody.
+    """Apply a patch without which the servers of a worker would be open to strangers.
 
     Raises:
-        RuntimeError: it cannot be applied; for the user, who reads which versions to install.
+        RuntimeError: the patch cannot be applied; the message names the versions to install.
     """
     try:
         yield
@@ -75,7 +76,7 @@ def indispensable(patch: str) -> Iterator[None]:
 
 
 def versions() -> str:
-    """The installed torchft and torch, for messages."""
+    """Return the installed versions of torchft and torch, for messages."""
     return ", ".join(filter(None, map(_version, ("torchft", "torchft-nightly", "torch")))) or "this torchft"
 
 
@@ -99,7 +100,7 @@ def _has(where: Any, need: str) -> bool:
 
 
 def _used_by(kind: Any) -> set[str]:
-    """The names that the methods of a class use: the attributes of its instances are among them."""
+    """Return the names that the methods of a class use, which include the attributes of its instances."""
     found: set[str] = set()
     for base in getattr(kind, "__mro__", ()):
         for method in vars(base).values():
@@ -113,6 +114,6 @@ def _takes(function: Any, names: list[str]) -> bool:
         return callable(function)
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # not callable, or native code that does not say
+    except (TypeError, ValueError):  # not callable, or native code without a signature
         return False
     return all(name in parameters for name in names)

@@ -1,13 +1,13 @@
 """Reports the progress of the training: steps, quorums, participants. Needs no change to the script.
 
-`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs unchanged, and what it has left on the
-Manager is read afterwards: an observer cannot stop or change a step. The answers of the ManagerClient are not used,
+`Observer.install` wraps some methods of `torchft.manager.Manager`. Each runs unchanged, and the observer reads the
+Manager's attributes afterwards: it cannot stop or change a step. It does not use the answers of the ManagerClient,
 because the Manager computes the number of participants from them by its own rules (asynchronous quorum, fixed world
 size).
 
-Each stage of a step is also noted in the worker's Position, where its guard reads it. With an asynchronous quorum the
-script computes while the quorum is sought; an allreduce that is called too early waits for the quorum, and counts as a
-collective from then on.
+The observer also writes each stage of a step to the worker's Position, where its guard reads it. With an asynchronous
+quorum the script computes while the quorum is sought; an allreduce that is called before the quorum waits for it, and
+counts as a collective from then on.
 """
 
 import functools
@@ -40,12 +40,12 @@ NEEDS = (
 
 @dataclass
 class _Seen:
-    """What is known of one Manager. A process may have several."""
+    """The observed state of one Manager. A process may have several."""
 
     step: int = 0
     quorum_id: int = -1
     participants: int = 0
-    reported: tuple[int, int] | None = None  # the quorum id and participants reported last
+    reported: tuple[int, int] | None = None  # quorum id and participants of the last report
     committed_at: float | None = None
     state_fetched: bool = False  # a peer's state is ready to be loaded
 
@@ -54,13 +54,13 @@ class Observer:
     """Calls `report` at the first commit, when the quorum changes, at the first of several aborted steps, and otherwise
     at most once in `every_s` seconds.
 
-    step          the Manager's step now: one more than the step that was committed
-    quorum_id     changes whenever the process groups were built anew
-    participants  groups whose gradients count; one that is healing does not
+    step          the Manager's current step: the committed step plus one
+    quorum_id     changes whenever the process groups are rebuilt
+    participants  groups whose gradients count, without those that are healing
     committed, aborted, healed    counts since this process started
-    gap_s         the longest time between two successive commits since the last report; None where there were no two
+    gap_s         the longest time between two successive commits since the last report; None: there were no two
 
-    Reports come from whichever thread saw the event, one at a time. `report` may be replaced at any time, and
+    `report` is called in the thread of the event, by one thread at a time. It may be replaced at any time, as may
     `on_quorum`, which is called once, at the first quorum.
     """
 
@@ -92,14 +92,14 @@ class Observer:
 
     @property
     def step(self) -> int | None:
-        """The step after the latest commit of this process; None before the first."""
+        """Return the step after the latest commit of this process; None: there was none."""
         return self._step
 
     def install(self, module: Any = None) -> None:
-        """Watch every Manager of this process, existing ones too; `module` is torchft.manager, or a test's.
+        """Watch every Manager of this process, existing ones too; `module` is torchft.manager by default.
 
         Raises:
-            patch_fit.Misfit: this torchft's Manager lacks something; the rest of it is watched all the same.
+            patch_fit.Misfit: this torchft's Manager lacks something; its other methods are watched all the same.
         """
         module = module or importlib.import_module("torchft.manager")
         for method, look in (
@@ -120,7 +120,7 @@ class Observer:
 
     @property
     def waits_for_quorum(self) -> bool:
-        """Whether a thread of torchft's is asking for a quorum: an ordinary exit would wait for its answer."""
+        """Return whether a thread of torchft is asking for a quorum: an ordinary exit would wait for its answer."""
         with self._lock:
             futures = [getattr(manager, "_quorum_future", None) for manager in self._managers]
         return any(future is not None and not future.done() for future in futures)
@@ -174,8 +174,8 @@ class Observer:
         self._position.mark(manager._step, Stage.VOTING)
 
     def _after_quorum(self, manager: Any, _: None) -> None:
-        """In the quorum's own thread, when the groups have found each other. Never call num_participants() here:
-        it waits for this very thread."""
+        """Report a new quorum; called in the quorum's thread. Must not call num_participants(): it waits for this
+        thread."""
         if self._position.stage == Stage.SEEKING_QUORUM:
             self._position.mark(manager._step, Stage.COLLECTIVE if self._reducing else Stage.HAS_QUORUM)
         seen = self._read(manager)
@@ -183,12 +183,12 @@ class Observer:
             tell, self.on_quorum = self.on_quorum, None
             tell(messages.FirstQuorum(manager._step, seen.quorum_id, seen.participants))
         seen.state_fetched = manager._pending_state_dict is not None
-        # Not before the first report: a group that has found its peers has not trained with them yet.
+        # Not before the first report: a group in its first quorum has not trained with its peers yet.
         if seen.reported not in (None, (seen.quorum_id, seen.participants)):
             self._tell(seen, self._clock())
 
     def _after_heal(self, manager: Any, _: None) -> None:
-        # Also called, and returning normally, when the state could not be fetched; the step is then aborted.
+        # Also called when the state could not be fetched: it returns normally, and the step is aborted later.
         seen = self._read(manager)
         self._healed += seen.state_fetched
         seen.state_fetched = False

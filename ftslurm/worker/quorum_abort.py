@@ -1,16 +1,16 @@
-"""A quorum that has lost a member is of no use any more: who is still waiting for that member need not.
+"""Ends waits for a member that a quorum has lost: process-group set-up and collectives of that quorum are aborted.
 
-torchft's survivors of a death find out by themselves when the dead group's connections close. In two places nothing
-closes, and they wait for the process group's time-out, which torchft sets to 60 s:
+torchft's survivors detect the death of a group when its connections close. In two cases no connection closes, and they
+wait for the process group's time-out, which torchft sets to 60 s:
 
 * A group may die after it has asked for a quorum and before it has connected to the others in it, for instance when it
-  is killed a moment after another one, whose death has brought about that quorum. Gloo waits for its address in the
-  store (measured with a time-out of 10 s: survivors stalled for 10.3 s).
-* The node of a group may vanish in the middle of a collective, and its connections with it, without a word.
+  is killed a moment after another one, whose death has caused that quorum. Gloo waits for its address in the store
+  (measured with a time-out of 10 s: survivors stalled for 10.3 s).
+* The node of a group may vanish in the middle of a collective, without closing its connections.
 
 The controller learns of the death, and ftslurm's own Lighthouse knows the quorums of the dead group. Every worker is
 sent the number of the broken quorum. (torchft's own Lighthouse has no such message.) Numbers only grow, and a broken
-quorum is never issued again, so giving one up cannot harm another.
+quorum is never issued again, so aborting one cannot harm another.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from ftslurm.worker import patch_fit
 
 T = TypeVar("T")
 
-COLLECTIVE_S = 0.5  # so long a collective of a broken quorum may still end by itself, well or badly
+COLLECTIVE_S = 0.5  # time for a collective of a broken quorum to end by itself, with or without an error
 
 
 class Broken(RuntimeError):
-    """A process group cannot be set up, because a member of its quorum is gone."""
+    """A process group cannot be set up because a member of its quorum is gone."""
 
 
 class BrokenQuorums:
-    """The quorums that are broken, as far as this process has been told.
+    """The broken quorums that this process has been sent.
 
     Args:
         managers: the Managers of this process.
-        position: what the worker is doing.
+        position: the worker's step and stage.
     """
 
     def __init__(self, managers: Iterable[Any], position: Position) -> None:
         self.managers = managers
         self.position = position
-        self.broken = -1  # this one and all before it
-        self.connecting = 0  # threads that set up a process group, and those that have been left to themselves
+        self.broken = -1  # this quorum and all earlier ones are broken
+        self.connecting = 0  # threads that set up a process group, including abandoned ones
         self.orders: int | None = None
         self.changed = threading.Condition()
         self.connections: WeakKeyDictionary[Any, set[tuple[int, str]]] = WeakKeyDictionary()  # of each Gloo group
 
     def install(self, module: Any = None) -> None:
-        """Give up broken quorums while process groups are set up; `module` is torchft.process_group, or a test's.
+        """Abort the set-up of process groups of broken quorums; `module` is torchft.process_group by default.
 
-        NCCL connects at its first collective, so all that waits there is the client of the store.
+        NCCL connects at its first collective, so during its set-up only the client of the store waits.
 
         Raises:
             patch_fit.Misfit: this torchft sets up its process groups in another way; nothing is changed.
@@ -88,11 +88,11 @@ class BrokenQuorums:
         module.create_store_client, module.ProcessGroupGloo._create_pg = create_store_client, _create_pg
 
     def unless_broken(self, quorum: int | None, make: Callable[[], T]) -> T:
-        """What `make` returns. It runs in a thread of its own, which is abandoned if the quorum breaks meanwhile.
+        """Run `make` in a thread of its own, which is abandoned if the quorum breaks. Return its result.
 
         Raises:
-            Broken: it has. torchft aborts the step and asks for another quorum.
-            Exception: whatever `make` raises.
+            Broken: the quorum has broken. torchft aborts the step and asks for another quorum.
+            Exception: `make` has raised it.
         """
         if quorum is None:
             return make()
@@ -123,7 +123,7 @@ class BrokenQuorums:
     def listen_to(self, orders: int) -> None:
         """Set the pipe of the guard's messages.
 
-        A thread reads it from the first process group on: a script without torchft needs none.
+        A thread starts to read it at the first process group: a script without torchft needs none.
         """
         self.orders = orders
 
@@ -140,7 +140,7 @@ class BrokenQuorums:
                     self.tell(message.quorum)
 
     def tell(self, quorum: int) -> None:
-        """Note that a quorum has lost a member."""
+        """Handle that a quorum has lost a member."""
         with self.changed:
             self.broken = max(self.broken, quorum)
             self.changed.notify_all()
@@ -156,12 +156,12 @@ class BrokenQuorums:
             if manager._quorum_id == quorum and manager._errored is None:
                 print(f"ftslurm: a member of quorum {quorum} is gone: its collective is aborted", flush=True)
                 for connection in self.connections.get(manager._pg, ()):
-                    hang_up(*connection)  # Gloo's abort does not end what somebody is waiting for (torch 2.13)
+                    hang_up(*connection)  # Gloo's abort does not end a collective that is waited for (torch 2.13)
                 manager._pg.abort()
 
 
 def sockets() -> set[tuple[int, str]]:
-    """The sockets of this process: descriptor and the kernel's name for it, which is never used again."""
+    """Return the sockets of this process: descriptors, and the kernel's names, which are never reused."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -171,17 +171,17 @@ def sockets() -> set[tuple[int, str]]:
 
 
 def hang_up(fd: int, name: str) -> None:
-    """Close a connection as its other end would, if it is still that one."""
+    """Shut down a connection, as if its peer had closed it, if the descriptor still belongs to it."""
     with suppress(OSError), socket.socket(fileno=os.dup(fd)) as ours:
-        if os.readlink(f"/proc/self/fd/{fd}") == name and ours.getpeername():  # raises for one that listens
+        if os.readlink(f"/proc/self/fd/{fd}") == name and ours.getpeername():  # raises for a listening socket
             ours.shutdown(socket.SHUT_RDWR)
 
 
 def quorum_of(store_addr: str) -> int | None:
-    """The quorum's id in the address under which its members meet; None: it is another store.
+    """Return the quorum's id in the address of its store; None: the store is not a quorum's.
 
-    HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly (closed_servers.py); there may
-    be one more word before torchft (quorum_ids.py).
+    The address is HOST:PORT/torchft/ID/RANK in torchft 0.2.0, HOST:PORT/GROUP/torchft/ID in the nightly
+    (closed_servers.py), with one more component before torchft if ids repeat (quorum_ids.py).
     """
     _, _, after = store_addr.partition("/torchft/")
     number = after.partition("/")[0]

@@ -1,14 +1,14 @@
-"""Keeps quorums apart whose ids repeat: torchft's own Lighthouse counts from 1 again when it is relaunched.
+"""Distinguishes quorums whose ids repeat: torchft's own Lighthouse counts from 1 again when it is relaunched.
 
-So an id comes back with other members, or later in the training, and two things go wrong in torchft 0.2.0, which
-compares ids alone:
+So an id comes back with other members, or later in the training. torchft 0.2.0 compares only ids, with two defects:
 
-* A member whose process group was built under this id keeps that group, though its members are others now.
-* Those that do build one meet in the store under the id (`torchft/ID/RANK`), where the addresses of the earlier quorum
-  still lie, and dial processes that are gone, until the process group's time-out (measured: 10 to 50 s; three groups,
-  the Lighthouse and one group killed together, in two of ten tries).
+* A member whose process group was built under this id keeps that group, although its members are others now.
+* Members that build a new one meet in the store under the id (`torchft/ID/RANK`), which still has the addresses of the
+  earlier quorum, and dial processes that are gone, until the process group's time-out (measured: 10 to 50 s; three
+  groups, the Lighthouse and one group killed together, in two of ten tries).
 
-Every member of a quorum is told the same members and the same highest step. Both tell quorums of one id apart.
+Every member of a quorum gets the same list of members and the same highest step, which together distinguish quorums of
+one id.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import hashlib
 from typing import Any
 from weakref import WeakKeyDictionary
 
-_NO_QUORUM = -1  # what a Manager that has had none takes for its quorum's id
+_NO_QUORUM = -1  # the quorum id of a Manager before its first quorum
 
 
 class RepeatedIds:
@@ -27,7 +27,7 @@ class RepeatedIds:
         self._members: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()  # of each Manager's last quorum
 
     def tell_apart(self, manager: Any, quorum: Any) -> None:
-        """Have the manager build a new process group if the members have changed, under an address that is used once.
+        """Have the manager build a new process group if the members have changed, and make the store address unique.
 
         Called in the quorum's thread, with the answer that the manager is about to use.
         """

@@ -1,4 +1,4 @@
-"""Run the user's script in this process, as `python script.py` or `python -m module` would have."""
+"""Runs the user's script in this process, as `python script.py` or `python -m module` would."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable
 from typing import NoReturn
 
-GOODBYE_S = 2.0  # how long the script's atexit functions may take after it failed
+GOODBYE_S = 2.0  # longest time for the script's atexit functions after a failure
 
 
 def run(
@@ -23,21 +23,20 @@ def run(
     on_failure: Callable[[BaseException], None],
     on_success: Callable[[], bool],
 ) -> NoReturn:
-    """Run the script as `__main__` and end the process as Python would.
+    """Run the script as `__main__` and end the process as Python would, except that a failed script ends at once.
 
-    With one difference: a script that failed ends at once. Python would first join torchft's threads, which wait for a
-    quorum for up to a minute while the dead rank's manager goes on telling the Lighthouse that it is healthy, and
-    the other groups wait for it.
+    Python would first join torchft's threads, which wait for a quorum for up to a minute. Meanwhile the dead rank's
+    manager would still report to the Lighthouse that it is healthy, and the other groups would wait for it.
 
     Args:
-        on_failure: called with the error, its traceback without our own frames, when all else is done.
-        on_success: called when the script has returned or called sys.exit(0); says whether an ordinary exit is safe,
+        on_failure: called last, with the error; its traceback has no frames of this module.
+        on_success: called when the script has returned or called sys.exit(0); returns whether an ordinary exit is safe,
             that is, will not wait for a quorum that may never come.
     """
     try:
         code, main = _load(script, module)
         sys.argv = [script or main.__file__ or "", *args]
-        exec(code, main.__dict__)  # noqa: S102 it is what we are here for
+        exec(code, main.__dict__)  # noqa: S102 running the user's script is the purpose
     except SystemExit as leave:
         if not _is_success(leave.code):
             _end(_exit_code(leave.code), None, on_failure)
@@ -51,7 +50,7 @@ def run(
 
 
 def _load(script: str | None, module: str | None) -> tuple[types.CodeType, types.ModuleType]:
-    """The code to run and the fresh `__main__` to run it in, already in sys.modules (pickling and spawn need that)."""
+    """Return the code and a new `__main__` to run it in, already in sys.modules (pickling and spawn need that)."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     if script is not None:
@@ -83,12 +82,12 @@ def _is_success(code: object) -> bool:
 def _exit_code(code: object) -> int:
     if isinstance(code, int):
         return code & 0xFF
-    print(code, file=sys.stderr)  # sys.exit("message") means 1, the message on stderr
+    print(code, file=sys.stderr)  # sys.exit("message"): exit code 1, and the message on stderr
     return 1
 
 
 def _print_traceback(error: BaseException) -> None:
-    """As Python prints it, without our own frames; sys.excepthook is the script's to replace."""
+    """Print a traceback without the frames of this module, through sys.excepthook, which the script may replace."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
@@ -97,7 +96,7 @@ def _print_traceback(error: BaseException) -> None:
 
 
 def _end(code: int, error: BaseException | None, on_failure: Callable[[BaseException], None]) -> NoReturn:
-    """Give the script's atexit functions a moment, report a failure, and end the process."""
+    """Run the script's atexit functions for at most GOODBYE_S seconds, report a failure, and end the process."""
     _flush()
     goodbye = threading.Timer(GOODBYE_S, os._exit, [code])
     goodbye.daemon = True

@@ -1,4 +1,4 @@
-"""One worker, from its first import to its end: it imports everything, says ready, gets its rank and runs the script.
+"""The life of one worker: it imports everything, reports ready, gets its rank and runs the script.
 
 Imports take seconds, so they come before the assignment is known; a standby has done them before it is needed.
 """
@@ -31,7 +31,7 @@ M = TypeVar("M", bound=messages.Message)
 
 @dataclass
 class Watchers:
-    """What watches torchft inside this process."""
+    """The observers of torchft in this process."""
 
     progress: Any  # progress.Observer
     lineage: Any  # lineage_guard.LineageGuard
@@ -41,17 +41,17 @@ class Watchers:
     left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
 
     def flush(self) -> None:
-        """Report what has not been reported yet."""
+        """Send all pending reports."""
         self.progress.flush()
         self.sessions.flush()
 
 
 def main(task: Task, orders: int, reports: int) -> NoReturn:
-    """Be one worker until its end.
+    """Run one worker until its end.
 
     Args:
-        task: which task of the step this is.
-        orders: file descriptor of the messages that the guard passes on: assign, then store, then broken at any time.
+        task: the task of the Slurm step.
+        orders: file descriptor of the messages that the guard forwards: assign, then store, then broken at any time.
         reports: file descriptor that leads to the controller.
     """
     channel = Channel(task.index, orders, reports)
@@ -67,7 +67,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         take_rank(task, assign, me)
         join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
-    except BaseException as error:  # whatever it is, the controller must hear of it
+    except BaseException as error:  # the controller must get every error
         traceback.print_exc()
         channel.say_failed(error, step=None, started=False)
         os._exit(1)
@@ -81,7 +81,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.unhealed.ended()
         channel.say(messages.Done(watchers.progress.step))
         leave_together(me.rank, len(assign.ranks))
-        # Python's end kills threads in the middle of C++.
+        # An ordinary exit kills daemon threads in the middle of C++ code.
         return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
 
     args = fill(assign.args, os.environ)
@@ -109,12 +109,12 @@ class Channel:
         self.say(messages.Failed(line, trace[-600:], step, started, oom=ran_out_of_memory(error)))
 
     def warn(self, text: str) -> None:
-        """Tell the user something: in the rank's log, and through the controller."""
+        """Warn the user in the rank's log and through the controller."""
         print_warning(text)
         self.say(messages.Notice(text))
 
     def receive(self, kind: type[M]) -> M:
-        """Wait for the next message of a type. If the guard is gone, the process ends."""
+        """Wait for the next message of a type; exit the process if the guard is gone."""
         while True:
             while self._waiting:
                 if isinstance(order := self._waiting.pop(0), kind):
@@ -126,7 +126,7 @@ class Channel:
             self._waiting += [order for order in decoded if order is not None]
 
     def _send(self, lines: list[bytes]) -> None:
-        with contextlib.suppress(OSError):  # the controller is gone; the guard will notice
+        with contextlib.suppress(OSError):  # the controller is gone, which the guard detects
             for line in lines:
                 # A script that closes all descriptors may reuse the number for a file of its own.
                 if os.path.samestat(os.fstat(self.reports), self._pipe):
@@ -140,8 +140,8 @@ class Channel:
 def ask_nvml(standby: bool) -> Iterator[None]:
     """Have a standby's torch.cuda.is_available() ask NVML.
 
-    By default it asks CUDA, which then never looks at CUDA_VISIBLE_DEVICES again: the standby could no longer be given
-    its share of the GPUs (read in torch/cuda/__init__.py). A user's own setting is left alone.
+    By default it asks CUDA, which then never reads CUDA_VISIBLE_DEVICES again: the standby could no longer be given its
+    share of the GPUs (read in torch/cuda/__init__.py). A user's own setting is kept.
     """
     name = "PYTORCH_NVML_BASED_CUDA_CHECK"
     if not standby or name in os.environ:
@@ -153,12 +153,12 @@ def ask_nvml(standby: bool) -> Iterator[None]:
 
 
 def prepare(task: Task, channel: Channel) -> Watchers:
-    """Do all that needs no assignment: the imports, and a standby's warm-up.
+    """Do all work that needs no assignment: the imports, and a standby's warm-up.
 
     Raises:
         RuntimeError: the environment is incomplete, or the GPUs or the installed torchft do not fit.
     """
-    if "FTSLURM_RUN_DIR" not in os.environ:  # guards and controllers find the processes of a run by it
+    if "FTSLURM_RUN_DIR" not in os.environ:  # guards and controllers find a run's processes by this variable
         raise RuntimeError(
             "the environment of the step has not reached the worker: what stands before the interpreter in "
             "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
@@ -177,7 +177,7 @@ def prepare(task: Task, channel: Channel) -> Watchers:
 
 
 def import_everything(task: Task, channel: Channel) -> Watchers:
-    """Import torch and torchft, patch torchft, and install what watches it.
+    """Import torch and torchft, patch torchft, and install its observers.
 
     Raises:
         RuntimeError: the installed torchft cannot be closed to strangers.
@@ -185,7 +185,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
     from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
 
     torchft_patches.before_import()
-    import torch.distributed  # noqa: F401 the script will want it; here it is early
+    import torch.distributed  # noqa: F401 most scripts use it: imported before the assignment
     import torchft  # noqa: F401
 
     left_out: list[str] = []
@@ -218,7 +218,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
 
 
 def end_before_step(channel: Channel, reason: str) -> NoReturn:
-    """End this worker, because a step would be taken with weights that are not the training's."""
+    """End this worker before it takes a step with weights that are not the training's."""
     error = f"ended by ftslurm before it took a step: {reason}"
     print(error, file=sys.stderr, flush=True)
     refused = os.environ.get("FTSLURM_HEALS") == "1"
@@ -227,17 +227,17 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
 
 
 def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
-    """Be this rank of the group: its environment, and its log."""
+    """Set up the environment and the log of the assigned rank."""
     os.environ.update(environment(assign, me))
     if os.environ.get("FTSLURM_CLUSTER") == "local":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens where the machine's name leads
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens at the address of the machine's name
     reach_loopback(os.environ)
     open_log(os.path.join(assign.log_dir or task.options.log_dir, f"rank-{me.rank}.log"))
     stacks.register(task.position, 2)
 
 
 def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> None:
-    """Meet the group's other ranks: rank 0 hosts the store, and all wait until the script may start."""
+    """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start."""
     if rank == 0:
         host, port = host_store(task.gateway)
         channel.say(messages.StoreUp(host, port))
@@ -250,7 +250,7 @@ def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> N
 
 
 def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messages.Assign, rank: int) -> None:
-    """Connect the watchers to the channel; only rank 0 speaks for the group."""
+    """Connect the watchers to the channel; only rank 0 reports for the group."""
     for text in watchers.left_out:
         if rank == 0:
             channel.warn(text)
@@ -264,7 +264,7 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
     def say_for_group(report: messages.Report) -> None:
         if isinstance(report, messages.Restored):
             ours = os.path.dirname(str(report.path)) == os.environ["FTSLURM_CHECKPOINT_DIR"]
-            if ours:  # an older one, if the newest could not be read
+            if ours:  # it is an older checkpoint if the newest could not be read
                 watchers.lineage.floor = min(watchers.lineage.floor, report.step)
         if rank == 0:
             channel.say(report)
@@ -275,37 +275,37 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
     task.position.mark(0, Stage.COMPUTING)
 
 
-# --- what an exception says -------------------------------------------------------------------------------------------
+# --- texts of exceptions ----------------------------------------------------------------------------------------------
 
 
 def print_warning(text: str) -> None:
-    """A line in the rank's log."""
+    """Print a warning into the rank's log."""
     print(f"ftslurm: warning: {text}", file=sys.stderr, flush=True)
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """An exception as one line, and its traceback as Python prints it."""
+    """Return an exception as one line, and its traceback as Python prints it."""
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     return lines[-1] if lines else type(error).__name__, "".join(traceback.format_exception(error))
 
 
 def last_lines(text: str) -> str:
-    """The end of a traceback: what fits on a screen, and no more than anybody wants to keep of a long message."""
+    """Return the end of a traceback: at most 20 lines and 4,000 characters."""
     return "\n".join(text.rstrip().splitlines()[-20:])[-4000:]
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that memory ran out, the host's (MemoryError) or a GPU's (torch.OutOfMemoryError)."""
+    """Return whether an exception means out of memory, the host's (MemoryError) or a GPU's (torch.OutOfMemoryError)."""
     return not {"MemoryError", "OutOfMemoryError"}.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
-# --- its environment, GPUs, log and store -----------------------------------------------------------------------------
+# --- environment, GPUs, log and store ---------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def no_garbage() -> Iterator[None]:
-    """Import without looking for garbage again and again: a tenth less time (torch 2.13). What is imported stays, so no
-    later collection looks at it either (gc.freeze)."""
+    """Import without garbage collection: a tenth less time (torch 2.13). Imported objects stay, so later collections
+    ignore them (gc.freeze)."""
     gc.disable()
     try:
         yield
@@ -315,10 +315,10 @@ def no_garbage() -> Iterator[None]:
 
 
 def choose_gpus(wanted: str | None) -> None:
-    """Narrow the visible GPUs to this step's share: entries FIRST to FIRST+COUNT-1 of what Slurm shows on this node.
+    """Narrow the visible GPUs to this Slurm step's share: entries FIRST to FIRST+COUNT-1 of those visible here.
 
-    Not srun's --gpu-bind: its masks count the node's GPUs on some clusters and the job's on others, and on a node
-    where the job holds only some of the GPUs a mask is dropped without a word (measured on Slurm 22.05).
+    srun's --gpu-bind cannot do this: its masks count the node's GPUs on some clusters and the job's on others, and on a
+    node where the job holds only some of the GPUs a mask is silently dropped (measured on Slurm 22.05).
 
     Raises:
         RuntimeError: fewer GPUs are visible than the share needs.
@@ -340,10 +340,12 @@ def choose_gpus(wanted: str | None) -> None:
 
 
 def share(assign: messages.Assign, me: messages.Place) -> str | None:
-    """A standby's share of the GPUs it sees, as the assignment says; locally all nodes' GPUs are this machine's.
+    """Return a standby's share of its visible GPUs, FIRST:COUNT; None: it needs no narrowing.
+
+    In a local run, the GPUs of all nodes are this machine's.
 
     Raises:
-        RuntimeError: the CUDA context is there already (standby.cuda), on another group's GPUs.
+        RuntimeError: the standby has a CUDA context already (standby.cuda), on another group's GPUs.
     """
     if not assign.gpus:
         return None
@@ -358,11 +360,11 @@ def share(assign: messages.Assign, me: messages.Place) -> str | None:
             f"standby.cuda=true: this standby's CUDA context is on the node's first GPUs, the group's share starts at "
             f"number {first}; where groups share a node (groups.per_node), use standby.cuda=false"
         )
-    return None  # the first GPUs are the first either way, and CUDA no longer looks
+    return None  # the share starts at the first GPU anyway, and CUDA no longer reads the variable
 
 
 def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
-    """The variables that a script finds (docs/scripts.md), with the names of torchrun and of torchft's examples."""
+    """Return the variables for the script (docs/scripts.md), with the names of torchrun and of torchft's examples."""
     world, role = len(assign.ranks), assign.role or messages.Role("default", 0, 1)
     servers = assign.servers
     return {
@@ -392,7 +394,7 @@ def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
 
 
 def reach_loopback(environ: MutableMapping[str, str]) -> None:
-    """Keep Python's urllib, with which torchft asks a parameter server, from asking a proxy for this machine."""
+    """Keep urllib, with which torchft asks a parameter server, from using an HTTP proxy for 127.0.0.1."""
     names = [name for name in ("no_proxy", "NO_PROXY") if environ.get(name)] or ["no_proxy"]
     if environ.get("FTSLURM_SERVERS") and any(environ.get(name) for name in ("http_proxy", "HTTP_PROXY", "all_proxy")):
         environ.update({name: ",".join(filter(None, (environ.get(name), "127.0.0.1"))) for name in names})
@@ -431,10 +433,10 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
 
 
 def empty(store: Any) -> None:
-    """Delete what another user may have written before the filter was there: ranks would trust it (manager_addr).
+    """Delete keys that another user may have set before the filter was attached: ranks would trust them (manager_addr).
 
     Raises:
-        OSError: that cannot be undone with this torch.
+        OSError: there are such keys, and this torch cannot list them.
     """
     if store.num_keys() and not hasattr(store, "list_keys"):
         raise OSError("a stranger has written to the group's store before it was closed to him")
@@ -443,7 +445,7 @@ def empty(store: Any) -> None:
 
 
 def leave_together(rank: int, world: int) -> None:
-    """Have rank 0, which hosts the store, wait until the other ranks have finished, as torchrun's agent does."""
+    """Wait in rank 0, which hosts the store, until the other ranks have finished, as torchrun's agent does."""
     if world == 1:
         return
     from torch.distributed import TCPStore
@@ -453,4 +455,4 @@ def leave_together(rank: int, world: int) -> None:
         store.set(f"ftslurm/finished/{rank}", b"1")
         return
     keys = [f"ftslurm/finished/{other}" for other in range(1, world)]
-    _kept[0].wait(keys, timedelta(days=365))  # a rank that dies instead takes the whole step down, and us with it
+    _kept[0].wait(keys, timedelta(days=365))  # if a rank dies, the whole Slurm step ends, this process included

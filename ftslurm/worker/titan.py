@@ -1,4 +1,4 @@
-"""`job.module=ftslurm.worker.titan`: runs worker/torchtitan.py, for a config.yaml written by the version before."""
+"""Runs worker/torchtitan.py for `job.module=ftslurm.worker.titan` in a config.yaml of the previous version."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Patches for defects of torchft 0.2.0.
 
-Each patch names a defect, the evidence for it, and when it is not applied: `after_import` tests how the installed
-torchft behaves, whatever its version. tests/local/test_torchft_compat.py shows
-each defect without its patch and fails when torchft no longer needs it.
+Each patch names a defect, the evidence for it, and when it is not applied: `after_import` tests the behaviour of the
+installed torchft, whatever its version. tests/local/test_torchft_compat.py shows each defect without its patch and
+fails when torchft no longer needs it.
 """
 
 import abc
@@ -38,7 +38,7 @@ def after_import(left_out: list[str]) -> list[str]:
     """Apply the patches that the imported torchft needs; return their names.
 
     Args:
-        left_out: gets a sentence for each patch that this torchft may need and that does not fit it.
+        left_out: gets a sentence for each patch that this torchft may need, but that does not fit it.
     """
     import torchft
 
@@ -56,7 +56,7 @@ class _OtelFinder(MetaPathFinder):
     """Defect: with TORCHFT_USE_OTEL=true, `import torchft` raises TypeError under a current OpenTelemetry.
 
     Evidence: opentelemetry-sdk 1.45.2 declares `LogRecordExporter.force_flush` abstract and torchft's `TeeLogExporter`
-    lacks it. torchft/__init__.py builds one, so the class must be mended between its definition and that.
+    lacks it. torchft/__init__.py creates an exporter, so the class must be patched between its definition and that.
     Not applied: when the class is not abstract.
     """
 
@@ -109,7 +109,7 @@ def _mend_comm_hook(torchft: Any) -> None:
         buffer = bucket.buffer()
         work = manager.allreduce(buffer)
         inner = getattr(work.get_future(), "_fut", None) if work.wait() else None
-        if inner is None:  # what the buffer holds no longer matters: should_commit will refuse this step
+        if inner is None:  # the buffer's content no longer matters: should_commit will refuse this step
             inner = torch.futures.Future()
             inner.set_result(buffer)
         return inner
@@ -128,9 +128,10 @@ def _abort_on_error(torchft: Any) -> None:
     """Defect: with four groups or more, a death makes the others wait for the process group's time-out.
 
     Evidence: Gloo's allreduce is a ring. Only the neighbours of the dead group see its connections close; they report
-    the error and ask for the next quorum, but keep their own connections, so a group further round goes on waiting
-    in the collective, and they for it in the quorum. Measured with 4 groups: survivors stalled 10.2 s, which was the
-    process group's time-out, whatever the Lighthouse's timing. So the first error of a step closes our connections.
+    the error and ask for the next quorum, but keep their own connections. So a group further round the ring still waits
+    in the collective, and they wait for it in the quorum. Measured with 4 groups: survivors stalled 10.2 s, which was
+    the process group's time-out, whatever the Lighthouse's timing. With the patch, the first error of a step closes
+    this group's connections.
     Not applied: when report_error aborts the process group by itself.
     """
     original = torchft.manager.Manager.report_error
@@ -140,15 +141,15 @@ def _abort_on_error(torchft: Any) -> None:
         first = manager._errored is None
         original(manager, e)
         if first and isinstance(manager._pg, torchft.ProcessGroupGloo):
-            with contextlib.suppress(Exception):  # it is broken already, and is built anew for the next quorum
+            with contextlib.suppress(Exception):  # it is broken already, and is rebuilt for the next quorum
                 manager._pg.abort()
 
     torchft.manager.Manager.report_error = report_error
 
 
 def _pure_ddp_never_waits(torchft: Any) -> bool:
-    # The gradient's hook is called by hand, as soon as it is registered: a real backward() starts autograd's threads,
-    # and then a script that forks cannot use autograd in its children.
+    # The test calls the gradient's hook itself: a real backward() starts autograd's threads, and then a script that
+    # forks cannot use autograd in its children.
     waits: list[object] = []
     manager = SimpleNamespace(allreduce=lambda _: SimpleNamespace(wait=lambda *timeout: waits.append(timeout)))
     parameter = SimpleNamespace(grad=object())
@@ -158,10 +159,10 @@ def _pure_ddp_never_waits(torchft: Any) -> bool:
 
 
 def _refuse_pure_ddp(torchft: Any) -> None:
-    """Defect: the replicas of a `PureDistributedDataParallel` diverge from the first step, and nothing says so.
+    """Defect: the replicas of a `PureDistributedDataParallel` silently diverge from the first step.
 
-    Evidence: it drops the work of `Manager.allreduce`. The sum arrives before or after the optimizer's step, as chance
-    has it; the division by the number of groups, done when somebody waits, never happens; an error is not noticed.
+    Evidence: it drops the work of `Manager.allreduce`. The sum arrives at a random time before or after the optimizer's
+    step; the division by the number of groups, which `wait` does, never happens; an error is not noticed.
     Not applied: when its gradient hook waits. Until then it cannot be used safely, so constructing one is refused.
     """
 
@@ -175,16 +176,18 @@ def _refuse_pure_ddp(torchft: Any) -> None:
 
 
 def _manager_ignores_the_variable(torchft: Any) -> bool:
-    # Read, not run: a Manager needs a server and, on a GPU, creates a CUDA context. Applied in vain, it does no harm.
+    # Reads the source: running a Manager needs a server and, on a GPU, creates a CUDA context. An unneeded patch is
+    # harmless.
     return "connect_timeout=connect_timeout" in inspect.getsource(torchft.manager.Manager.__init__)
 
 
 def _honour_connect_timeout(torchft: Any) -> None:
-    """Defect: TORCHFT_CONNECT_TIMEOUT_SEC is read, and then not used to connect.
+    """Defect: TORCHFT_CONNECT_TIMEOUT_SEC is read, but not used to connect.
 
     Evidence: ManagerServer and ManagerClient get the constructor's argument (torchft/manager.py:330, 338), only the
-    client of a heal the variable's value: with 2 in the environment and 12 as argument, giving up took 19 s.
-    Not applied: when `Manager.__init__` no longer hands the bare argument on. The variable wins, as the others do.
+    client of a heal gets the variable's value: with 2 in the environment and 12 as argument, giving up took 19 s.
+    Not applied: when `Manager.__init__` no longer passes on the bare argument. With the patch, the variable overrides
+    the argument, as torchft's other variables do.
     """
 
     def edit(arguments: dict[str, Any]) -> None:
@@ -205,11 +208,11 @@ def _own_name_does_not_resolve(_: Any) -> bool:
 
 
 def _advertise_localhost(torchft: Any) -> None:
-    """Defect: in many containers the machine's own name does not resolve, and torchft advertises nothing else.
+    """Defect: in many containers the machine's own name does not resolve, and torchft advertises only that name.
 
     Evidence: `Manager(hostname=socket.gethostname())`, `HTTPTransport.address` and `ParameterServer.address`: not even
-    the process itself can reach its manager, let alone a healing peer the checkpoint, or a worker its server.
-    Not applied: when the name resolves, and on a real cluster, where "localhost" would be a lie.
+    the process itself can reach its manager, nor a healing peer the checkpoint, nor a worker its server.
+    Not applied: when the name resolves, and on a real cluster, where "localhost" would be wrong.
     """
     _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
     localhost = {"gethostname": lambda: "localhost"}
@@ -219,16 +222,16 @@ def _advertise_localhost(torchft: Any) -> None:
 
 
 def _sessions_end_with_an_error(_: Any) -> bool:
-    # Read, not run: that would take a server, a client and two ports. Applied in vain, it hides nothing else.
+    # Reads the source: running it would take a server, a client and two ports. An unneeded patch hides nothing else.
     server = importlib.import_module("torchft.parameter_server")
     return "self.finish()" in inspect.getsource(server.ParameterServer.__init__)
 
 
 def _let_sessions_end(_: Any) -> None:
-    """Defect: every session of a ParameterServer ends with a traceback on stderr, as if something had gone wrong.
+    """Defect: every session of a ParameterServer ends with a traceback on stderr, also without an error.
 
     Evidence: its request handler closes the connection before it runs the session, and http.server flushes it after
-    that: "ValueError: I/O operation on closed file". What `forward` raises is logged by torchft itself.
+    that: "ValueError: I/O operation on closed file". torchft itself logs the exceptions of `forward`.
     Not applied: when the handler no longer calls `finish` by itself.
     """
     server: Any = importlib.import_module("torchft.parameter_server")
@@ -258,8 +261,8 @@ class _Patch(NamedTuple):
     name: str
     is_needed: Callable[[Any], bool]
     mend: Callable[[Any], None]
-    needs: tuple[str, ...]  # of the package torchft, see shape.require
-    without: str  # what the user has to expect without it
+    needs: tuple[str, ...]  # internals of the package torchft, see patch_fit.require
+    without: str  # consequence for the user without the patch
 
 
 _PATCHES = (

@@ -1,7 +1,7 @@
-"""job=torchtitan: runs torchtitan's own trainer, as `python -m torchtitan.train`, and says why if it cannot run.
+"""Runs torchtitan's own trainer for job=torchtitan, as `python -m torchtitan.train`, and reports why it cannot run.
 
-torchtitan 0.3.0 imports triton, which only the GPU builds of torch bring, and says of any import that fails that it
-"cannot import config_registry"; without a GPU it ends in an AttributeError somewhere inside torch.
+torchtitan 0.3.0 imports triton, which only the GPU builds of torch include, and reports every failed import as "cannot
+import config_registry"; without a GPU it ends in an AttributeError somewhere inside torch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ INSTALL = (
 
 
 def main() -> None:
-    """Train.
-
+    """Run torchtitan's trainer.
     Raises:
-        RuntimeError: it failed, and something that it needs is not here.
+        RuntimeError: it failed, and a requirement is missing here.
     """
     try:
         from torchtitan.train import main as train
@@ -29,11 +28,11 @@ def main() -> None:
 
 
 def what_is_missing() -> str | None:
-    """What torchtitan needs and this worker has not, and what to do; None: all is there."""
+    """Return the requirement of torchtitan that this worker lacks, and what to do; None: it lacks none."""
     import torch
 
     try:
-        import torchtitan.experiments.torchft.trainer  # noqa: F401 all that every training with torchft imports
+        import torchtitan.experiments.torchft.trainer  # noqa: F401 has the imports of every training with torchft
     except ImportError as error:
         return f"{error}: {INSTALL}"
     if not torch.accelerator.is_available():

@@ -3,11 +3,11 @@
 torch calls a hook after each step of each optimizer, and the constructor of Manager is wrapped. A script that has taken
 ten optimizer steps without a Manager trains without one. Other signs would be wrong:
 
-- DistributedDataParallel, FSDP or a process group: HSDP uses them inside a group, and makes its Manager later.
+- DistributedDataParallel, FSDP or a process group: HSDP uses them inside a group, and creates its Manager later.
 - Some seconds without a Manager: reading weights or a data set may take any time.
-- The first step: some scripts take an empty one to create the optimizer's state before they make the Manager.
+- The first step: some scripts take an empty one to create the optimizer's state before they create the Manager.
 
-A script that ends sooner is judged at its end: if it has taken a step, or leaves a process group behind.
+A script that ends sooner is checked at its end: the user is warned if it has taken a step, or leaves a process group.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ STEPS = 10
 
 
 class Watch:
-    """Watches this process until a Manager is made or its tenth optimizer step is taken."""
+    """Watches this process until a Manager is created or the tenth optimizer step is taken."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        """warn: called with the text for the user, at most once.
+        """Set up the watch; `install` starts it.
 
-        `groups` is how many replica groups the run has; nothing is said while it is 0 (a run without a quorum).
+        `groups` is the number of replica groups of the run; at 0 (a run without a quorum) there is no warning.
+
+        Args:
+            warn: called with the text for the user, at most once.
         """
         self.groups = 0
         self._warn = warn
         self._steps = 0
-        self._over = True  # not watching yet
+        self._over = True  # not started yet
         self._distributed = False  # torch.distributed has been used
         self._hook: Any = None
 
     def install(self) -> None:
-        """Begin to watch; before that nobody is warned.
+        """Start to watch; there is no warning before.
 
         Raises:
             patch_fit.Misfit: this torch or torchft cannot be watched.
@@ -60,7 +63,7 @@ class Watch:
         self._over = False
 
     def ended(self) -> None:
-        """The script has ended well."""
+        """Handle that the script has ended without an error."""
         if not self._over and (self._uses_distributed() or self._steps):
             self._tell()
 
@@ -88,7 +91,7 @@ class Watch:
 
 
 def words(groups: int, distributed: bool) -> str:
-    """What the user is told."""
+    """Return the warning for the user."""
     how = "with torch.distributed but without torchft" if distributed else "without torchft"
     apart = "" if groups == 1 else f"its {groups} groups train a model each and never average with one another, and "
     return (

@@ -1,9 +1,9 @@
-"""Loads what the first step of a script needs, before a standby says ready.
+"""Imports the modules that the first step of a script needs, before a standby reports ready.
 
-torch imports much of itself only when it is first used: the first optimizer pulls in torch._dynamo and with it sympy,
-some 800 modules in all. Nothing here may change what the script computes (the random generators are as they were) or
-what it may do: there is no backward pass, because that starts autograd's threads, and then a script that forks cannot
-use autograd in its children.
+torch imports many of its modules at their first use: the first optimizer imports torch._dynamo and with it sympy, some
+800 modules in all. The warm-up must not change the script's results (it restores the random generators) or what the
+script can do: it runs no backward pass, because that starts autograd's threads, and then a script that forks cannot use
+autograd in its children.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATE = (
 
 
 def warm(further: Iterable[str]) -> None:
-    """Import what the first step needs and `further` (standby.imports), and take one tiny step.
+    """Import the modules of LATE and `further` (standby.imports), and take one tiny step.
 
     Raises:
         RuntimeError: a module of standby.imports cannot be imported.
@@ -32,7 +32,7 @@ def warm(further: Iterable[str]) -> None:
     for name in LATE:
         try:
             importlib.import_module(name)
-        except Exception as error:  # another torch, or an optional part of it: the first step loads it
+        except Exception as error:  # another version of torch, or an optional part: the first step imports it
             _note(f"could not import {name} early: {error!r}")
     try:
         _take_a_step()
@@ -66,7 +66,7 @@ def _take_a_step() -> None:
 
 
 def create_context(device: int) -> None:
-    """Create the CUDA context of one GPU; the current device stays what it is."""
+    """Create the CUDA context of one GPU, without changing the current device."""
     import torch
 
     if not torch.cuda.is_available() or device >= torch.cuda.device_count():

@@ -1,7 +1,7 @@
 """Shell scripts in place of Slurm's programs, for answers that a real Slurm cannot be made to give on demand.
 
-They stand in front of the PATH, and write down how they were called. What the real programs answer to the same calls is
-tested on the throwaway cluster: tests/slurm/ and tests/scenarios -k slurm.
+They are first on the PATH and record their calls. The answers of the real programs to the same calls are tested on the
+throwaway cluster: tests/slurm/ and tests/scenarios -k slurm.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Programs:
         Args:
             names: Names of the programs.
             body: Shell code that prints the answer. The default is to succeed in silence.
-            record: What is written down of a call, as shell words; the default is the name and the arguments.
-            delay_s: How long the call takes before it is written down.
+            record: The record of a call, as shell words; the default is the name and the arguments.
+            delay_s: Seconds that a call takes before it is recorded.
         """
         for name in names:
             script(self.folder / name, f"sleep {delay_s}\necho {record} >> '{self._calls}'\n{body or 'exit 0'}")

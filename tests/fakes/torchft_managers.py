@@ -1,4 +1,4 @@
-"""Fakes of torchft's Manager, which has no network and does what the test says.
+"""Fakes of torchft's Manager, without a network, controlled by the test.
 
 ftslurm wraps methods of the class, so every fake is a fresh class. That the real Manager has the same attributes is
 tested in tests/local/test_shape_of_torchft.py; what it does, in test_history_in_torchft.py and test_torchft_compat.py.
@@ -23,7 +23,7 @@ def fake_torchft():
             self._executor = ThreadPoolExecutor(max_workers=1)
 
         def train(self, quorum=(1, 2), commit=True, heal_to=None, heal_fails=False):
-            """One step of a training loop; the quorum is found in a thread of its own, as torchft does it."""
+            """Run one step of a training loop; the quorum is found in another thread, as in torchft."""
             self._quorum_future: Future = self._executor.submit(self._async_quorum, quorum, heal_to)
             if heal_to is not None or heal_fails:
                 self._quorum_future.result()
@@ -61,7 +61,7 @@ def fake_torchft():
 
 
 def fake_torchft_client(answer: dict[str, Any], step: int = 0) -> Any:
-    """Return a module whose Manager only asks for quorums, and is given this answer."""
+    """Return a module whose Manager only asks for quorums and gets this answer."""
 
     class Manager:
         _step, _quorum_id, _quorum_future, applied = step, -1, None, 0

@@ -1,4 +1,4 @@
-"""Journals as a controller would write them, for the tests of everything that reads them."""
+"""Example journals, as a controller writes them, for the tests of all readers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ PHASES: dict[str, float | None] = {
     "assign": 0.01,
     "join": 0.1,
 }
-PHASES["commit"] = 0.02  # a restart's; the first start has null for the first three
-NEW_FIELDS = {"phases", "evidence", "traceback", "standby", "rank", "by"}  # that journals of 0.1.0 do not have
+PHASES["commit"] = 0.02  # of a restart; in a first start the first three are null
+NEW_FIELDS = {"phases", "evidence", "traceback", "standby", "rank", "by"}  # missing in journals of 0.1.0
 
 
 def launched(time: float, group: int, attempt: int = 0, node: str | None = None, **fields: Any) -> Line:
@@ -77,7 +77,7 @@ def injected(time: float, kind: str, group: int | None = None, rank: int = 0, **
 
 
 def standby(time: float, number: int = 0, attempt: int = 0, node: str = "n4", warm_s: float | None = 1.2) -> list[Line]:
-    """A standby is launched, and warm after this long; None: it never is."""
+    """Return the lines of a standby that is launched and is warm after warm_s; None: never."""
     known = {"unit": f"standby-{number:03d}", "group": None, "attempt": attempt}
     lines = [event(time, "step_launched", **known, nodes=[node], ranks=[], reason="start", down_s=None, standby=None)]
     return lines if warm_s is None else [*lines, event(time + warm_s, "step_ready", **known, seconds=warm_s)]
@@ -97,7 +97,7 @@ def lighthouse(time: float, attempt: int = 0) -> list[Line]:
 
 
 def one_kill() -> list[Line]:
-    """Three groups make 120 steps at 5 a second; group 1 is killed at step 61 and back 2.1 s later at step 72."""
+    """Return 120 steps of three groups at 5 a second; group 1 is killed at step 61 and back 2.1 s later at step 72."""
     lines = [
         started(),
         event(0.1, "allocation_granted", allocation="local", nodes=["n1", "n2", "n3"]),
@@ -129,7 +129,7 @@ def one_kill() -> list[Line]:
 
 
 def lost_node() -> list[Line]:
-    """n2 falls silent at step 61; the warm standby on n4 takes group 1 over; the next standby starts on n5."""
+    """Return a run whose n2 is silent from step 61; the warm standby on n4 takes over group 1, another starts on n5."""
     lines = [line for line in one_kill() if line["time"] < START + 15.2]
     lines += [*standby(1.0), *standby(1.0, 1, node="n5", warm_s=None)]
     lines.sort(key=lambda line: line["time"])
@@ -147,12 +147,12 @@ def lost_node() -> list[Line]:
 
 
 def old(lines: Iterable[Line]) -> list[Line]:
-    """The same journal, as 0.1.0 would have written it."""
+    """Return the same journal as 0.1.0 writes it."""
     return [{key: value for key, value in line.items() if key not in NEW_FIELDS} for line in lines]
 
 
 def write(run: RunDir, lines: Iterable[Line], torn: str = "") -> RunDir:
-    """Make the run directory (if need be) and its journal."""
+    """Append the lines to the journal; create the run directory if it does not exist."""
     run.logs.mkdir(parents=True, exist_ok=True)
     with run.events.open("a") as file:
         file.writelines(json.dumps({"seq": n, **line}) + "\n" for n, line in enumerate(lines, 1))

@@ -1,4 +1,4 @@
-"""A file system that is full, for tests that run as root where a tmpfs may be mounted."""
+"""A full file system, for tests that run as root where a tmpfs may be mounted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @contextlib.contextmanager
 def full_disk(folder: Path, inodes: int = 0, kib: int = 64) -> Iterator[Path]:
-    """A small disk without a free byte once `fill` is there; with `inodes` also without room for further files."""
+    """Mount a small full disk; `inodes` limits its number of files. Skip the test if none can be mounted."""
     folder.mkdir()
     options = f"size={kib}k" + (f",nr_inodes={inodes}" if inodes else "")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
@@ -26,12 +26,12 @@ def full_disk(folder: Path, inodes: int = 0, kib: int = 64) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Take all room that is left."""
+    """Fill the disk."""
     with contextlib.suppress(OSError), (folder / "filler").open("wb", buffering=0) as filler:
         while True:
             filler.write(bytes(4096))
 
 
 def make_room(folder: Path) -> None:
-    """Somebody has tidied up."""
+    """Remove the filler."""
     (folder / "filler").unlink()

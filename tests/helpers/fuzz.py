@@ -1,4 +1,4 @@
-"""What anybody may send, write or print, for the tests that throw it at every border (hypothesis).
+"""Arbitrary input for the property-based tests of every border (hypothesis).
 
 The examples are always the same (derandomize), so a test that fails here fails everywhere.
 """
@@ -16,7 +16,7 @@ slow = HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_
 
 
 def tried(examples: int) -> settings:
-    """How a border is tried: so many examples, the same every time."""
+    """Return hypothesis settings with so many examples, the same every time."""
     return settings(
         max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(slow)
     )
@@ -43,7 +43,7 @@ VALUES = st.recursive(
 
 
 def spoilt(known: Mapping[str, Any], others: st.SearchStrategy[Any] = VALUES) -> st.SearchStrategy[dict[str, Any]]:
-    """A mapping that is almost this one: some of its fields have another value, or are not there."""
+    """Generate variants of a mapping: some fields have another value, or are missing."""
     changes = st.dictionaries(st.sampled_from(sorted(known) or ["x"]), others, min_size=1, max_size=3)
     gone = st.sets(st.sampled_from(sorted(known) or ["x"]), max_size=1)
     return st.builds(lambda c, g: {k: v for k, v in {**known, **c}.items() if k not in g}, changes, gone)

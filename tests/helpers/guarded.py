@@ -1,4 +1,4 @@
-"""A guard and its worker as a step has them, in real processes, but without torch: started, spoken to, listened to."""
+"""A guard and its worker as in a step, in real processes, without torch, and the test as their controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
 
 
 class Step:
-    """One task of a step. `folder` holds its rank logs; the script is given as text."""
+    """One task of a step. `folder` holds its rank logs."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Step:
         self.process.stdin.flush()
 
     def until(self, kind: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The next message of a kind; others are thrown away."""
+        """Return the next message of a kind; drop all others."""
         deadline = time.monotonic() + patience_s
         while True:
             try:
@@ -84,7 +84,7 @@ class Step:
                 return message
 
     def begin(self, script: str, **assignment: object) -> dict[str, Any]:
-        """Assign rank 0 of group 0 and start a script; returns when it has printed a line."""
+        """Assign rank 0 of group 0 and start a script, given as text; return when it has printed a line."""
         path = self.folder / "script.py"
         path.write_text(script)
         if not hasattr(self, "pid"):
@@ -99,7 +99,7 @@ class Step:
         return words
 
     def get_ready(self) -> None:
-        first = [self.messages.get(timeout=PATIENCE_S) for _ in range(2)]  # the worker may be faster than its guard
+        first = [self.messages.get(timeout=PATIENCE_S) for _ in range(2)]  # the worker's may come before its guard's
         while not {"hello", "ready"} <= {message["type"] for message in first}:
             first.append(self.messages.get(timeout=PATIENCE_S))
         self.pid = next(int(message["pid"]) for message in first if message["type"] == "hello")
@@ -124,7 +124,7 @@ class Step:
 
 
 class Attached(Step):
-    """A new controller's end of a step that runs."""
+    """A successor's connection to a running step."""
 
     def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
         self.folder = folder
@@ -135,7 +135,7 @@ class Attached(Step):
 
 @contextmanager
 def attached(folder: Path, *flags: str, step: str = "group-0000/0") -> Iterator[Attached]:
-    """The same, for the time of a `with`."""
+    """Connect to a running step for the time of a `with`."""
     made = Attached(folder, *flags, step=step)
     try:
         yield made
@@ -147,7 +147,7 @@ def attached(folder: Path, *flags: str, step: str = "group-0000/0") -> Iterator[
 def step(
     folder: Path, *flags: str, env: dict[str, str] | None = None, worker: str = "", srun: Sequence[str] = ()
 ) -> Iterator[Step]:
-    """A step that does not outlive the `with`; through srun, if a command line for that is given."""
+    """Run a step for the time of a `with`; through srun, if its command line is given."""
     made = Step(folder, flags, env, worker, srun)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""A guard's network in a thread of the test's own process, and the worker's end of what it is asked."""
+"""A guard's network in a thread of the test's process, and the worker's connection to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 20.0
 
 @contextmanager
 def asked(*keys: bytes) -> Iterator[Gateway]:
-    """Somebody to ask, who has been told these keys."""
+    """Serve a guard's network that has these keys; yield the worker's gateway to it."""
     selector, over = selectors.PollSelector(), threading.Event()
     requests, questions = pair()
     network = Network(selector, requests, "127.0.0.1")

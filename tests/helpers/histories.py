@@ -1,4 +1,4 @@
-"""Histories: moments (time, what happened, ...) in; the state, and everything that was done about it, out."""
+"""Play histories against the core: moments (time, event, ...) in; the state and all actions out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T", bound=act.Action)
 
 
 def config(**sections: dict[str, Any]) -> Config:
-    """The defaults, but for these: config(groups={"count": 3}). Silence means nothing unless a test says so."""
+    """Return the defaults with changes: config(groups={"count": 3}). Time limits on silence and starts are off."""
     made = Config()
     made.health.lost_after_s = made.health.orphan_after_s = inf
     made.health.join_timeout_s = made.health.first_step_s = 0.0
@@ -42,17 +42,17 @@ def granted(nodes: int) -> ev.Granted:
 
 
 def pilot(name: str, *nodes: str, pool: int = 0, ends: float | None = None) -> Job:
-    """A job that runs on these nodes, as Slurm shows it."""
+    """Return a job that runs on these nodes, as Slurm shows it."""
     return Job(name, pool, "RUNNING", f"id-{name}", nodes, ends=ends)
 
 
 def queued(name: str, reason: str = "", pool: int = 0) -> Job:
-    """A job that waits in Slurm's queue."""
+    """Return a job that waits in Slurm's queue."""
     return Job(name, pool, "PENDING", reason=reason)
 
 
 def over(name: str, state: str, pool: int = 0) -> Job:
-    """A job that ends, or has ended."""
+    """Return a job that is ending or has ended."""
     return Job(name, pool, state)
 
 
@@ -61,7 +61,7 @@ def group_of(step: StepId) -> int:
 
 
 def ready(step: StepId, *hosts: str) -> list[ev.Event]:
-    """Every task says hello and ready; hosts[task] is its node."""
+    """Return hello and ready of every task; hosts[task] is its node."""
     hosts = hosts or (f"n{group_of(step) + 1}",)
     return [event for task, host in enumerate(hosts) for event in (ev.Hello(step, task, host), ev.Ready(step, task))]
 
@@ -75,7 +75,7 @@ def stepped(step: StepId, number: int, committed: int = 1) -> ev.Event:
 
 
 def killed(step: StepId, **ended: Any) -> list[ev.Event]:
-    """A rank dies of SIGKILL and the step is gone at once."""
+    """Return the events of a rank killed by SIGKILL, whose step ends at once."""
     return [ev.TaskFailed(step, Evidence(0, None, signal=9)), ev.Ended(step, code=137, **ended)]
 
 
@@ -97,14 +97,14 @@ def finished(step: StepId) -> list[ev.Event]:
 
 
 def beats(until: Mapping[StepId, float], since: float = 2.0, every: float = 2.0, task: int = 0) -> list[Moment]:
-    """The signs of life of the first task of each step, or of another one, up to its time."""
+    """Return heartbeats of one task of each step, until the step's time."""
     count = int((max(until.values()) - since) / every) + 1
     times = [since + n * every for n in range(count)]
     return [(t, [ev.Alive(step, task, t) for step, last in until.items() if t <= last]) for t in times]
 
 
 def merged(*histories: Iterable[Moment]) -> list[Moment]:
-    """Several histories that happen side by side."""
+    """Merge histories by time."""
     return sorted((moment for history in histories for moment in history), key=lambda moment: moment[0])
 
 
@@ -114,7 +114,7 @@ def stop(reason: str = "stopped by ann") -> ev.Event:
 
 @dataclass
 class Story:
-    """What came of a history."""
+    """The state and the actions that a history leads to."""
 
     config: Config
     state: RunState
@@ -122,7 +122,7 @@ class Story:
     now: float = 0.0
 
     def turn(self, now: float, events: Sequence[ev.Event]) -> list[act.Action]:
-        """One decision, as the controller takes it; asked again, it must change nothing and ask for nothing."""
+        """Decide once, as the controller does; check that deciding again changes nothing and returns no action."""
         self.now = now
         everyone = decide(replace(self.state, judged=()), events, now, self.config)  # every rule looks at every unit
         self.state, actions = decide(self.state, events, now, self.config)
@@ -136,7 +136,7 @@ class Story:
         return actions
 
     def wait(self, until: float) -> None:
-        """Let time pass: decide whenever that is due."""
+        """Let time pass; decide at every deadline."""
         while (due := deadline(self.state, self.now, self.config)) is not None and due < until:
             self.turn(due, [])
 
@@ -172,7 +172,7 @@ def flat(events: Iterable[Any]) -> list[ev.Event]:
 
 
 def play(*moments: Moment, config: Config | None = None) -> Story:
-    """Live through a history; in between, decide whenever the state says that it is due."""
+    """Play a history; between its moments, decide at every deadline."""
     settings = config or _defaults()
     story = Story(settings, begin(settings))
     for time, *events in moments:

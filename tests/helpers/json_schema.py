@@ -1,4 +1,4 @@
-"""Check values against the JSON Schemas of docs/schema: as much of JSON Schema as those use."""
+"""Check values against the JSON Schemas of docs/schema, with the part of JSON Schema that they use."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ EVENTS = {
 
 
 def check_status(status: object) -> None:
-    """Assert that what `status --json` printed is what its schema says, and has no other keys."""
+    """Assert that the output of `status --json` matches its schema and has no other keys."""
     wrong = list(errors(status, STATUS))
     assert not wrong, wrong
 
 
 def check_event(line: dict[str, Any]) -> None:
-    """Assert that a line of the journal is what its schema says, and has no other keys."""
+    """Assert that a line of the journal matches its schema and has no other keys."""
     wrong = list(errors(line, EVENTS[line["event"]]))
     assert not wrong, (wrong, line)
 
 
 def errors(value: Any, schema: dict[str, Any], at: str = "$") -> Iterator[str]:
-    """Yield what is wrong with a value."""
+    """Yield the errors of a value."""
     if "anyOf" in schema:
         found = [list(errors(value, one, at)) for one in schema["anyOf"]]
         yield from [] if [] in found else min(found, key=len)

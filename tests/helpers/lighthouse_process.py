@@ -1,4 +1,4 @@
-"""A Lighthouse of ours in a process of its own, without the guard: orders on stdin, reports on stdout."""
+"""Our Lighthouse in its own process, without a guard: orders on stdin, reports on stdout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class LighthouseProcess:
-    """Start, order about, kill and restart one Lighthouse."""
+    """One Lighthouse, which a test starts, orders, kills and restarts."""
 
     def __init__(self, folder: Path, log: Path | None = None, **options: Any) -> None:
         self.options = {"local": True, "port": 0, "may_move": True, "folder": str(folder), "min_replicas": 1}
@@ -25,7 +25,7 @@ class LighthouseProcess:
         self.start()
 
     def start(self) -> None:
-        """Start it, on the port it had before if it had one; returns when it serves."""
+        """Start the Lighthouse, on its previous port if it had one; return when it serves."""
         self.reports.clear()
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
@@ -44,7 +44,7 @@ class LighthouseProcess:
             self.reports.append(json.loads(line))
 
     def wait_for(self, kind: str, patience_s: float = 20.0) -> dict[str, Any]:
-        """The newest report of this kind, once there is one."""
+        """Wait for a report of this kind; return the newest."""
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             for report in reversed(self.reports):
@@ -54,24 +54,24 @@ class LighthouseProcess:
         raise AssertionError(f"no {kind} report; {self.reports}\n{self.log.read_text()}")
 
     def wait_for_line(self, text: str, patience_s: float = 20.0) -> None:
-        """Until the log has this text; a thread of the Lighthouse's writes it, after the reports that go with it."""
+        """Wait until the log has this text; a thread writes it, after the matching reports."""
         self.wait_for_text(self.log, text, patience_s)
 
     def wait_for_text(self, path: Path, text: str, patience_s: float = 20.0) -> None:
-        """Until a file is there and has this text."""
+        """Wait until a file exists and has this text."""
         deadline = time.monotonic() + patience_s
         while not path.exists() or text not in path.read_text():
             assert time.monotonic() < deadline, f"{text!r} is not in {path}; the log:\n{self.log.read_text()}"
             time.sleep(0.01)
 
     def order(self, kind: str, **fields: Any) -> None:
-        """What the controller would send."""
+        """Send an order, as the controller does."""
         assert self.process.stdin
         self.process.stdin.write(json.dumps({"type": kind, **fields}).encode() + b"\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the Lighthouse with SIGKILL."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout):
@@ -80,7 +80,7 @@ class LighthouseProcess:
                 pipe.close()
 
     def memory_mb(self) -> float:
-        """Its resident memory."""
+        """Return its resident memory in MB."""
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGESIZE") / 1e6
 

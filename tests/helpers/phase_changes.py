@@ -15,7 +15,7 @@ Change = tuple[Phase, Phase]
 
 
 def record(monkeypatch: pytest.MonkeyPatch) -> set[Change]:
-    """Have `decide` note each change of phase; a unit may go through several in one decision."""
+    """Make `decide` record each change of phase; a unit may go through several in one decision."""
     seen: set[Change] = set()
 
     def noting(step: Callable[..., Any], position: int) -> Callable[..., Any]:

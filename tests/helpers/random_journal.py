@@ -1,4 +1,4 @@
-"""Journals of many lines, made with dice: groups that commit together, fail at times and stand still at times."""
+"""Long random journals: groups commit together, and fail or stand still at times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.run.journal import Event
 
 
 def history(dice: random.Random, groups: int, lines: int, failures: float) -> Iterator[ex.Line]:
-    """What a controller writes of groups that commit together, fail at times, and stand still at times."""
+    """Yield the lines of a random run: groups commit together, and fail or stand still at times."""
     attempts, down, step, now = [0] * groups, dict[int, float](), 0, 0.0
     every_s = dice.choice([1.0, 8.0])
     yield ex.started(groups, total_steps=None)
@@ -48,7 +48,7 @@ def history(dice: random.Random, groups: int, lines: int, failures: float) -> It
 def failure(
     dice: random.Random, now: float, alive: list[int], attempts: list[int], down: dict[int, float]
 ) -> Iterator[ex.Line]:
-    """One group fails, or all; a checkpoint is saved; another controller goes on."""
+    """Yield one random event: one or all groups fail, a checkpoint is saved, another controller leads, or odd text."""
     kind = dice.choice(["one", "one", "all", "saved", "led", "garbage"])
     if kind == "saved":
         yield ex.event(now, "checkpoint_saved", group=alive[0], attempt=attempts[alive[0]], step=7, path="p")
@@ -66,7 +66,7 @@ def failure(
 
 
 def write(run: RunDir, lines: Iterator[ex.Line]) -> RunDir:
-    """As the controller writes it."""
+    """Write the journal as the controller does."""
     run.root.mkdir(exist_ok=True)
     with run.events.open("w") as file:
         for seq, line in enumerate(lines, 1):

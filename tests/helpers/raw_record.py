@@ -1,4 +1,4 @@
-"""A journal line of any name and any fields, as another version or a bug could write it."""
+"""A journal line of any name and any fields, as another version or a bug may write it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ftslurm.protocol.records import JournalRecord
 
 
 class RawRecord(JournalRecord):
-    """A record that is none of EVENTS."""
+    """A record of an event that is not in EVENTS."""
 
     def __init__(self, event: str, /, **fields: object) -> None:
         object.__setattr__(self, "event", event)

@@ -1,4 +1,4 @@
-"""With real process groups: nobody waits for the time-out for a member that is known to be gone."""
+"""Real process groups do not wait for the time-out for a member that is known to be gone."""
 
 from __future__ import annotations
 
@@ -108,12 +108,12 @@ end("together")
 
 
 def seconds(script: str, *words: str) -> float:
-    """Run it; after how many seconds it gave up."""
+    """Run it; return the seconds until it failed."""
     return float(said(script, *words).split()[1])
 
 
 def said(script: str, *words: str) -> str:
-    """The line that tells how it went."""
+    """Return the line with the result."""
     command = [sys.executable, "-c", COMMON + script, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S + 60, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("after ")]
@@ -131,8 +131,8 @@ def test_a_collective_with_a_vanished_member_ends_as_soon_as_that_is_known() -> 
 
 
 def test_members_of_a_quorum_whose_id_repeats_do_not_dial_those_of_an_earlier_one() -> None:
-    """Of two members of a Gloo group one dials, which one is chance: so five quorums of one id follow another.
+    """One of two members of a Gloo group dials, by chance: so five quorums of one id follow another.
 
-    Without telling them apart this fails in 31 of 32 runs.
+    If they are not told apart, this fails in 31 of 32 runs.
     """
     assert said(REPEATED).split()[-1] == "together"

@@ -1,4 +1,4 @@
-"""Who carries the controller, with real controllers, and jobs that never come: no Slurm is needed to lead a run."""
+"""Choice of the process that runs the controller, with real controllers and jobs that never start, without Slurm."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_leads_and_when_it_crashes_or_makes_way_there_is_another(
     (first,) = (candidate for candidate in two if candidate.leads)
     assert first.process is not None
     first.process.kill()
-    until(lambda: starts(run) == 2, *two)  # whoever is first: the same one knows that it has ended, and waits a while
+    until(lambda: starts(run) == 2, *two)  # either may lead: the first knows of the end and waits a while
     assert [candidate.leads for candidate in two].count(True) == 1
 
     (second,) = (candidate for candidate in two if candidate.leads)
@@ -73,7 +73,7 @@ def test_one_leads_and_when_it_crashes_or_makes_way_there_is_another(
     assert third.leads
     assert not second.leads
 
-    third.make_way()  # both are about to end: then the first that was to is asked again, before nobody leads
+    third.make_way()  # both are about to end: the first of them leads again, so that the run has a leader
     until(lambda: starts(run) == 4, *two)
     inbox.put(run.inbox, "stop")
     until(lambda: not any(candidate.leads for candidate in two))

@@ -1,4 +1,4 @@
-"""Checkpoints of real torchft trainings: bit-equal after restores, whole after kills, never in the training's way."""
+"""Checkpoints of real torchft trainings: bit-equal after restores, whole after kills, never blocking the training."""
 
 import itertools
 import json
@@ -37,7 +37,7 @@ def lighthouse(groups):
 
 
 class Training:
-    """A replica group of one rank in this process, with a real manager, that commits a step whenever it is told to."""
+    """A replica group of one rank in this process, with a real manager, that commits steps on demand."""
 
     def __init__(self, address, folder, every=5, keep=2, seed=0, width=4, data=None, more=None, **manager):
         import torch
@@ -68,7 +68,7 @@ class Training:
         self.checkpointer = Checkpointer(self.manager, self.state, data, dir=folder, every=every, keep=keep)
 
     def commit(self, steps=1, wait=True):
-        """Train so many steps; with `wait`, each save is over before the next step."""
+        """Train so many steps; with `wait`, finish each save before the next step."""
         last = self.manager.current_step() + steps
         while self.manager.current_step() < last:
             self.optimizer.zero_grad()
@@ -82,7 +82,7 @@ class Training:
                 self.checkpointer._saving.result()
 
     def bits(self):
-        """Everything there is, to be compared."""
+        """Return the whole state, for comparison."""
         out = {}
 
         def walk(node, place):
@@ -108,7 +108,7 @@ class Training:
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Starts trainings, one after the other: each is the next life of the same group."""
+    """A function that starts the next attempt of the same group."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     alive = []
@@ -155,7 +155,7 @@ def test_all_comes_back_bit_by_bit_also_into_a_fresh_optimizer(start, tmp_path, 
 
 
 def test_what_is_saved_is_the_state_of_its_step_while_training_goes_on(start, monkeypatch):
-    """The writing is held back until three more steps have changed every tensor."""
+    """The write is delayed until three more steps have changed every tensor."""
     from ftslurm.checkpoint import snapshot
 
     training = start()
@@ -545,7 +545,7 @@ def test_a_group_of_several_ranks_needs_a_process_group(start, monkeypatch):
 
 
 def train(folder, address, groups=1, ranks=1, **options):
-    """Train to the end; what each rank of each group reported, by (group, rank)."""
+    """Train to the end; return the reports of each rank, by (group, rank)."""
     import torch
 
     report = folder / f"report{len(list(folder.glob('report*')))}"
@@ -605,7 +605,7 @@ def local(tmp_path):
 
 
 def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(local, tmp_path):
-    """kill -9 of the group that saves, in the middle of it; a save that was quicker than the kill gives another try."""
+    """kill -9 hits the saving group during the save; if the save was faster than the kill, it is tried again."""
     report, end = tmp_path / "report", tmp_path / "end"
     overrides = ["groups.count=2", "checkpoint.every=10", "checkpoint.keep=2"]
     arguments = {"report": str(report), "until": str(end), "step-time": 0.03, "width": 800}

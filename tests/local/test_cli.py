@@ -1,4 +1,4 @@
-"""The command line as a person meets it: bad input is refused in one paragraph, asking leaves no trace, runs repeat."""
+"""The command line as a user sees it: bad input is refused in one paragraph, queries leave no trace, runs repeat."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ print("LOOKED " + json.dumps([sys.argv, above]), flush=True)
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder to stand in, as a person's project would be."""
+    """A working directory like a user's project."""
     for name, text in FILES.items():
         path = tmp_path / name
         (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
@@ -163,7 +163,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
 ]
 
 
-# A command line for each line it reads, in a fork of a process that has imported already what they all import.
+# Runs a command line per line that it reads, in a fork of a process with all common imports.
 FORKS = """
 import json, os, signal, sys, tempfile
 import hydra.main, hydra._internal.hydra, omegaconf, ftslurm.config.compose, ftslurm.submission.submit
@@ -233,7 +233,7 @@ def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) 
     assert "/gone/python" in str(end["reason"])
 
 
-# --- what only answers ------------------------------------------------------------------------------------------------
+# --- queries ----------------------------------------------------------------------------------------------------------
 
 
 ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
@@ -276,7 +276,7 @@ def test_plan_shows_every_rank_and_what_the_loss_of_a_node_would_do(home: Path) 
     shape = ("groups.count=2", "groups.nodes=2", "groups.workers=2", "cluster.spare_nodes=1")
     # No Slurm is needed to see a plan for one.
     done = ftslurm("plan", "cluster=slurm", "job.script=train.py", *shape, cwd=home, PATH=str(home / "no-slurm"))
-    assert "is not known" in done.stderr
+    assert "cannot check whether the cluster has these nodes" in done.stderr
     lines = done.stdout.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("group  rank"))
     table = [line.split() for line in lines[first + 1 : first + 9]]
@@ -356,13 +356,13 @@ ODD = ["two words", """it's "quoted" $HOME \\ ;""", "two\nlines", "--flag=x,y", 
 
 
 def quoted(text: str) -> str:
-    """A value in Hydra's notation, where a backslash is one unless a quote follows it."""
+    """Quote a value for Hydra, where a backslash is literal unless a quote follows it."""
     return '"' + re.sub(r'\\*(?="|$)', lambda found: 2 * found[0], text).replace('"', '\\"') + '"'
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder a person stood in when a small run was run to its end."""
+    """The working directory of a small run that has ended."""
     home = tmp_path_factory.mktemp("""it's "home" $HOME""")
     (home / "look.py").write_text(FILES["look.py"])
     arguments = ",".join(quoted(word) for word in ODD)
@@ -380,7 +380,7 @@ def looked(run: Path) -> tuple[list[str], list[tuple[str, bool, int]]]:
 
 
 def dotted(value: object, prefix: str = "") -> set[str]:
-    """Every key of nested mappings, dotted, with those on the way."""
+    """Return every key of nested mappings, dotted, with all its prefixes."""
     found = set()
     for key, inner in value.items() if isinstance(value, dict) else ():
         found |= {f"{prefix}{key}"} | dotted(inner, f"{prefix}{key}.")
@@ -454,7 +454,7 @@ def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(hom
 
 @pytest.fixture
 def started(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts commands; whatever they leave behind is killed."""
+    """A function that starts commands; the processes that they leave are killed."""
     processes = []
 
     def start(*words: str) -> subprocess.Popen[str]:

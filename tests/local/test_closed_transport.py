@@ -1,4 +1,4 @@
-"""torchft's checkpoint server and client: the run gets the state, a stranger nothing, nothing of his is loaded."""
+"""torchft's checkpoint server and client: the run gets the state; a stranger gets nothing, and cannot send any."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMEOUT = timedelta(seconds=20)
 
 
 class Guard:
-    """What the transport asks its guard for."""
+    """The part of a guard that the transport uses."""
 
     def __init__(self, key: bytes = b"k" * 32) -> None:
         self.own = key
@@ -40,7 +40,7 @@ class Guard:
         self.refused.append((kind, words))
 
     def first_refusal(self) -> str:
-        """What is said of it; whoever is refused may know it sooner."""
+        """Wait for the first logged refusal; the refused side may know it sooner."""
         deadline = time.monotonic() + 20
         while not self.refused:
             assert time.monotonic() < deadline
@@ -108,7 +108,7 @@ class Evil:
 def test_nothing_that_a_stranger_serves_is_unpickled(
     guard: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the port that a dead group's server had, for instance."""
+    """For instance at the port of a dead group's server."""
     monkeypatch.chdir(tmp_path)
     asked = []
 

@@ -1,4 +1,4 @@
-"""Checkpoints that earlier versions of ftslurm saved (tests/data) are restored."""
+"""Checkpoints saved by earlier versions of ftslurm (tests/data) can be restored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHT = [[0.07330141961574554, 0.385772705078125, -0.3952118158340454],
 
 
 def run(folder: Path, ranks: int, *words: str) -> list[dict[str, Any]]:
-    """What restoring.py prints, by rank."""
+    """Return the output of restoring.py, by rank."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(ranks)}
@@ -36,7 +36,7 @@ def run(folder: Path, ranks: int, *words: str) -> list[dict[str, Any]]:
 
 
 def with_our_modes(folder: Path, to: Path) -> Path:
-    """A copy as ftslurm left it: git keeps no modes, and a checkpoint that others can write is refused."""
+    """Copy with ftslurm's modes: git keeps none, and a checkpoint that others can write is refused."""
     shutil.copytree(folder, to)
     for path in (to, *to.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)

@@ -1,4 +1,4 @@
-"""The door to the Lighthouse, with real sockets: what goes in comes out, wherever the Lighthouse is meanwhile."""
+"""The forwarder to the Lighthouse, with real sockets: data gets through, also when the Lighthouse moves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 20.0
 
 
 class Door(threading.Thread):
-    """A forwarder in a loop of its own, as the guard has it."""
+    """A forwarder in its own event loop, as in a guard."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)
@@ -107,7 +107,7 @@ def until(true: Callable[[], object]) -> None:
 
 
 def echo(listener: socket.socket, name: bytes = b"") -> None:
-    """Answer every byte with itself, and every connection with a name first, until the listener is closed."""
+    """Send a name on every connection, then echo every byte, until the listener is closed."""
 
     def serve(sock: socket.socket) -> None:
         with contextlib.suppress(OSError), sock:
@@ -133,7 +133,7 @@ def test_bytes_pass_both_ways_unchanged_and_each_side_may_end_first(door: Callab
         writer = threading.Thread(target=lambda s=source: (s.sendall(text), s.shutdown(socket.SHUT_WR)))
         writer.start()
         got = hashlib.sha256()
-        while data := target.recv(1 << 16):  # also after `near` has said that it ends: it can still be told things
+        while data := target.recv(1 << 16):  # also after `near` has closed its sending side: it still receives
             got.update(data)
         writer.join()
         assert got.digest() == hashlib.sha256(text).digest()
@@ -203,7 +203,7 @@ def test_when_it_moves_old_connections_end_and_new_ones_go_to_the_new_place(door
     near = way.connect()
     near.sendall(b"hello")
     assert taken(second).recv(10) == b"hello"
-    way.wanted.append(url_of(second))  # where it is already: nothing happens
+    way.wanted.append(url_of(second))  # its current address: no effect
     time.sleep(0.1)
     near.sendall(b"!")
     assert len(way.forwarder.links) == 1
@@ -319,7 +319,7 @@ def test_more_connections_than_it_holds_wait_until_others_end(
     late.sendall(b"late")
     time.sleep(0.1)
     assert len(way.forwarder.links) == 4
-    ends[0].shutdown(socket.SHUT_WR)  # and the Lighthouse does not care: there are others who need the place
+    ends[0].shutdown(socket.SHUT_WR)  # and the Lighthouse keeps it open: others need the place
     assert taken(listener).recv(10) == b"late"
     assert ended(far[0])
 

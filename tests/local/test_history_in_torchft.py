@@ -1,11 +1,11 @@
-"""In which orders of events does torchft train on with weights that are not the training's, and does our guard see it?
+"""Orders of events in which torchft trains on with weights that are not the training's, and our guard against them.
 
-Real Managers in threads of one process, with torchft's own Lighthouse. Each order comes twice: with torchft alone it
-poisons the training, and the guard in the worker (ftslurm/worker/lineage_guard.py) refuses it. When a test fails
-without the guard, torchft was mended and that part of the guard can go. docs/state.md has the table.
+Real Managers in threads of one process use torchft's own Lighthouse. Each order is tested twice: torchft alone poisons
+the training, and the guard in the worker (ftslurm/worker/lineage_guard.py) refuses it. When a test without the guard
+fails, torchft is fixed and that part of the guard can be removed. docs/state.md has the table.
 
-A group's model is one number, about 1000 in group A, 2000 in B, 3000 in C, that grows a little with every step: it says
-whose weights they are.
+A group's model is one number, about 1000 in group A, 2000 in B, 3000 in C, that grows a little with every step: it
+shows the origin of the weights.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BOTH = pytest.mark.parametrize("guarded", [False, True], ids=["torchft alone", "
 
 
 class RefusedError(Exception):
-    """What the guard raises here; in a worker it ends the process."""
+    """Raised by the guard in these tests; in a worker the guard ends the process."""
 
 
 def until(true: Callable[[], bool]) -> None:
@@ -72,7 +72,7 @@ class World:
         self.port = int(self.lighthouse.address().rpartition(":")[2])
 
     def serve_again(self) -> None:
-        """The Lighthouse is restarted, and has forgotten everything."""
+        """Restart the Lighthouse without any state."""
         self.lighthouse.shutdown()
         until(self.has_served_again)
 
@@ -86,7 +86,7 @@ class World:
     def group(
         self, weights: float, *, guard: LineageGuard | None = None, ranks: int = 1, **options: object
     ) -> list[Rank]:
-        """A fresh group, as many ranks as said."""
+        """Start a fresh group with so many ranks."""
         store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         name = {A: "a", B: "b", C: "c"}[weights]
         address = f"http://127.0.0.1:{self.port}"
@@ -99,11 +99,11 @@ class World:
         return group
 
     def together(self, *calls: object) -> list[object]:
-        """Each in a thread of its own, as groups call them; the results, or the first error."""
+        """Call each in its own thread, as groups do; return the results or raise the first error."""
         return [one.result(20) for one in [self.threads.submit(call) for call in calls]]
 
     def meet(self, *ranks: Rank, **options: object) -> None:
-        """They ask for a quorum, one after the other: those that join first, those that step already last."""
+        """Let ranks ask for a quorum one after the other: joining ranks first, those that train already last."""
         for number, rank in enumerate(ranks, 1):
             rank.manager.start_quorum(**options)
             groups = [r.store for r in ranks[:number]]
@@ -112,17 +112,17 @@ class World:
                 self.until_asking(len(complete))
 
     def train(self, *ranks: Rank, steps: int) -> None:
-        """In lockstep, until each is at that step; in the order in which they meet."""
+        """Train in lockstep until each rank is at this step."""
         self.meet(*ranks)
         self.together(*[rank.finish_step for rank in ranks])
         self.together(*[lambda rank=rank: rank.train(steps) for rank in ranks])
 
     def until_asking(self, groups: int) -> None:
-        """So many wait for a quorum."""
+        """Wait until so many requests for a quorum are pending."""
         until(lambda: f"[{groups}/" in self.status())
 
     def status(self) -> str:
-        """The Lighthouse's page."""
+        """Return the Lighthouse's status page."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/status", timeout=5) as page:
             return page.read().decode()
 
@@ -227,7 +227,7 @@ class Rank:
 
     @property
     def begun_as(self) -> float:
-        """Whose weights these are."""
+        """The initial weights of the group that the current weights stem from."""
         return round(self.weights.item(), -3)
 
     def train(self, steps: int) -> None:
@@ -247,7 +247,7 @@ class Rank:
         return committed
 
     def resume(self, step: int) -> None:
-        """As a script does that has loaded a checkpoint of the training A began."""
+        """Load a checkpoint of the training that A began, as a script does."""
         self.weights.fill_(A + step)
         self.manager.load_state_dict({"step": step, "batches_committed": step})
 
@@ -270,7 +270,7 @@ def world(monkeypatch):
 
 
 def guard_if(guarded: bool, floor: int) -> LineageGuard | None:
-    """What a worker has whose script began when the run was one step beyond the floor."""
+    """Return the guard of a worker whose script began when the run was one step beyond the floor."""
 
     def refuse(reason: str) -> None:
         raise RefusedError(reason)
@@ -283,7 +283,7 @@ def guard_if(guarded: bool, floor: int) -> LineageGuard | None:
 
 
 def trains_on(rank: Rank, steps: int, guarded: bool, reason: str = "begin a new history") -> None:
-    """Alone, with the weights it was born with; or it is refused and has not taken a step."""
+    """Check that a rank trains alone with its initial weights, or (guarded) is refused before its first step."""
     before = rank.step
     if guarded:
         with pytest.raises(RefusedError, match=reason):
@@ -294,7 +294,7 @@ def trains_on(rank: Rank, steps: int, guarded: bool, reason: str = "begin a new 
         assert rank.step == steps
 
 
-# --- nobody who holds the state is in the quorum --------------------------------------------------------------------
+# --- no holder of the state is in the quorum ------------------------------------------------------------------------
 
 
 @BOTH
@@ -388,7 +388,7 @@ def test_a_stopped_group_trains_on_and_both_go_on_with_different_weights(world, 
     trains_on(a, 6, guarded)
     if not guarded:
         world.meet(b, a)
-        world.together(a.finish_step, b.finish_step)  # both are at step 6: nobody heals, for ever
+        world.together(a.finish_step, b.finish_step)  # both are at step 6: no group ever heals
         assert a.step == b.step == 7
         assert a.weights.item() != b.weights.item()
 
@@ -468,7 +468,7 @@ def test_of_two_ranks_one_has_healed_and_the_other_trains_on_with_weights_of_its
     donors, (good, bad) = half_healed(world, guarded)
     for donor in donors:
         donor.die()
-    ask_in_order(bad, good)  # the last one counts: the group's step is 3
+    ask_in_order(bad, good)  # the last request counts: the group's step is 3
     if guarded:
         with pytest.raises(RefusedError, match="rank is at step 0 and its group counts as being at step 3"):
             bad.manager.wait_quorum()
@@ -489,7 +489,7 @@ def test_if_the_rank_that_could_not_heal_asks_last_the_whole_group_heals_again(w
 
 
 def half_healed(world: World, guarded: bool) -> tuple[list[Rank], list[Rank]]:
-    """Two groups of two ranks; rank 0 of the second has healed from the first, rank 1 could not."""
+    """Return two groups of two ranks; rank 0 of the second has healed from the first, rank 1 could not."""
     patient = {"ranks": 2, "timeout": timedelta(seconds=15)}  # rank 1 of the first waits in vain, rank 0 for its vote
     donors = world.group(A, **patient)
     world.train(*donors, steps=3)
@@ -508,7 +508,7 @@ def half_healed(world: World, guarded: bool) -> tuple[list[Rank], list[Rank]]:
 
 
 def ask_in_order(first: Rank, last: Rank) -> None:
-    """Two ranks of a group. Nothing shows when a request has arrived; were it late, the group's step would be wrong."""
+    """Let two ranks of a group ask in this order. A late request would show as a wrong step."""
     first.manager.start_quorum()
     time.sleep(0.5)
     last.manager.start_quorum()
@@ -541,11 +541,11 @@ def test_a_newcomer_that_must_not_heal_steps_all_the_same(world, guarded):
     assert (b.step, b.begun_as) == (1, B)
 
 
-# --- what needs no guard, and what no guard can do --------------------------------------------------------------------
+# --- outside the guard's scope ----------------------------------------------------------------------------------------
 
 
 def test_at_step_0_every_rank_takes_the_weights_of_another_group(world):
-    """Nothing is lost, there is nothing yet. But ranks that must be alike need equal seeds in all groups."""
+    """No state is lost yet, but ranks that must be equal need equal seeds in all groups."""
     everybody = world.group(A, ranks=2) + world.group(B, ranks=2)
     world.train(*everybody, steps=2)
     assert [rank.begun_as for rank in everybody] == [A, B, A, B]
@@ -557,7 +557,7 @@ def test_without_init_sync_groups_with_different_seeds_train_different_models(wo
     assert (a.begun_as, b.begun_as) == (A, B)
     (c,) = world.group(C, init_sync=False)
     world.train(c, a, b, steps=4)
-    assert c.begun_as in (A, B)  # beyond step 0 whoever comes heals, whatever init_sync says
+    assert c.begun_as in (A, B)  # beyond step 0 a joining group heals, whatever init_sync is
 
 
 def test_with_too_few_participants_for_min_replica_size_nobody_ever_commits(world):
@@ -567,7 +567,7 @@ def test_with_too_few_participants_for_min_replica_size_nobody_ever_commits(worl
 
 
 def test_a_zombie_of_an_abandoned_history_is_everybodys_donor(world):
-    """Only our Lighthouse, which knows whose attempt is over, refuses it: tests/local/test_lighthouse.py."""
+    """Only our Lighthouse, which knows the ended attempts, refuses it: tests/local/test_lighthouse.py."""
     (zombie,) = world.group(A, heartbeat_interval=SILENT)
     zombie.train(9)
     time.sleep(EXPIRES_S + 0.1)  # lost with its node; all groups have started over from the checkpoint of step 5

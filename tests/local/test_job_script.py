@@ -1,4 +1,4 @@
-"""job=script for anything: modules, arguments, environments, interpreters and what stands before them."""
+"""job=script with modules, arguments, environments, interpreters and command prefixes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cd / && exec env -i $(env | grep -E '^(PATH|PYTHONPATH|FLAVOUR|OMP_|SLURM|FTSLUR
 
 @pytest.fixture
 def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
-    """Runs of a folder that holds a package, an entry point and nothing else."""
+    """A backend whose folder holds only a package and an entry point."""
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg/__init__.py").write_text("")
     (tmp_path / "pkg/helper.py").write_text("")

@@ -28,7 +28,7 @@ NIGHTLY = "reconfigure_handle" in inspect.signature(ManagerClient._quorum).param
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., LighthouseProcess]]:
-    """Starts Lighthouses."""
+    """A function that starts Lighthouses."""
     started: list[LighthouseProcess] = []
 
     def begin(**options: Any) -> LighthouseProcess:
@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., LighthouseProcess]]:
 
 
 class Group:
-    """What a group of one rank is to the Lighthouse: torchft's ManagerServer with a store, asked by a ManagerClient."""
+    """A group of one rank as the Lighthouse sees it: torchft's ManagerServer with a store and a ManagerClient."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def together(pool: ThreadPoolExecutor, groups: list[Group], step: int) -> list[Any]:
-    """All ask at once; what each of them got."""
+    """Let all groups ask at once; return their answers."""
     return [future.result(30) for future in [pool.submit(group.quorum, step) for group in groups]]
 
 
@@ -159,7 +159,7 @@ def test_killed_under_load_it_is_back_and_nobody_fails_and_ids_never_fall(
     failed: list[BaseException] = []
 
     def train(group: Group) -> None:
-        """A step is a quorum and then something that all members do together."""
+        """Train: a step is a quorum and then an action of all members together."""
         try:
             step = 0
             while not over.is_set() or step % 50:
@@ -304,7 +304,7 @@ def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
     with socket.create_server(("127.0.0.1", port)):
         began = time.monotonic()
         lighthouse.start()
-        assert 2.0 <= time.monotonic() - began < 10.0  # its predecessor might have had to let go of it first
+        assert 2.0 <= time.monotonic() - began < 10.0  # its predecessor may have had to release it first
         moved = int(lighthouse.url.rpartition(":")[2])
         assert moved != port
         lighthouse.wait_for_line(f"port {port} is in use")
@@ -398,23 +398,23 @@ def test_memory_stays_bounded_over_many_heartbeats_of_many_ids(start: Callable[.
     assert sizes[-1] < 200, sizes
 
 
-# --- the same histories, before both Lighthouses -------------------------------------------------------------------
+# --- the same histories with both Lighthouses ----------------------------------------------------------------------
 
 
 def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
-    """A seeded history of rounds in which groups ask, die, come back, are late; what every one of them got, and when.
+    """Replay seeded rounds in which groups ask, die, return and are late; return each group's answers and their times.
 
-    Heartbeats go on for everybody who has not died. Times are far from the time-outs, so that both Lighthouses see
-    the same order of things, and nobody gives up waiting: torchft's keeps requests whose client is gone, and has
-    been seen to form a quorum of some of the living because of such a one, without waiting for the others.
+    All live groups send heartbeats. Times are far from the time-outs, so that both Lighthouses see the same order of
+    events, and no request is abandoned: torchft's Lighthouse keeps requests whose client is gone, and because of one
+    has formed a quorum of some live groups without waiting for the others.
     """
     chance = random.Random(seed)
     clients = [LighthouseClient(url, timedelta(seconds=10)) for _ in range(4)]
     names = [f"g{i}:{chance.randrange(100)}" for i in range(4)]
     living = set(range(4))
-    waiting: dict[int, Future[Any]] = {}  # one who comes when the others have just gone on waits for the next round
-    reached = 0  # nobody is beyond this step
-    members: set[int] = set()  # with shrink_only only these ask: who is not in shuts itself out with that for good
+    waiting: dict[int, Future[Any]] = {}  # a group that asks just after a round waits for the next one
+    reached = 0  # no group is beyond this step
+    members: set[int] = set()  # with shrink_only only these ask: a group outside is shut out for good
     over = threading.Event()
 
     def beat() -> None:
@@ -442,7 +442,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
                     members.discard(back)
                 asking = sorted(living - waiting.keys())
                 chance.shuffle(asking)
-                asking.sort(key=lambda i: i in members)  # the others might be gone when a newcomer comes last
+                asking.sort(key=lambda i: i in members)  # otherwise the others may be gone when a newcomer asks last
                 shrink = turn > 0 and members == living and chance.random() < 0.2
                 for i in asking:
                     step = max(0, reached - (chance.random() < 0.2))

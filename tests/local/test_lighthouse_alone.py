@@ -26,7 +26,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts one in the test's folder; returns when it serves."""
+    """A function that starts a Lighthouse in the test's folder and returns when it serves."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
@@ -47,10 +47,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def quorum(folder: Path, name: str, step: int) -> int:
-    """Ask for a quorum; its id.
+    """Ask for a quorum; return its id.
 
     Raises:
-        TimeoutError: there is none.
+        TimeoutError: no quorum was issued.
     """
     client = LighthouseClient((folder / "mine.url").read_text().strip(), connect_timeout=timedelta(seconds=10))
     return int(client.quorum(name, timeout=timedelta(seconds=1), step=step, store_address=f"{name}:1").quorum_id)
@@ -74,22 +74,22 @@ def test_it_goes_on_where_it_was_and_forgets_when_nobody_is_left(start: Start, t
     second = start("quorum_tick_ms=20", "heartbeat_timeout_ms=200", "forget_after_ms=1500")
     assert quorum(tmp_path, "a", 8) == 1  # the same members
     with pytest.raises(TimeoutError):
-        quorum(tmp_path, "fresh", 3)  # somebody may have the eight steps
+        quorum(tmp_path, "fresh", 3)  # some group may have the eight steps
     deadline = time.monotonic() + 20
     client = LighthouseClient((tmp_path / "mine.url").read_text().strip(), connect_timeout=timedelta(seconds=10))
     while "may begin anew" not in log(tmp_path):
-        client.heartbeat("fresh")  # who is refused because of the others goes on asking
+        client.heartbeat("fresh")  # a group refused because of others keeps asking
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert quorum(tmp_path, "fresh", 3) > 1
     with pytest.raises(RuntimeError, match="begun anew"):
-        quorum(tmp_path, "a", 8)  # who was only suspended does not come back beside them
+        quorum(tmp_path, "a", 8)  # a manager that was only suspended is not accepted beside them
     end(second)
 
 
 @contextlib.contextmanager
 def manager(folder: Path, group: str) -> Iterator[Callable[[int, float], int]]:
-    """A group's ManagerServer, whose id is new each time, and which beats; asks for quorums: (step, seconds) -> id."""
+    """Run a group's ManagerServer with a new id and heartbeats; yield a function (step, seconds) -> quorum id."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     server = ManagerServer(
         replica_id=f"{group}:{store.port}",
@@ -118,13 +118,13 @@ def manager(folder: Path, group: str) -> Iterator[Callable[[int, float], int]]:
 def test_after_a_crash_of_all_groups_from_an_older_checkpoint_get_in_by_themselves(
     restarted: bool, start: Start, tmp_path: Path
 ) -> None:
-    """Managers of torchft's ask once, as they do: within the 60 s for which they wait for a quorum."""
+    """Real managers of torchft ask once, within the 60 s for which they wait for a quorum."""
     words = ("quorum_tick_ms=20", "min_replicas=2", "port=0", "heartbeat_timeout_ms=1000", "forget_after_ms=4000")
     process = start(*words)
     with ThreadPoolExecutor(2) as pool:
 
         def train(step: int) -> float:
-            """Both groups get a quorum at this step; after how long, in seconds."""
+            """Let both groups get a quorum at this step; return the seconds it took."""
             with manager(tmp_path, "a") as a, manager(tmp_path, "b") as b:
                 began = time.monotonic()
                 first, second = pool.map(lambda one: one(step, 60.0), (a, b))
@@ -161,17 +161,17 @@ def test_what_is_no_setting_is_refused_by_name(word: str) -> None:
         standalone.read([word])
 
 
-# --- who has no token -------------------------------------------------------------------------------------------------
+# --- without a token --------------------------------------------------------------------------------------------------
 
 
 def address(folder: Path) -> tuple[str, int]:
-    """Host and port of the Lighthouse."""
+    """Return host and port of the Lighthouse."""
     host, _, port = (folder / "mine.url").read_text().strip().rpartition("@")[2].rpartition(":")
     return host, int(port)
 
 
 def ask(url: str, wait_s: float = 0.0) -> int:
-    """Ask for a quorum at once, or some time after connecting; its id."""
+    """Ask for a quorum at once, or wait_s seconds after connecting; return its id."""
     client = LighthouseClient(url, connect_timeout=timedelta(seconds=10))
     time.sleep(wait_s)
     return int(client.quorum("a", timeout=timedelta(seconds=5), step=0, store_address="a:1").quorum_id)
@@ -188,7 +188,7 @@ def test_without_the_token_nobody_is_let_in_and_is_told_what_to_do(start: Start,
         with pytest.raises(RuntimeError, match=r"Unauthenticated.*\.url file"):
             ask(f"http://{wrong}{host}:{port}")
     assert ask(url) == 1
-    assert ask(url, wait_s=1.5) == 1  # hung up on, because it was silent for too long: torchft dials again
+    assert ask(url, wait_s=1.5) == 1  # closed because it was silent for too long: torchft dials again
     time.sleep(0.2)
     for why in ("it shows no token\n", "it shows another token", "it shows no token within"):
         assert log(tmp_path).count(why) == 1
@@ -258,7 +258,7 @@ def test_a_flood_of_strangers_does_not_keep_the_owner_out(start: Start, tmp_path
     made = [0, 0, 0]
 
     def flood(number: int) -> None:
-        """As many connections as it can hold: silent ones, ones that never end their request, ones that talk junk."""
+        """Open as many connections as it can hold: silent, with an endless request, or with junk."""
         said = (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\x20\1\0\0\0\0\1", b"\xff" * 5000)[number]
         held: list[socket.socket] = []
         while not over.is_set():

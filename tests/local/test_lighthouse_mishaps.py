@@ -1,4 +1,4 @@
-"""Our Lighthouse where nothing can be written: it serves all the same, and so does its successor."""
+"""Our Lighthouse and its successor serve even if nothing can be written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchft.coordination import LighthouseClient
 
 
 def test_on_a_full_disk_it_serves_and_writes_down_what_it_knows_once_there_is_room(tmp_path: Path) -> None:
-    log = tmp_path / "log"  # not on the full disk, so that it can say what happens
+    log = tmp_path / "log"  # not on the full disk, so that it can be written
     with full_disk(tmp_path / "disk") as disk:
         lighthouse = LighthouseProcess(disk, log)
         try:

@@ -1,4 +1,4 @@
-"""Where a Lighthouse is reached: its guard's port, which is the one asked for, or another if it may move."""
+"""A Lighthouse's address: its guard's port, which is the requested one, or another if it may move."""
 
 from __future__ import annotations
 

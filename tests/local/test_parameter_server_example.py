@@ -1,4 +1,4 @@
-"""From which weights the example's server goes on, with real sessions: never from step 0 once trained."""
+"""The example's server, with real sessions, never resumes from step 0 once trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARGS = {"updates": 40, "batch_size": 4, "dim": 4, "lr": 0.1, "seed": 0, "batch_t
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], ModuleType]:
-    """The example as an attempt of the server sees it: two workers, a checkpoint every 10 updates."""
+    """The example as in an attempt of the server: two workers, a checkpoint every 10 updates."""
 
     def load(attempt: int) -> ModuleType:
         known = {"NUM_REPLICA_GROUPS": "3", "ROLE_NAME": "server", "ROLE_RANK": "0"}
@@ -45,7 +45,7 @@ def server_of(module: ModuleType, samples: Path | None = None) -> Any:
 
 
 class Worker:
-    """One session of a worker that comes with weights of so many updates, or with none."""
+    """One session of a worker that holds weights of so many updates, or none."""
 
     def __init__(self, module: ModuleType, server: Any, worker: int, attempt: int, held: int) -> None:
         self.give, self.worker, self.holds = module.give, worker, False
@@ -57,11 +57,11 @@ class Worker:
         self.asked = bool(wanted)
         if self.asked:
             self.mine.counts[[0, 1 + worker]] = held
-            self.mine.weights += held  # so that they are known again
+            self.mine.weights += held  # so that they can be recognised
             self.give(self.session, 1, self.mine.counts, self.mine.weights)
 
     def pull(self) -> int:
-        """The number of updates in what the server has now."""
+        """Return the number of updates in the server's current weights."""
         self.give(self.session, 0, self.mine.counts, self.mine.weights)
         self.holds = True
         return int(self.mine.counts[0])

@@ -1,11 +1,11 @@
-"""What a script says over its worker's channel, on purpose or not, does not stop the training."""
+"""Messages that a script sends over its worker's channel, on purpose or not, do not stop the training."""
 
 from __future__ import annotations
 
 import pytest
 from harness import SCRIPTS, Backend
 
-# Tasks that the step does not have, numbers that cannot be, texts in their place, what is nested for ever, no line end.
+# Unknown tasks, impossible numbers, texts instead of numbers, endless nesting, no line end.
 POISON = """
 import json, os, runpy, sys
 
@@ -38,7 +38,7 @@ sys.argv = [os.environ["TOY"], *sys.argv[1:]]
 runpy.run_path(os.environ["TOY"], run_name="__main__")
 """
 
-# Errors of ours, planted in the controller: Python imports this module before everything else.
+# Plants errors in the controller: Python imports this module before everything else.
 BUGS = """
 import importlib.abc, importlib.util, sys
 

@@ -1,4 +1,4 @@
-"""`ftslurm scale` while the training goes on."""
+"""`ftslurm scale` during a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is seen of a real parameter server and its sessions, and that nothing seen can harm them."""
+"""The reports about a real parameter server and its sessions, which cannot harm them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def wait_for(true: Callable[[], object]) -> None:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[messages.Report]]:
-    """What the controller is told."""
+    """The messages to the controller."""
     lines: list[messages.Report] = []
     monkeypatch.setattr(outbox, "say", lines.append)
     monkeypatch.setattr(parameter_sessions, "EVERY_S", 0.05)

@@ -1,6 +1,6 @@
-"""What a worker does on a torchft of another shape: the installed one, with something taken out of it.
+"""A worker with another version of torchft, simulated by removing names from the installed one.
 
-Each case is a process of its own, because what is taken out stays out; a fork server spares them the imports.
+Each case is its own process, because a removed name stays removed; a fork server saves them the imports.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOADED.set_forkserver_preload(
 
 
 def worker(missing: tuple[str, ...], then: str, output: str) -> None:
-    """Import everything, as a worker does, where these names are missing; then run more code."""
+    """Import everything, as a worker does, without these names; then run more code."""
     file = os.open(output, os.O_WRONLY)
     os.dup2(file, 1)
     os.dup2(file, 2)
@@ -51,7 +51,7 @@ def worker(missing: tuple[str, ...], then: str, output: str) -> None:
 
 
 def start(*missing: str, then: str = "") -> str:
-    """Run a worker where these names of torchft are missing; returns what it printed."""
+    """Run a worker without these names of torchft; return its output."""
     with tempfile.NamedTemporaryFile("r") as output:
         process = LOADED.Process(target=worker, args=(missing, then, output.name))
         process.start()

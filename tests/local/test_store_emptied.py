@@ -1,4 +1,4 @@
-"""What was in a group's store before others were kept from it is not believed."""
+"""Values written to a group's store before it was closed to others are not used."""
 
 from torch.distributed import TCPStore
 

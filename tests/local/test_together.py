@@ -1,4 +1,4 @@
-"""All ranks of a group do something after the same step, whenever each of them has heard of it."""
+"""All ranks of a group act after the same step, even if they learn of the request at different steps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS, RANKS = 12, 3
 
 @pytest.fixture(scope="module")
 def stores() -> Sequence[TCPStore]:
-    """The store as each rank has it: over a connection of its own."""
+    """A connection to the group's store for each rank."""
     first = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     return [first, *(TCPStore("127.0.0.1", first.port, is_master=False) for _ in range(RANKS - 1))]
 
@@ -26,8 +26,8 @@ def stores() -> Sequence[TCPStore]:
 @pytest.mark.parametrize("seed", range(200))
 def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[TCPStore]) -> None:
     dice = random.Random(seed)
-    heard = [[dice.randrange(1, 5) for _ in range(RANKS)]]  # the step after which each rank has heard
-    heard.append([max(heard[0]) + dice.randrange(3) for _ in range(RANKS)])  # of the second time
+    heard = [[dice.randrange(1, 5) for _ in range(RANKS)]]  # the step after which each rank learns of the request
+    heard.append([max(heard[0]) + dice.randrange(3) for _ in range(RANKS)])  # of the second request
     vote = threading.Barrier(RANKS, timeout=20)  # as torchft's should_commit: no rank goes on before all have come
     due: list[list[int]] = [[] for _ in range(RANKS)]
     errors: list[BaseException] = []

@@ -1,6 +1,6 @@
-"""Does torchft still need our patches, and do they work? Real groups in processes of their own, on loopback.
+"""Tests that torchft still needs our patches and that they work, with real groups in processes on loopback.
 
-Each test shows the defect first, without the patch: when it fails there, torchft was mended and the patch can go.
+Each test first shows the defect without the patch: if it fails there, torchft is fixed and the patch can be removed.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def lighthouse(min_replicas=1):
 
 
 class Groups:
-    """Replica groups of one process each; what a group prints, reports and ends with lies in files named after it."""
+    """Replica groups of one process each; output, reports and exit code of a group are in files named after it."""
 
     def __init__(self, folder, address):
         self.folder = folder
@@ -98,7 +98,7 @@ def train(folder, name, address, patched, wrapper="DistributedDataParallel", ste
     observer.install()
 
     torch.set_num_threads(1)
-    torch.manual_seed(0)  # every group starts with the same weights: nobody need heal at step 0
+    torch.manual_seed(0)  # every group starts with the same weights: no heal at step 0
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     manager = one_rank_manager(address, name, model, init_sync=False)
     torch.manual_seed(sum(name.encode()))
@@ -209,7 +209,7 @@ def test_with_the_patch_pure_ddp_is_refused_and_the_error_says_why(groups):
 
 
 def run_python(code, **environment):
-    """A fresh Python that imports torchft itself; for what is decided at import."""
+    """Run a new Python that imports torchft itself, for behaviour decided at import."""
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}
     command = [sys.executable, "-W", "ignore", "-c", code]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
@@ -248,7 +248,7 @@ os._exit(0)  # nobody listens for OpenTelemetry here, and it would go on trying
 
 
 def measure_connecting(folder, patched):
-    """How long does a Manager try to reach a Lighthouse that is not there? The variable says 1 s, the argument 3 s."""
+    """Measure how long a Manager tries to reach a missing Lighthouse; the variable is 1 s, the argument 3 s."""
     import torch
 
     os.environ["TORCHFT_CONNECT_TIMEOUT_SEC"] = "1"
@@ -281,7 +281,7 @@ def test_the_connect_timeout_variable_is_honoured_only_with_the_patch(tmp_path):
 
 
 def hang_up(folder, patched):
-    """Two members of a Gloo group, the first waits for the second, which reports an error: when does it hear of it?"""
+    """Measure when a member of a Gloo group that waits for another learns of the other's error."""
     import threading
     from types import SimpleNamespace
 
@@ -420,7 +420,7 @@ def test_a_parameter_server_is_reached_where_the_machines_own_name_does_not_reso
     assert "with: 1.0" in python.stdout, python.stderr
 
 
-# --- the hang at exit (D3), mended by the module that runs the script ---------------------------------------------
+# --- the hang at exit (D3), fixed by the module that runs the script ----------------------------------------------
 
 FAILS_WHILE_WAITING_FOR_A_QUORUM = """
 import sys
@@ -438,7 +438,7 @@ raise ValueError("the script's own error")
 
 
 def seconds_to_exit(command, folder, quorum_timeout_s):
-    """How long does COMMAND SCRIPT ARGS live on after the script's uncaught error, raised while a quorum is awaited?"""
+    """Measure how long COMMAND SCRIPT ARGS runs after the script's uncaught error while it waits for a quorum."""
     script = folder / "fails.py"
     script.write_text(FAILS_WHILE_WAITING_FOR_A_QUORUM.replace("TESTS", repr(str(Path(__file__).parent))))
     with lighthouse(min_replicas=2) as address:
@@ -461,7 +461,7 @@ def test_without_our_runner_an_uncaught_error_hangs_until_the_quorum_times_out(t
 
 
 def told(reports, *keys):
-    """The values of `keys`, each combination once as long as it lasts."""
+    """Return the values of `keys`, without consecutive repeats."""
     values = [tuple(report[key] for key in keys) for report in reports]
     return [value for value, before in zip(values, [None, *values], strict=False) if value != before]
 

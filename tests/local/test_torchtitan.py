@@ -1,8 +1,8 @@
-"""job=torchtitan, as far as a machine without a GPU goes: its own parser takes what it is given, in every group.
+"""job=torchtitan without a GPU: torchtitan's own parser accepts its arguments in every group.
 
-torchtitan and what its parser needs are put aside from the tests' environment (18 MB, seconds, kept in pytest's cache);
-with all that it trains with they would be half a gigabyte. What it reads data and writes metrics with is missing here,
-and so is triton, the GPU compiler.
+torchtitan and its parser's dependencies are outside the tests' environment (18 MB, seconds, kept in pytest's cache);
+with all that training needs they would be half a gigabyte. Its packages for data and metrics are missing here, and so
+is triton, the GPU compiler.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def local(tmp_path: Path) -> Iterator[Backend]:
 
 
 def titan(*words: str, beside: Path | None = None) -> tuple[str, ...]:
-    """`ftslurm run job=torchtitan`, with a folder of packages for the workers."""
+    """Start `ftslurm run job=torchtitan` with a folder of packages for the workers."""
     paths = [str(beside), *os.environ.get("PYTHONPATH", "").split(":")] if beside else []
     words = (*words, f'job.env.PYTHONPATH="{":".join(paths)}"') if paths else words
     return ("run", "job=torchtitan", "cluster=local", "groups.gpus=0", "run.root=runs0", "follow=true", *words)

@@ -1,4 +1,4 @@
-"""Who is told that nothing will heal the training, and who is not: torch, torchft and process groups are real."""
+"""The warning that nothing will heal a training, and its absence, with real torch, torchft and process groups."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness import PATIENCE_S, Backend
 from ftslurm.config.schema import shipped
 from ftslurm.worker.unhealed import words
 
-# Each case runs in a fork of a process that has imported all: they are many, and importing takes longest. Prints for
-# each case how many steps had been taken when the warning came, and its words. What holds a process group outlives its
-# case: torch 2.13 destroys Gloo's with the GIL held, which its last allreduce may need to be gone (56297 of PyTorch).
+# Each case runs in a fork of a process with all imports, which take longest. Prints for each case the number of steps
+# at the warning, and its text. Holders of a process group outlive their case: torch 2.13 destroys Gloo's with the GIL
+# held, which its last allreduce may need to end (56297 of PyTorch).
 CASES = """
 import json, os, sys, tempfile
 import torch, torch._dynamo

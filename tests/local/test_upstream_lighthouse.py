@@ -1,4 +1,4 @@
-"""torchft's own tests of its Lighthouse, as they lie in its wheel, against ours without a controller."""
+"""Runs torchft's own tests of its Lighthouse, from its wheel, against ours without a controller."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ upstream = pytest.importorskip("torchft.lighthouse_test")
 
 
 class Served:
-    """What torchft's tests take for its LighthouseServer: ours, in a process of its own."""
+    """A stand-in for torchft's LighthouseServer: our Lighthouse in its own process."""
 
     folder: Path
     lineage: str
@@ -42,7 +42,7 @@ class Served:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], unittest.TestResult]:
-    """Runs one of torchft's tests, with lineage on or off."""
+    """A function that runs one of torchft's tests, with lineage on or off."""
 
     def run_one(test: str, lineage: str) -> unittest.TestResult:
         monkeypatch.setattr(Served, "folder", tmp_path, raising=False)

@@ -1,4 +1,4 @@
-"""A standby with torch: it is warm, nothing shows that it was, and it takes its first step almost at once."""
+"""A standby with torch: it warms up without side effects, and takes its first step almost at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lighthouse() -> Iterator[str]:
 
 
 def assign(task: Step, lighthouse: str, **assignment: object) -> float:
-    """Let a worker with torch run toy.py for two steps; how long it was from the assignment to the first commit."""
+    """Let a worker with torch run toy.py for two steps; return the seconds from assignment to first commit."""
     task.get_ready()
     rank = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
     words: dict[str, object] = {"group": 0, "attempt": 0, "lighthouse": lighthouse, "module": None, "script": str(TOY)}

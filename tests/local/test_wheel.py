@@ -1,4 +1,4 @@
-"""Does the built wheel work where the sources are out of reach? It is installed into an environment of its own here."""
+"""The built wheel works without the sources, installed into its own environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command without anything that could lead it to the sources; what it printed."""
+    """Run a command without any way to the sources; return its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))}
     done = subprocess.run(
         command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S
@@ -31,7 +31,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built without a network from a copy of the sources: a build leaves folders behind where it is made."""
+    """The wheel, built offline from a copy of the sources: a build leaves folders in its source folder."""
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "sources"
     copy.mkdir()
@@ -47,7 +47,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has this wheel, and torch and the others from the tests' environment."""
+    """An interpreter with this wheel, and with torch and the others from the tests' environment."""
     folder = tmp_path_factory.mktemp("env")
     venv.create(folder, symlinks=True, with_pip=False)
     python = folder / "bin/python"

@@ -1,4 +1,4 @@
-"""The diffs of docs/fault-tolerant.md are applied to the script they are for, and what comes of it loses a group."""
+"""The diffs of docs/fault-tolerant.md, applied to their script, make it survive the loss of a group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "fault-tolerant.md"
 
 
 def patched(folder: Path) -> Path:
-    """The plain script with every diff of the page applied, in their order."""
+    """Return the plain script with all diffs of the page applied in order."""
     script = folder / "plain_ddp.py"
     shutil.copy(shipped("examples") / script.name, script)
     diffs = re.findall(r"^```diff\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)

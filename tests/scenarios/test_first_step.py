@@ -1,4 +1,4 @@
-"""A training that takes no step is told, with what its ranks have said last and a likely reason."""
+"""A training that commits no step is reported, with the last lines of its ranks and a likely reason."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ while True:
 
 
 def told(run: Run, word: str) -> dict[str, object]:
-    """The first record, and that people see it while it lasts."""
+    """Return the first record, and check that the user sees it while it lasts."""
     record = run.wait_for("no_first_step")
     run.until(lambda: word in run.text, "the console's line")
     command = [sys.executable, "-m", "ftslurm", "status", "--json", str(run.dir)]
@@ -90,7 +90,7 @@ def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
 def test_a_training_that_steps_is_not_told_and_one_that_begins_late_no_longer(backend: Backend) -> None:
-    late = "import time; time.sleep(10)\n" + ASKS.format(sleeper=9, least=1)  # `status` is to be asked before that
+    late = "import time; time.sleep(10)\n" + ASKS.format(sleeper=9, least=1)  # `status` is called before that
     run = backend.start("groups.count=2", "health.first_step_s=2", script=backend.script(late))
     told(run, "no step has been committed")
     run.wait_for("group_joined")

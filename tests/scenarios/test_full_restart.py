@@ -1,4 +1,4 @@
-"""No group is left that holds the training's state: it starts over from the newest complete checkpoint, or fails."""
+"""When no live group holds the training's state, the run starts over from the newest complete checkpoint or fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = ("groups.count=2", "checkpoint.every=5", "restart.backoff_s=0")
 
 
 def saved(run: Run, step: int) -> dict[str, object]:
-    """A checkpoint of this step or a later one."""
+    """Wait for a checkpoint of this step or a later one."""
     run.until(lambda: [e for e in run.named("checkpoint_saved") if int(str(e["step"])) >= step], f"checkpoint {step}")
     return run.named("checkpoint_saved")[-1]
 
@@ -27,7 +27,7 @@ def kill_all(run: Run, groups: int = 2, attempt: int = 0) -> None:
 
 
 def losses(run: Run, group: int, attempt: int) -> dict[int, str]:
-    """What the script printed after each step it committed: step -> loss."""
+    """Return the loss that the script printed after each committed step: step -> loss."""
     lines = re.findall(r"^step (\d+) loss (\S+) participants 2$", run.rank_log(group, attempt=attempt), re.MULTILINE)
     return {int(step): loss for step, loss in lines}
 
@@ -67,7 +67,7 @@ def test_all_groups_killed_at_once_start_over_from_the_newest_checkpoint(backend
         before, after = losses(run, group, 0), losses(run, group, attempt)
         assert min(after) == step + 1  # nothing is skipped
         again = before.keys() & after.keys()
-        assert {s: before[s] for s in again} == {s: after[s] for s in again}  # and nothing is other than it was
+        assert {s: before[s] for s in again} == {s: after[s] for s in again}  # the same losses
         assert [s["step"] for s in run.steps(group) if s["attempt"] == attempt] == list(range(step + 1, end + 1))
     assert len(set(run.weights().values())) == 1
     kept = sorted(path.name for path in (run.dir / "checkpoints").iterdir())
@@ -89,10 +89,10 @@ def test_truncated_unreadable_and_unfinished_checkpoints_are_skipped(
     folder = run.dir / "checkpoints"
     good, before, newest = sorted(folder.glob("step-*"))[-3:]
     tree = before / "tree.pickle"
-    tree.write_bytes(bytes(byte ^ 0xFF for byte in tree.read_bytes()))  # as long as it was: only reading it shows it
+    tree.write_bytes(bytes(byte ^ 0xFF for byte in tree.read_bytes()))  # the same size: only reading shows it
     largest = max(newest.glob("*.distcp"), key=lambda path: path.stat().st_size)
     os.truncate(largest, largest.stat().st_size // 2)
-    (folder / "step-00000900").mkdir()  # somebody else's
+    (folder / "step-00000900").mkdir()  # not ours
     (folder / ".saving-00000905-x-1-0-00000000").mkdir()
     os.kill(controller(run), signal.SIGCONT)
     full, attempts = restarted(run)

@@ -1,6 +1,6 @@
-"""Every kind of training: alone with itself, and with a group that is killed, on this machine and on a real Slurm.
+"""Every kind of training, undisturbed and with a killed group, on this machine and on a real Slurm.
 
-The same table for both. The group dies inside a collective that all others have begun (kill -9 of one rank).
+Both use the same table. The group dies inside a collective that all others have begun (kill -9 of one rank).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STREAMING: dict[str, object] = {"fragments": 2, "fragment_sync_delay": 1, "fragm
 
 @pytest.fixture
 def both(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Backend, Backend]]:
-    """This machine and Slurm, for what is compared with one another."""
+    """The backends of this machine and of Slurm, for tests that compare both."""
     backends = [Backend(name, {"COLUMNS": "200"}, tmp_path / name) for name in ("local", "slurm")]
     backends[1].environ |= slurm_cluster.env
     for backend in backends:
@@ -37,7 +37,7 @@ def both(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Backend, Back
 
 
 def train(backend: Backend, kind: str, *words: str, kill: str | None = None, hold: int = HELD, **args: object) -> Run:
-    """Run `job=KIND` to its end; with `kill` ("GROUP RANK STEP METHOD", see scripts/example.py) there is a restart."""
+    """Run `job=KIND` to its end, with a kill if given ("GROUP RANK STEP METHOD", see scripts/example.py)."""
     number = len(backend.runs)
     line = ["run", f"job={kind}", f"cluster={backend.name}", f"run.root={quoted(backend.tmp_path / f'runs{number}')}"]
     line += ["follow=true", "groups.gpus=0", "health.heartbeat_s=0.5", "stop.grace_s=2", *words]
@@ -61,7 +61,7 @@ def train(backend: Backend, kind: str, *words: str, kill: str | None = None, hol
 
 
 def check_weights(run: Run, groups: int, ranks: int = 1) -> list[str]:
-    """All groups end with the same weights, bit for bit; returns the digest of each rank's."""
+    """Check that all groups end with bit-equal weights; return the digest of each rank."""
     weights = run.weights()
     assert set(weights) == {(g, r) for g in range(groups) for r in range(ranks)}, weights
     found = [{weights[g, r] for g in range(groups)} for r in range(ranks)]
@@ -70,7 +70,7 @@ def check_weights(run: Run, groups: int, ranks: int = 1) -> list[str]:
 
 
 def history(run: Run, group: int, rank: int = 0, restored: int | None = None) -> list[dict[str, Any]]:
-    """What one rank has committed, less what a full restart from the checkpoint of step `restored` has undone."""
+    """Return the steps that a rank committed, without those undone by a full restart from step `restored`."""
     lines: list[dict[str, Any]] = []
     for line in run.steps(group, rank):
         if lines and line["step"] <= lines[-1]["step"]:
@@ -81,7 +81,7 @@ def history(run: Run, group: int, rank: int = 0, restored: int | None = None) ->
 
 
 def check_every_batch_once(run: Run, groups: int, steps: int, ranks: int = 1, restored: int | None = None) -> int:
-    """In the surviving history every batch was trained on once, in order; returns how many there were."""
+    """Check that the surviving history has every batch once, in order; return the number of batches."""
     totals: dict[int, int] = {0: 0}
     for group, rank in itertools.product(range(groups), range(ranks)):
         for line in history(run, group, rank, restored):
@@ -98,7 +98,7 @@ def check_every_batch_once(run: Run, groups: int, steps: int, ranks: int = 1, re
 
 
 def restart_all(backend: Backend, kind: str, *words: str, at: int, every: int, **args: object) -> tuple[Run, int]:
-    """The same with all groups killed at once; also the step of the checkpoint from which they have started over."""
+    """Run a job with all groups killed at once; also return the step of the checkpoint of the restart."""
     settings = (f"checkpoint.every={every}", "checkpoint.keep=0", *words)
     run = train(backend, kind, *settings, kill=f"all 0 {at} should_commit", **args)
     (full,) = run.named("full_restart")
@@ -107,9 +107,9 @@ def restart_all(backend: Backend, kind: str, *words: str, at: int, every: int, *
 
 
 def check_windows(run: Run, groups: int, every: int, killed: int | None = None, restored: int | None = None) -> None:
-    """Group g has put the batches that are its own into every sync, or all groups but `killed` have.
+    """Check that group g contributes its own batches to every sync, or that all groups but `killed` do.
 
-    That one has skipped the syncs from the one in which it died to the one at which it joined, and no other.
+    The killed group misses only the syncs from its death until it joined.
     """
     for group in range(groups):
         lines = history(run, group, restored=restored)
@@ -126,20 +126,20 @@ def check_windows(run: Run, groups: int, every: int, killed: int | None = None, 
 
 
 def losses(run: Run, group: int) -> list[tuple[int, float]]:
-    """The losses that a group's first attempt has printed, by step."""
+    """Return the losses that a group's first attempt printed, by step."""
     found = re.findall(r"step (\d+) \| loss ([\d.]+)", run.rank_log(group))
     return [(int(step), float(loss)) for step, loss in found]
 
 
 def final_loss(run: Run) -> float:
-    """The held-out loss at the end, which all groups agree on."""
+    """Return the held-out loss at the end, equal in all groups."""
     found = {re.search(r"held-out loss ([\d.]+) \| final", text) for text in (run.rank_log(0), run.rank_log(0, 0, 1))}
     (loss,) = (float(match[1]) for match in found if match)
     return loss
 
 
 def check_curve(killed: Run, clean: Run) -> None:
-    """The same losses until the death, and about as far in the end, with fewer batches in some steps."""
+    """Check for equal losses until the kill, and a similar final loss with fewer batches in some steps."""
     assert losses(killed, 0)[:KILLED] == losses(clean, 0)[:KILLED]
     assert len(losses(killed, 0)) == len(losses(clean, 0)) == STEPS
     assert abs(final_loss(killed) - final_loss(clean)) < 0.3

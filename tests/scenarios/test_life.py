@@ -1,4 +1,4 @@
-"""How runs start, stop and give up, on this machine and on a real Slurm: the same table for both."""
+"""How runs start, stop and fail, on this machine and on a real Slurm, with the same table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_script_that_cannot_start_ends_the_run_at_once_with_its_words(
     (end,) = run.named("run_finished")
     assert error in str(end["reason"])
     assert error in run.text
-    assert len(run.named("step_launched")) <= 5  # no budget burnt: not twice more than once each
+    assert len(run.named("step_launched")) <= 5  # no budget is wasted: at most one more launch each
 
 
 @here
@@ -123,7 +123,7 @@ def test_stop_gives_scripts_their_grace_and_kills_those_that_ignore_sigterm(back
     began = time.monotonic()
     stop(run)
     run.finish(1, outcome="stopped")
-    assert time.monotonic() - began >= 2.0  # stop.grace_s, because of the deaf one
+    assert time.monotonic() - began >= 2.0  # stop.grace_s, because one ignores SIGTERM
     assert "bye" in run.rank_log(0)
     assert run.named("command")
     assert {e["cause"] for e in run.named("step_exited") if e["group"] is not None} == {"cancelled"}
@@ -250,7 +250,7 @@ def test_workers_end_themselves_when_their_controller_is_gone(backend: Backend) 
     controller = int(str(run.wait_for("run_started")["pid"]))
     sruns = [p for p in run.processes() if _name(p) == "srun"]
     keeper = [_parent(controller)] if backend.name == "slurm" else []  # else the next controller adopts them
-    for pid in [*keeper, controller, *sruns]:  # all of srun, its helper too: nobody is left who could clean up
+    for pid in [*keeper, controller, *sruns]:  # all of srun, its helper too: no process is left that could clean up
         _kill(pid)
     run.until(lambda: not any(_lives(pid) for pid in workers), "orphaned workers end", 30)
     run.until(lambda: not run.processes(), "everything of the run is gone", 30)

@@ -1,7 +1,7 @@
-"""A server and its workers, without a Lighthouse: each comes back alone, and no update is lost or made twice.
+"""A parameter server and its workers, without a Lighthouse: each restarts alone; no update is lost or repeated.
 
-Drills kill them, when the server has come to a step. Afterwards the record of updates is read as the history that
-survived: of the lines with one number the last counts, for a server that goes on from an older state does them again.
+Drills kill them when the server has reached a step. Afterwards the record of updates is read as the surviving history:
+of several lines with one number the last counts, because a server that resumes an older state repeats updates.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness import Backend, Run
 
 
 def start(backend: Backend, updates: int, *overrides: str, kills: dict[int, list[int]]) -> tuple[Run, Path]:
-    """The example, with these groups killed when so many updates are made; and where it records its updates."""
+    """Start the example with drills that kill these groups; return it and its record of updates."""
     number = len(backend.runs)
     samples = backend.tmp_path / f"samples{number}"
     plan = ",".join(f"{{group: {group}, at: {at}}}" for at, groups in kills.items() for group in groups)
@@ -29,7 +29,7 @@ def start(backend: Backend, updates: int, *overrides: str, kills: dict[int, list
 
 
 def check_history(samples: Path, updates: int) -> None:
-    """Every update is there once; each worker's batches were applied in order, none twice, none left out."""
+    """Check that every update exists once and that each worker's batches were applied in order, all of them once."""
     last = {line["update"]: line for line in map(json.loads, samples.read_text().splitlines())}
     assert sorted(last) == list(range(1, updates + 1))
     for worker in (0, 1):

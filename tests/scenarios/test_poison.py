@@ -1,7 +1,7 @@
-"""A fresh group, which has random weights, never becomes the donor of others nor trains on alone, whatever happens.
+"""A fresh group, which has random weights, never heals others and never trains on alone.
 
-What torchft alone does in each of these orders is in tests/local/test_history_in_torchft.py; docs/state.md has all.
-Both Lighthouses: ours refuses such a quorum, with torchft's the worker ends itself before the step.
+tests/local/test_history_in_torchft.py shows what torchft alone does in each of these orders; docs/state.md lists all.
+Both Lighthouses are tested: ours refuses such a quorum; with torchft's the worker exits before the step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ both = pytest.mark.parametrize(
 ours_on_slurm = pytest.mark.parametrize(
     ("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids
 )
-# A later attempt does not ask for its first quorum before the file "go" is there; who finishes writes it.
+# A later attempt asks for its first quorum only when the file "go" exists; a rank that finishes writes it.
 HOLDS = f"""
 import os, runpy, time
 from torchft.manager import Manager
@@ -49,13 +49,13 @@ def until_held(run: Run, *groups: int) -> None:
 
 
 def stop(run: Run, group: int) -> None:
-    """Its heartbeats stop too, and by now it counts as dead (heartbeat_timeout_ms=1000 with both Lighthouses)."""
+    """Stop a group with its heartbeats until it counts as dead (heartbeat_timeout_ms=1000 with both Lighthouses)."""
     os.kill(run.pid(group), signal.SIGSTOP)
     time.sleep(1.5)
 
 
 def until_refused(run: Run, lighthouse: list[str], group: int) -> None:
-    """The fresh group has asked with nobody who holds the state: the journal says who has refused it."""
+    """Wait until the journal says which part refused the fresh group a quorum without the training's state."""
     if lighthouse is OURS:
         assert "they would start a new history" in str(run.wait_for("quorum_refused")["reason"])
     else:
@@ -86,7 +86,7 @@ def test_a_fresh_group_waits_for_the_stopped_last_holder_and_heals_from_it(
     run.wait_until_back_at_last(1)
     steps = run.end_soon()
     run.finish()
-    committed = [int(s["step"]) for s in run.steps(0)]  # torchft's may let the other begin alone
+    committed = [int(s["step"]) for s in run.steps(0)]  # torchft's may let the other group begin alone
     assert committed == list(range(committed[0], steps + 1))
     assert min(int(s["step"]) for s in run.steps(1) if s["attempt"] > 0) >= reached
     assert len(set(run.weights().values())) == 1, run.weights()

@@ -1,10 +1,10 @@
-"""Groups that fail and come back, on this machine and on a real Slurm: the same table for both.
+"""Groups that fail and come back, on this machine and on a real Slurm, with the same table.
 
-After each: the survivors committed every step exactly once and never stalled, no step is missing, nothing is left
-running, and all groups end with bit-equal weights (harness.Run.check_training, finish).
+Each test checks: the survivors committed every step exactly once and never stalled, no step is missing, no process is
+left, and all groups end with bit-equal weights (harness.Run.check_training, finish).
 
-Where the Lighthouse matters, torchft's own has its turn too. Before ours no heartbeat time-out runs out in any test, so
-that whoever waits for one is found out.
+Where the Lighthouse matters, torchft's own is tested too. With ours no heartbeat time-out expires in any test, so that
+code that waits for one is found.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ OURS = ["lighthouse=ftslurm", "lighthouse.heartbeat_timeout_ms=30000", "lighthou
 STOCK = ["lighthouse=torchft"]
 SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
 ids = {"ids": lambda value: value if isinstance(value, str) else value[0].removeprefix("lighthouse=")}
-WITH_DDP = 'job.env.TOY_DDP="1"'  # torch's DDP, which most tests do without
-here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # what srun adds is shown by others
+WITH_DDP = 'job.env.TOY_DDP="1"'  # torch's DDP, which most tests avoid
+here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # other tests cover srun
 on_slurm = pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
-# Launcher and Lighthouse have nothing to do with each other, so two of the four pairs are enough.
+# Launcher and Lighthouse are independent, so two of the four pairs are enough.
 each_once = pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
 TRAIN = {"open-end": True, "step-time": 0.1}
 
@@ -50,7 +50,7 @@ def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend,
     run.finish().check_training(steps, survivors={0}, returned={1})
     (ended,) = run.named("step_exited", group=1, attempt=0)
     assert (ended["cause"], ended["code"], ended["signal"]) == ("user_error", 3, None)
-    assert len(run.named("step_launched")) == 4  # nobody else was touched
+    assert len(run.named("step_launched")) == 4  # no other group was restarted
     if lighthouse is OURS:
         assert longest_gap(run, 0) < 3.0  # measured: 0.04 s and the step
         assert {s["participants"] for s in run.steps(0)} <= {1, 2}
@@ -193,7 +193,7 @@ def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took
 def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
     backend: Backend, lighthouse: list[str]
 ) -> None:
-    # torchft's own forgets everything: were not all groups needed, the first to be back would step alone.
+    # torchft's Lighthouse keeps no state: if not all groups were required, the first one back would step alone.
     run = backend.start("groups.count=2", f"groups.min={1 if lighthouse is OURS else 2}", *lighthouse, args=TRAIN)
     for number in range(3):
         run.until(lambda n=number: len(run.named("step_ready", unit="lighthouse")) == n + 1, "the Lighthouse")
@@ -233,11 +233,11 @@ def test_a_lighthouse_whose_port_is_taken_meanwhile_moves_and_the_groups_follow(
     run.wait_for_steps(10, groups=2)
     (up,) = run.named("step_ready", unit="lighthouse")
     run.kill_lighthouse()
-    with grab(urlsplit(str(up["url"])).port):  # who connects is not even answered
+    with grab(urlsplit(str(up["url"])).port):  # a connection gets no answer
         run.until(lambda: len(run.named("step_ready", unit="lighthouse")) == 2, "the Lighthouse elsewhere")
         before = len(run.steps(0))
         run.until(lambda: len(run.steps(0)) > before + 10, "further steps")
-    run.kill_lighthouse()  # its successor takes the new port
+    run.kill_lighthouse()  # the next Lighthouse takes the new port
     run.wait_for("step_ready", unit="lighthouse", attempt=2)
     steps = run.end_soon()
     run.finish().check_training(steps, survivors={0, 1})
@@ -278,7 +278,7 @@ def longest_gap(run: Run, group: int) -> float:
 
 
 def grab(port: int) -> socket.socket:
-    """Listen on a port the moment it is free."""
+    """Listen on a port as soon as it is free."""
     deadline = time.monotonic() + 5.0
     while True:
         try:

@@ -1,4 +1,4 @@
-"""job.secrets: the values reach every attempt of the workers, and nothing that anybody else reads."""
+"""job.secrets: the values reach every attempt of the workers, and nothing that others can read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ while not os.path.exists(sys.argv[1]):
 
 @pytest.fixture
 def secretive(backend: Backend) -> Backend:
-    """Where a run is started from an environment that has a secret."""
+    """Put a secret into the environment from which the backend starts runs."""
     backend.environ["MY_API_KEY"] = SECRET
     return backend
 
@@ -39,7 +39,7 @@ def start(backend: Backend, *words: str) -> Run:
 
 
 def who_has_it(run: Run) -> dict[str, bool]:
-    """What each process of the run's steps runs, and whether its environment has the secret; no command line has."""
+    """Return (program, has the secret in its environment) of each step process; check that no command line has it."""
     found = {}
     for pid in run.processes():
         words = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,10 +1,10 @@
-"""An example, as it is, but one of its ranks dies by kill -9, and the others do not end before its group is back.
+"""Runs an unchanged example; a rank dies by kill -9, and the other groups do not end before its group is back.
 
 EXAMPLE  the script's path
-KILL     GROUP RANK STEP METHOD: that rank's first attempt dies when it calls this method of its Manager at that step;
-         GROUP may be all, who die when there is a checkpoint
-HOLD     STEP: no group seeks the quorum of this step before all ranks of the next attempt are about to seek one, and
-         all take their time until it has joined
+KILL     GROUP RANK STEP METHOD: this rank's first attempt dies when it calls this method of its Manager at this step;
+         GROUP may be `all`: all groups die as soon as there is a checkpoint
+HOLD     STEP: from this step on no group asks for a quorum until all ranks of the next attempt are about to ask for
+         one, and each waits a second per step until that attempt has joined
 """
 
 import atexit
@@ -27,7 +27,7 @@ deadly, start_quorum = getattr(Manager, method), Manager.start_quorum
 
 
 def die(manager, *args, **kwargs):
-    manager.wait_quorum()  # from here on the others count on us
+    manager.wait_quorum()  # from here on the other groups depend on this one
     if manager.current_step() == int(step):
         while group == "all" and not list(Path(os.environ["FTSLURM_CHECKPOINT_DIR"]).glob("step-*")):
             time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Restores a small state and prints what it got: `restoring.py FOLDER`, one process per rank.
+"""Restores a small state and prints it: `restoring.py FOLDER`, one process per rank.
 
 Also made the checkpoints in tests/data, with `--save` and an earlier version of ftslurm.
 """
@@ -13,7 +13,7 @@ from ftslurm.checkpoint import Checkpointer
 
 
 class Manager:
-    """As much of torchft's manager as a Checkpointer needs."""
+    """The part of torchft's Manager that a Checkpointer needs."""
 
     def __init__(self):
         self.committed = 0

@@ -1,4 +1,4 @@
-"""A small training that saves with ftslurm.checkpoint, in all the ways torchft trains: what the tests of it run."""
+"""A small training that saves with ftslurm.checkpoint, in all the ways torchft trains, for the checkpoint tests."""
 
 import argparse
 import hashlib
@@ -29,7 +29,7 @@ args = parser.parse_args()
 
 
 class Numbers:
-    """A data set with a place in it."""
+    """A data set with a position."""
 
     def __init__(self):
         self.at = 0
@@ -52,7 +52,7 @@ def report(event, **fields):
 
 
 def digest(*trees):
-    """Of every bit of a state, of DTensors the whole."""
+    """Return the SHA-256 of every bit of a state, with whole DTensors."""
     out = hashlib.sha256()
 
     def walk(node):
@@ -129,7 +129,7 @@ while (before := manager.current_step()) < last_step():
     optimizer.zero_grad()
     loss = net(torch.randn(4, 16, generator=torch.Generator().manual_seed(batch * 100 + GROUP))).square().mean()
     loss.backward()
-    if net is model:  # over the groups first: in the first step some ranks give zeros
+    if net is model:  # across the groups first: in the first step some ranks contribute zeros
         grads = [p.grad.to_local() if args.kind == "fsdp" else p.grad for p in model.parameters()]
         for work in [manager.allreduce(grad) for grad in grads]:
             work.wait()

@@ -1,4 +1,4 @@
-"""What people bring along: torchft's public train_ddp.py with a small net, and habits that a launcher must not disturb.
+"""A typical user script: torchft's public train_ddp.py with a small net, and habits that a launcher must not disturb.
 
 Data loader workers are spawned, which imports this file again; stdin is read; progress is printed without a newline;
 SIGTERM is handled; the script ends with sys.exit.

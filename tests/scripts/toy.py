@@ -1,6 +1,6 @@
-"""The smallest torchft training that can fail in every way: what most tests run instead of a real script.
+"""The smallest torchft training that can fail in every way; most tests run it.
 
-TOY_DDP=0 does without torch's DDP and optimizers, which import torch._dynamo: a second of CPU time in every process.
+TOY_DDP=0 avoids torch's DDP and optimizers, which import torch._dynamo: a second of CPU time in every process.
 """
 
 import argparse
@@ -92,7 +92,7 @@ class Descent:
 
 
 def digest() -> str:
-    """SHA-256 of everything that the next step depends on: all weights, and what the optimizer remembers."""
+    """Return the SHA-256 of all weights and of the optimizer's state, on which the next step depends."""
     speeds = optimizer.optim.speed if by_hand else [t for s in optimizer.optim.state.values() for t in s.values()]
     tensors = [*model.parameters(), *speeds]
     data = torch.cat([tensor.detach().float().flatten() for tensor in tensors])
@@ -100,7 +100,7 @@ def digest() -> str:
 
 
 def average() -> None:
-    """All gradients in one collective."""
+    """Average all gradients in one collective."""
     grads = [p.grad for p in model.parameters()]
     together = torch.cat([grad.flatten() for grad in grads])
     manager.allreduce(together).wait()
@@ -152,7 +152,7 @@ while (step := manager.current_step()) < last_step():
     data = torch.Generator().manual_seed(hash((args.seed, GROUP, RANK, step)))  # integers hash alike everywhere
     x = torch.randn(8, 16, generator=data)
     optimizer.zero_grad()
-    participants = manager.num_participants()  # waits for the quorum: from here on the others count on us
+    participants = manager.num_participants()  # waits for the quorum: from here on the other groups depend on this one
     if to_fail and step >= args.fail_at:
         print(f"failing at step {step}: {args.fail_how}", flush=True)
         fail()
@@ -184,4 +184,4 @@ if checkpointer:
 weights = nn.utils.parameters_to_vector(model.parameters()).detach()
 print(f"weights sha256={hashlib.sha256(bytes(weights.view(torch.uint8).tolist())).hexdigest()}", flush=True)
 manager.shutdown(wait=False)
-atexit.register(os._exit, 0)  # spares half a second of CPU time, in which Python would free all that torch has loaded
+atexit.register(os._exit, 0)  # saves half a second of CPU time, in which Python frees what torch has loaded

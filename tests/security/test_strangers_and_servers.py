@@ -1,4 +1,4 @@
-"""Another user of the machine wants the weights of a parameter server, which has no Lighthouse to ask for leave."""
+"""Another user tries to read the weights of a parameter server, which has no Lighthouse that could refuse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from victim import (
 
 
 def begin_run(backend: Backend) -> Run:
-    """A server and two workers, which train for as long as the test takes."""
+    """Start a server and two workers, which train until the test ends."""
     number = len(backend.runs)
     run = backend.launch(
         *("run", "job=parameter_server", "cluster=local", f"run.root={backend.tmp_path / f'runs{number}'}"),
@@ -38,7 +38,7 @@ def begin_run(backend: Backend) -> Run:
 
 
 def updates(backend: Backend) -> int:
-    """How many the server of the newest run has made."""
+    """Return the number of updates of the server of the newest run."""
     path = backend.tmp_path / f"samples{len(backend.runs) - 1}"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 

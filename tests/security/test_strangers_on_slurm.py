@@ -1,4 +1,4 @@
-"""On a real Slurm the ports of a run are open to the other nodes, and with them to every user of those."""
+"""On a real Slurm the ports of a run are open to other nodes, and so to every user of those nodes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slurm
 
 @pytest.fixture(scope="module")
 def own_cluster(network: None, cluster_folder: Path) -> Iterator[Cluster]:
-    """Two nodes in the network of this module."""
+    """A cluster of two nodes in the network of this module."""
     cluster = Cluster.start(cluster_folder / "strangers", nodes=2, gpus=0)
     yield cluster
     cluster.stop()
@@ -73,7 +73,7 @@ def test_on_slurm_a_stranger_neither_ends_nor_poisons_the_training(run: Run, str
 def test_a_job_does_not_run_what_a_stranger_has_put_in_the_place_of_its_run(
     own_cluster: Cluster, stranger: Stranger, public_path: Path
 ) -> None:
-    """The folder above has become everybody's while the job waited in the queue."""
+    """The parent folder became writable by all while the job waited in the queue."""
     root, loot = public_path / "root", public_path / "loot"
     loot.mkdir()
     backend = Backend("slurm", {"COLUMNS": "200", **own_cluster.env}, root)

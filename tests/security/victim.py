@@ -1,4 +1,4 @@
-"""The training that is attacked, the one who attacks it, and what must hold while he does."""
+"""The attacked training, the attacker, and the checks during and after an attack."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from harness import Backend, Run
 from ports import Answer, knock_everywhere, of_processes
 from stranger import OPENINGS
 
-STEP_S = 0.1  # so long a step sleeps: the pace is the sleep's, and a busy machine changes it little
-MOST_LOGS = 1_000_000  # bytes that an attack may add to a run's logs
-SQUAT_S = 7.0  # so long a squatter sits where a part of the run was
-LONGEST_ANSWER = 200  # bytes: to a greeting; whoever says more has said something of the run
-GREETING = 48  # bytes: what a gate says before it knows who has called
+STEP_S = 0.1  # sleep per step: it sets the pace, and a busy machine changes it little
+MOST_LOGS = 1_000_000  # most bytes that an attack may add to a run's logs
+SQUAT_S = 7.0  # time for which a squatter holds the port of a part of the run
+LONGEST_ANSWER = 200  # bytes, of an answer to a greeting; a longer one tells something of the run
+GREETING = 48  # bytes, that a gate sends before it knows the caller
 TRAINING = {"open-end": True, "step-time": STEP_S}
 OPTIONS = ("groups.count=2", "restart.backoff_s=0.1")
 
-# What a journal says of a training that has noticed something.
+# Journal events that show an effect on the training.
 NOTICED = {
     *("step_exited", "restart_scheduled", "group_given_up", "node_excluded", "allocation_lost", "run_finished"),
     *("quorum_refused", "warning", "group_hung", "lighthouse_moved"),
@@ -34,18 +34,18 @@ NOTICED = {
 
 @dataclass
 class Attack:
-    """One attack under way: a process of the stranger's."""
+    """A running attack: a process of the stranger."""
 
     process: subprocess.Popen[str]
-    errors: Path  # what it says on stderr: about all that it fails at
+    errors: Path  # its stderr, with all that it fails at
 
     def wait_until_ready(self) -> None:
-        """It has begun; for attacks that say so."""
+        """Wait until the attack reports that it has begun; only for attacks that do."""
         assert self.process.stdout
         assert self.process.stdout.readline() == "ready\n", self.errors.read_text()
 
     def result(self, patience_s: float = 90.0) -> Any:
-        """What came of it, once it is over."""
+        """Wait for the end of the attack; return its result."""
         out, _ = self.process.communicate(timeout=patience_s)
         assert self.process.returncode == 0, f"the stranger himself failed: {self.errors.read_text()[-4000:]}"
         return json.loads(out.splitlines()[-1])
@@ -62,7 +62,7 @@ class Attack:
 
 @dataclass
 class Stranger:
-    """Another user of this machine. None of his processes outlives the test."""
+    """Another user of this machine, whose processes end with the test."""
 
     uid: int
     folder: Path
@@ -84,7 +84,7 @@ class Stranger:
         return self.attacks[-1]
 
     def attack(self, name: str, **arguments: object) -> Any:
-        """Make an attack, and wait for what comes of it."""
+        """Make an attack and return its result."""
         return self.begin(name, **arguments).result()
 
     def stop(self) -> None:
@@ -94,7 +94,7 @@ class Stranger:
 
 @dataclass
 class Field:
-    """One training after another: the next test gets the same run, unless an attack has done it harm."""
+    """The runs of a module: the next test gets the same run, unless a test failed on it."""
 
     backend: Backend
     begin: Callable[[Backend], Run]
@@ -112,22 +112,22 @@ class Field:
 
 
 def begin_training(backend: Backend) -> Run:
-    """Two groups of one rank, which train until they are told to end."""
+    """Start two groups of one rank, which train until they are stopped."""
     run = backend.start(*OPTIONS, args=TRAINING)
     run.wait_for_steps(5, groups=2)
     return run
 
 
-# --- what must hold ------------------------------------------------------------------------------------------------
+# --- checks --------------------------------------------------------------------------------------------------------
 
 
 def own_ports(run: Run) -> dict[int, int]:
-    """port -> pid, of all that the processes of this run listen on; of srun it is Slurm's own affair."""
+    """Return port -> pid for the listening ports of this run; those of srun are Slurm's."""
     return of_processes(pid for pid, name in run.processes().items() if name not in ("srun", "slurmstepd"))
 
 
 def ranks(run: Run) -> set[int]:
-    """The processes that run the script: children of guards."""
+    """Return the pids of the ranks: children of guards."""
     own = {pid for pid, name in run.processes().items() if name != "srun"}
     return {pid for pid in own if "group-" in pid_name(pid) and _parent(pid) in own}
 
@@ -139,15 +139,15 @@ def _parent(pid: int) -> int:
 
 
 def latest(run: Run) -> dict[int, int]:
-    """group -> its present attempt."""
+    """Return group -> current attempt."""
     launched = [e for e in run.named("step_launched") if e["group"] is not None]
     return {int(str(e["group"])): int(str(e["attempt"])) for e in launched}
 
 
 def gloo_ports(run: Run) -> list[int]:
-    """Where ranks wait for each other's Gloo connections: they say nothing to anybody, not even to their owner.
+    """Return the ports for Gloo connections between ranks, which are silent to everyone, their owner too.
 
-    torch opens them itself, on a port of its choice; docs/security.md tells what can be done there.
+    torch opens them itself, on a port of its choice; docs/security.md says what an attacker can do there.
     """
     of_ranks = {port for port, pid in own_ports(run).items() if pid in ranks(run)}
     answers = knock_everywhere({name: OPENINGS[name] for name in ("HTTP/2", "model", "store")}, 1.0, of_ranks)
@@ -161,7 +161,7 @@ def logs_size(run: Run) -> int:
 
 @contextlib.contextmanager
 def unnoticed(run: Run, groups: int = 2) -> Iterator[None]:
-    """Meanwhile the training goes on, with the same members in the same quorum, and afterwards too."""
+    """Check that the training continues during and after the block, with the same quorum and members."""
     before = len(run.events)
     steps = [len(run.steps(group)) for group in range(groups)]
     quorum, size = run.steps(0)[-1]["quorum"], logs_size(run)
@@ -179,7 +179,7 @@ def unnoticed(run: Run, groups: int = 2) -> Iterator[None]:
 
 
 def nothing_said(run: Run, answers: list[Answer], gloo: list[int]) -> None:
-    """No port has told a stranger anything: it was not reached, hung up at once, or asked for a password and then did.
+    """Check that no port told a stranger anything: unreachable, closed at once, or closed after asking for a password.
 
     Args:
         gloo: ports that may stay open, as long as they are silent.
@@ -197,7 +197,7 @@ def nothing_said(run: Run, answers: list[Answer], gloo: list[int]) -> None:
 
 
 def pid_name(pid: int) -> str:
-    """Which process of a run that is, for people."""
+    """Return a readable name of a process of a run."""
     with contextlib.suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
         module, folder = re.search(r"-m (\S+)", line), re.search(r"group-\d+/attempt-\d+", line)
@@ -206,7 +206,7 @@ def pid_name(pid: int) -> str:
 
 
 def told_once(run: Run) -> None:
-    """The log of some step says that somebody was refused, and none says so of one kind more than once."""
+    """Check that some step's log reports the refusal, and that no log reports one kind more than once."""
     found = 0
     for path in (run.dir / "logs").rglob("*step.log"):
         lines = [line for line in path.read_text(errors="replace").splitlines() if line.startswith("ftslurm: ")]
@@ -217,7 +217,7 @@ def told_once(run: Run) -> None:
 
 
 def squat(stranger: Stranger, folder: Path, wanted: Iterable[int]) -> Attack:
-    """The stranger waits for these ports to be free, and takes them; see `Squatter` in stranger.py."""
+    """Let the stranger take these ports as soon as they are free; see `Squatter` in stranger.py."""
     folder.mkdir(mode=0o755)
     attack = stranger.begin("squat", wanted=sorted(wanted), folder=str(folder), seconds=SQUAT_S)
     attack.wait_until_ready()
@@ -225,7 +225,7 @@ def squat(stranger: Stranger, folder: Path, wanted: Iterable[int]) -> Attack:
 
 
 def learnt_nothing(found: dict[str, object], folder: Path) -> None:
-    """Nobody has told a squatter more than an answer to a greeting, nor believed what he said."""
+    """Check that a squatter received at most answers to a greeting, and that nothing it sent was believed."""
     assert found["taken"], "he got none of the ports: this tests nothing"
     for call in found["calls"]:  # type: ignore[attr-defined]
         said = bytes.fromhex(call["said"])

@@ -1,4 +1,4 @@
-"""A controller that is lost or makes way: its successor adopts the steps, and no group notices more than a pause."""
+"""When a controller is lost or makes way, its successor adopts the steps; the groups see at most a pause."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slurm
 
 
 def successor(slurm: Backend, run: Run, how: str = "controller") -> subprocess.Popen[str]:
-    """Another controller of the run, as a job of its own would start it; it takes the lead when it can."""
+    """Start another controller of the run, as in another job; it takes the lead when it can."""
     with run.out.open("a") as out:
         return subprocess.Popen(
             [sys.executable, "-m", "ftslurm.entry", how, str(run.dir)],
@@ -33,24 +33,24 @@ def successor(slurm: Backend, run: Run, how: str = "controller") -> subprocess.P
 
 
 def leader(run: Run) -> int:
-    """The process of the controller that leads; what keeps it is `run.process`."""
+    """Return the leader's pid; its keeper is `run.process`."""
     return int(str(run.named("run_started")[-1]["pid"]))
 
 
 def lose(run: Run) -> None:
-    """The controller, its sruns and its Lighthouse are gone at once, as when their node has died."""
+    """Kill the controller, its sruns and its Lighthouse at once, as a lost node does."""
     mark = f"FTSLURM_RUN_DIR={run.dir}".encode()
     of_run = [(pid, env) for pid, _, env in all_processes() if mark in env]
     here = [pid for pid, env in of_run if not any(word.startswith(b"SLURM_PROCID=") for word in env)]
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # none of them sees another one die
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another die
         for pid in (run.process.pid, leader(run), *here):
-            with contextlib.suppress(ProcessLookupError):  # the controller dies with what keeps it
+            with contextlib.suppress(ProcessLookupError):  # the controller ends with its keeper
                 os.kill(pid, number)
     run.process.wait()
 
 
 def guards(run: Run, step: str) -> list[int]:
-    """The first process of each task of a step."""
+    """Return the guard of each task of a step."""
     marks = {f"FTSLURM_RUN_DIR={run.dir}".encode(), f"FTSLURM_STEP={step}".encode()}
     inside = [pid for pid, _, env in all_processes() if marks < set(env) and any(b"SLURM_PROCID=" in w for w in env)]
     parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in inside}
@@ -58,7 +58,7 @@ def guards(run: Run, step: str) -> list[int]:
 
 
 def cut_off(run: Run, name: str) -> None:
-    """All processes of an srun are killed at once: what it had started does not end with it."""
+    """Kill all processes of an srun at once, so that its step does not end with it."""
     mark, job_name = f"FTSLURM_RUN_DIR={run.dir}".encode(), f"--job-name={name}".encode()
     for pid, word, env in all_processes():
         with contextlib.suppress(OSError):
@@ -67,7 +67,7 @@ def cut_off(run: Run, name: str) -> None:
 
 
 def both_go_on(run: Run, steps: int = 8) -> None:
-    """Both groups commit so many steps more."""
+    """Wait until both groups have committed so many more steps."""
     before = [len(run.steps(group)) for group in (0, 1)]
     run.until(lambda: all(len(run.steps(g)) >= before[g] + steps for g in (0, 1)), f"{steps} steps more")
 
@@ -91,7 +91,7 @@ def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Bac
 
     lose(run)
     for pid in guards(run, "standby-000/0"):
-        os.kill(pid, signal.SIGKILL)  # what has died meanwhile is found dead
+        os.kill(pid, signal.SIGKILL)  # the successor finds what has died meanwhile
     run.process = successor(slurm, run)
     first = adopted(run, "group-0001", 1)
     assert (first["attempt"], first["slurm_step"]) == (0, run.named("step_ready", unit="group-0001")[0]["slurm_step"])
@@ -106,7 +106,7 @@ def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Bac
     stopped, pids = run.process, (run.process.pid, leader(run))
     run.process = successor(slurm, run)
     for pid in pids:
-        os.kill(pid, signal.SIGSTOP)  # as a machine that stands still for a while
+        os.kill(pid, signal.SIGSTOP)  # as on a machine that stalls for a while
     adopted(run, "group-0001", 3)
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
@@ -131,7 +131,7 @@ def test_groups_train_on_whoever_leads_and_are_never_restarted_for_it(slurm: Bac
     assert run.named("step_launched", group=1, attempt=1)[0]["standby"] == "standby-000/1"
 
 
-# What happens when is told by files beside the script.
+# Files beside the script control the order of events.
 TOLD = """
 import os, pathlib, time
 beside = pathlib.Path(__file__).parent

@@ -1,4 +1,4 @@
-"""What Slurm does to a run: lost nodes, cancelled jobs, time limits that come near, jobs that never start."""
+"""The effects of Slurm on a run: lost nodes, cancelled jobs, near time limits, jobs that never start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_used_up_spare_node_is_asked_for_again_and_a_returning_node_is_used(
         cluster.run(["scontrol", "update", f"nodename={first}", "state=down", "reason=test"])
         run.wait_until_back(1)
         run.wait_for("allocation_requested")
-        run.wait_for("node_restored", node=first)  # it is well, which Slurm finds out by itself
+        run.wait_for("node_restored", node=first)  # the node is healthy, and Slurm restores it without help
         (second,) = run.named("step_launched", group=1)[1]["nodes"]  # type: ignore[misc]
         cluster.run(["scontrol", "update", f"nodename={second}", "state=down", "reason=test"])
         run.wait_until_back(1, attempt=2)
@@ -132,7 +132,7 @@ def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backe
         p for p, n, e in all_processes() if n == "srun" and b"FTSLURM_STEP=group-0001/0" in e and _of(run, e)
     )
     for pid in sruns if helper_too else sruns[:1]:  # the helper is srun's child, so its pid is the higher one
-        with contextlib.suppress(ProcessLookupError):  # it has died of the other one's death
+        with contextlib.suppress(ProcessLookupError):  # it has ended with the other one
             os.kill(pid, signal.SIGKILL)
     run.wait_for("step_launched", group=1, attempt=1)
     run.until(lambda: not _lives(old), "the old attempt's worker is gone", 5)

@@ -1,4 +1,4 @@
-"""cluster.mode=array on real Slurm: groups whose jobs come and go while the others train on."""
+"""cluster.mode=array on real Slurm: jobs of groups start and end while the other groups train on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.2}
 
 @contextmanager
 def closing(backend: Backend) -> Iterator[Backend]:
-    """Nothing that was started outlives the block."""
+    """End everything that was started at the end of the block."""
     try:
         yield backend
     finally:
@@ -27,14 +27,14 @@ def closing(backend: Backend) -> Iterator[Backend]:
 
 @pytest.fixture
 def array(new_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[tuple[Cluster, Backend]]:
-    """A cluster on which a requeued job waits for two minutes, unless somebody cuts that, and what runs there."""
+    """A cluster on which a requeued job waits two minutes unless the test shortens that, and its backend."""
     cluster = new_cluster(nodes=6, cpus=1)
     with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as backend:
         yield cluster, backend
 
 
 def jobs(cluster: Cluster) -> dict[str, str]:
-    """Every job that is not over, by its name in the queue: its state."""
+    """Return the state of every job in the queue, by its name."""
     lines = cluster.run(["squeue", "--noheader", "--array", "--format=%i %T"]).splitlines()
     return dict(line.split() for line in lines)
 
@@ -44,13 +44,13 @@ def pilot_of(run: Run, group: int) -> str:
 
 
 def moved(run: Run, group: int, job: str) -> bool:
-    """It trains in another job than this one."""
+    """Return whether the group trains in another job than this one."""
     last = run.named("step_launched", group=group)[-1]
     return last["allocation"] != job and bool(run.named("group_joined", group=group, attempt=last["attempt"]))
 
 
 def check_history(run: Run, steps: int, groups: range, survivor: int) -> None:
-    """One group has committed every step once it was there, and all that finished have the same weights."""
+    """Check that a group committed every step after it joined, and that all finished groups have the same weights."""
     numbers = [int(s["step"]) for s in run.steps(survivor)]
     assert numbers == list(range(numbers[0], steps + 1))
     assert len(set(run.weights().values())) == 1, run.weights()
@@ -58,7 +58,7 @@ def check_history(run: Run, steps: int, groups: range, survivor: int) -> None:
 
 
 def check_history_of_all(run: Run, steps: int, groups: int) -> None:
-    """Every step was committed by somebody, whoever was away, and all that finished have the same weights."""
+    """Check that some group committed each step, and that all finished groups have the same weights."""
     done = {int(s["step"]) for g in range(groups) for s in run.steps(g)}
     assert done == set(range(1, steps + 1))
     assert len(set(run.weights().values())) == 1, run.weights()
@@ -77,7 +77,7 @@ def test_only_the_group_whose_job_is_lost_cancelled_or_requeued_comes_back(array
     run.wait_until_back(1)
     assert run.named("step_launched", group=1, attempt=1)[0]["allocation"] != first[1]
 
-    cluster.run(["scontrol", "requeue", first[2]])  # by Slurm, or whoever runs it
+    cluster.run(["scontrol", "requeue", first[2]])  # as Slurm or its administrator does
     run.wait_until_back(2)
     assert run.named("step_launched", group=2, attempt=1)[0]["allocation"] == first[2]
 
@@ -104,7 +104,11 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
 ) -> None:
     cluster = new_cluster(nodes=4, cpus=2)
     with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
-        limits = ("cluster.sbatch.time=30", "cluster.signal_s=60", "groups.mem=1G")  # nobody moves again before the end
+        limits = (
+            "cluster.sbatch.time=30",
+            "cluster.signal_s=60",
+            "groups.mem=1G",
+        )  # no group moves again
         patient = (
             "health.lost_after_s=60",
             "health.orphan_after_s=120",
@@ -122,7 +126,7 @@ def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller
         causes = {e["cause"] for e in run.named("step_exited") if e["group"] is not None}
         assert {"time_limit", "ok"} <= causes <= {"time_limit", "ok", "cancelled"}  # whichever controller was told
         assert run.named("controller_left")
-        assert [e for e in run.named("step_adopted") if e["group"] is not None]  # who does not move just then
+        assert [e for e in run.named("step_adopted") if e["group"] is not None]  # groups not moving then
 
 
 def test_a_preempted_group_leaves_and_comes_back_while_the_guaranteed_one_trains_on(

@@ -1,4 +1,4 @@
-"""sbatch/array.sbatch by hand: a group in each task, and the controller in whichever of them."""
+"""sbatch/array.sbatch by hand: a group in each task, and the controller in any of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Task:
 
 @pytest.fixture
 def submit(tmp_path: Path) -> Iterator[Submit]:
-    """Submits the template, and waits in the background until no task is left."""
+    """A function that submits the template; `sbatch --wait` runs in the background until no task is left."""
     runs: list[Run] = []
 
     def start(cluster: Cluster, folder: Path, array: str, *words: str) -> Run:
@@ -54,25 +54,25 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
 
 
 def tasks(cluster: Cluster) -> dict[str, Task]:
-    """The tasks of all arrays by their names, 81_0."""
+    """Return the tasks of all arrays by name, such as 81_0."""
     text = cluster.run(["squeue", "--noheader", "--array", "--states=all", "--format=%i|%A|%T|%N"])
     return {name: Task(*rest) for name, *rest in (line.split("|") for line in text.splitlines())}
 
 
 def leader(cluster: Cluster, run: Run) -> str:
-    """The task in which the controller runs."""
+    """Return the task in which the leader runs."""
     job = run.named("run_started")[-1]["job_id"]
     return next(name for name in tasks(cluster) if name == job)
 
 
 def group_in(run: Run, task: str) -> int:
-    """The group that runs in a task."""
+    """Return the group that runs in a task."""
     last = {e["group"]: e["allocation"] for e in run.named("step_launched") if e["group"] is not None}
     return next(int(str(group)) for group, allocation in last.items() if allocation == task)
 
 
 def go_on(run: Run, groups: set[int], steps: int = 6) -> None:
-    """These groups commit so many steps more."""
+    """Wait until these groups have committed so many more steps."""
     before = {group: len(run.steps(group)) for group in groups}
     run.until(lambda: all(len(run.steps(g)) >= before[g] + steps for g in groups), f"{steps} steps more of {groups}")
 
@@ -93,13 +93,13 @@ def test_each_task_has_a_group_and_all_of_them_complete(
     assert states == ["COMPLETED"] * 2
     assert run.dir.name == f"mine-{array}"
     texts = [(weird_tmp_path / f"ftslurm-{array}_{task}.out").read_text() for task in range(2)]
-    assert sum("run succeeded" in text for text in texts) == 1  # in the output of the one that leads
+    assert sum("run succeeded" in text for text in texts) == 1  # in the leader's output
     ends = ("the run has succeeded", "this task ends, the run goes on")  # the second, if its group was done much sooner
     assert all(any(end in text for end in ends) for text in texts)
 
 
 def test_no_task_takes_the_state_of_the_others_for_its_own(slurm_cluster: Cluster, tmp_path: Path) -> None:
-    # One task of an array has the array's own number, with which Slurm's commands mean all of them.
+    # The raw id of one task of an array is the array's own id, which means all tasks in Slurm's commands.
     look = tmp_path / "look.py"
     look.write_text(
         f"#!{sys.executable}\nimport time\n"
@@ -113,7 +113,7 @@ def test_no_task_takes_the_state_of_the_others_for_its_own(slurm_cluster: Cluste
 def test_whichever_task_is_lost_the_others_train_on(
     new_cluster: Callable[..., Cluster], submit: Submit, tmp_path: Path
 ) -> None:
-    # As with proctrack/cgroup, what Slurm signals is the batch process alone, not what that has started.
+    # As with proctrack/cgroup, Slurm signals the batch process alone, not its children.
     cluster = new_cluster(nodes=4, cpus=1, extra_conf="ProctrackType=proctrack/pgid")
     words = [f"job.script={SCRIPTS / 'toy.py'}", f"job.args.steps-file={tmp_path / 'steps'}", "job.args.open-end=true"]
     words += ["job.args.step-time=0.2", "cluster.poll_s=1", "health.heartbeat_s=0.5", "health.lost_after_s=5"]

@@ -1,4 +1,4 @@
-"""What this cluster cannot do is refused before anything is submitted; what sbatch refuses leaves nothing behind."""
+"""Settings that the cluster cannot meet are refused before submission; a job that sbatch refuses leaves no trace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PartitionName=shut Nodes=ALL State=DOWN"""
 
 @pytest.fixture(scope="module")
 def strict_cluster(cluster_folder: Path) -> Iterator[Cluster]:
-    """Two nodes with 4 CPUs and 2 GPUs each, and partitions that refuse."""
+    """A cluster of two nodes with 4 CPUs and 2 GPUs each, and partitions with limits."""
     cluster = Cluster.start(cluster_folder / "strict", nodes=2, gpus=2, extra_conf=STRICT)
     yield cluster
     cluster.stop()
@@ -50,7 +50,7 @@ def ftslurm(cluster: Cluster, folder: Path, *words: str) -> subprocess.Completed
 
 
 def nothing_is_there(cluster: Cluster, folder: Path) -> bool:
-    """No job, and nothing that looks like a run."""
+    """Check that there is no job and no run directory."""
     return cluster.run(["squeue", "--noheader"]) == "" and not list(folder.glob("runs/*"))
 
 

@@ -1,4 +1,4 @@
-"""The throwaway cluster itself: if one of these fails, do not look at the other Slurm tests yet."""
+"""Tests of the throwaway cluster: if one of these fails, fix it before any other Slurm test."""
 
 import subprocess
 import sys

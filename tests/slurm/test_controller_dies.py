@@ -1,4 +1,4 @@
-"""The controller is killed, or fails: it is back within a second, and the training takes no notice."""
+"""A controller that is killed or fails is back within a second, without an effect on the training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GAP_S = 3.0  # the same of the groups' next commit; steps take 0.2 s, a Lighthou
 
 
 def crash(run: Run, units: tuple[str, ...]) -> None:
-    """Kill the controller; the next one adopts all of these."""
+    """Kill the controller; check that the next one adopts all these steps."""
     since, times = time.time(), run.kill_controller()
     run.until(lambda: len(run.named("run_started")) > times, "the next controller", BACK_S)
     for unit in units:
@@ -38,7 +38,7 @@ def test_a_killed_controller_comes_back_and_adopts_the_groups_and_the_lighthouse
     assert run.named("step_exited") == []
     assert len(run.named("step_launched")) == len(units)
 
-    run.kill(1)  # what it has adopted it looks after
+    run.kill(1)  # the successor watches the adopted steps
     run.wait_until_back(1)
     assert run.named("step_exited", unit="group-0001")[0]["cause"] == "killed"
     steps = run.end_soon()

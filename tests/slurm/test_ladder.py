@@ -1,4 +1,4 @@
-"""The restart ladder on real Slurm: the damage is done, not simulated. A test is one run that suffers several blows."""
+"""The restart ladder on real Slurm, with real faults. Each test is one run with several faults."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def node_of(run: Run, group: int) -> str:
 
 
 def back(run: Run, group: int, attempt: int) -> dict[str, object]:
-    """The group has committed its first step as this attempt."""
+    """Wait until this attempt of the group has committed its first step."""
     return run.wait_for("group_joined", group=group, attempt=attempt)
 
 
@@ -52,7 +52,7 @@ def inject(run: Run, fault: str, group: int | None = None) -> None:
 
 
 def live_steps(run: Run, cluster: Cluster) -> list[str]:
-    """The names of the job's steps that Slurm holds for running."""
+    """Return the names of the job's steps that run according to Slurm."""
     job = str(run.named("run_started")[0]["job_id"])
     return cluster.run(["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%j"]).split()
 
@@ -74,7 +74,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     steps = live_steps(run, slurm_cluster)
     assert sorted(steps) == ["batch", "group-0000", "group-0001", "lighthouse"]
     guard = parent(run.pid(1, attempt=1))
-    os.kill(parent(guard), signal.SIGKILL)  # slurmstepd: its srun will never hear of it
+    os.kill(parent(guard), signal.SIGKILL)  # slurmstepd: its srun never learns of it
     back(run, 1, 2)
     assert cause(run, 1, 1) == "killed"
     run.until(lambda: not alive(guard), "the orphaned worker ends itself")
@@ -103,7 +103,7 @@ def test_lost_nodes_bad_spares_and_a_node_that_returns(
     )
     run.wait_for_steps(8, groups=2)
     lost, bad = node_of(run, 1), "n3"
-    cluster.kill_node(bad)  # a spare dies without anybody noticing
+    cluster.kill_node(bad)  # an unused spare node dies
     cluster.kill_node(lost)
     relaunch = run.wait_for("step_launched", group=1, attempt=1)
     if bad in relaunch["nodes"]:  # type: ignore[operator]
@@ -150,7 +150,7 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     run.wait_for_steps(8, groups=2)
     run.wait_for("step_ready", unit="standby-000", attempt=0)
     idle = standby_pid(run, 0)
-    os.kill(idle, signal.SIGKILL)  # before it is assigned: nobody cares
+    os.kill(idle, signal.SIGKILL)  # before it is assigned: no effect
     run.wait_for("step_exited", unit="standby-000", attempt=0)
     run.wait_for("step_ready", unit="standby-000", attempt=1)
 
@@ -243,7 +243,7 @@ def test_every_drill_does_what_it_says_and_is_in_the_journal(
         "oom": ["out_of_memory"],
         "stop": ["hang"],
         "hang": ["hang"],
-        "node": ["node_lost", "killed"],  # an ordinary user's reach ends at slurmstepd; here it is ours
+        "node": ["node_lost", "killed"],  # an ordinary user cannot signal slurmstepd; here it is our process
     }
     for attempt, (fault, expected) in enumerate(causes.items()):
         inject(run, fault, group=1)
@@ -258,7 +258,7 @@ def test_every_drill_does_what_it_says_and_is_in_the_journal(
 
 
 def finish_soon(run: Run, ranks: int = 1) -> None:
-    """Let the training come to its end a few steps from now, and check that nothing was lost on the way."""
+    """End the training a few steps from now, and check that no step was lost."""
     groups = {int(str(e["group"])) for e in run.named("step_launched") if e["group"] is not None}
     last = run.end_soon()
     run.finish()
@@ -267,7 +267,7 @@ def finish_soon(run: Run, ranks: int = 1) -> None:
 
 
 def standby_pid(run: Run, attempt: int) -> int:
-    """A worker of a standby's step, which nobody has told who it is."""
+    """Return the pid of an unassigned worker of a standby's step."""
     mark = f"FTSLURM_STEP=standby-000/{attempt}".encode()
     found = [pid for pid in run.processes() if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")]
     return max(pid for pid in found if parent(pid) in found)

@@ -1,4 +1,4 @@
-"""sbatch/lighthouse.sbatch by hand: a Lighthouse for groups that nobody but their user has started."""
+"""sbatch/lighthouse.sbatch by hand: a Lighthouse for groups that the user starts without ftslurm."""
 
 from __future__ import annotations
 

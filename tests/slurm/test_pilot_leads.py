@@ -1,4 +1,4 @@
-"""A run whose controller's own job is lost: one of its pilots carries the controller from then on."""
+"""When the controller's own job is lost, one of the pilots runs the controller from then on."""
 
 from __future__ import annotations
 

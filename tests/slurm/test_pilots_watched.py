@@ -1,4 +1,4 @@
-"""A node crashes and is back before Slurm notices: its job runs on without its pilot, which is started again there."""
+"""When a node crashes and is back before Slurm notices, its job has lost its pilot, which is started again there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slurm
 
 
 def replaced(run: Run, job: str) -> bool:
-    """Whether a job has got another pilot, or was requeued by Slurm, should that have noticed after all."""
+    """Return whether a job has a new pilot, or was requeued because Slurm did notice."""
     return (
         bool(run.named("pilot_restarted", allocation=job)) or len(run.named("allocation_granted", allocation=job)) > 1
     )

@@ -1,4 +1,4 @@
-"""sbatch/steps.sbatch by hand: a group on each node, settings as they were written, Slurm's warning heard."""
+"""sbatch/steps.sbatch by hand: a group on each node, settings as written, and Slurm's warning handled."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ LOOK = "import json, sys, time\nprint(json.dumps(sys.argv[1:]), flush=True)\ntim
 
 @dataclass
 class Job:
-    """A job that was submitted, and the folder it was submitted from."""
+    """A submitted job and the folder that it was submitted from."""
 
     cluster: Cluster
     folder: Path
     id: str
 
     def show(self) -> dict[str, str]:
-        """What slurmctld knows of it; without accounting it forgets a job only minutes after its end."""
+        """Return slurmctld's record of the job; without accounting it is kept for minutes after the end."""
         words = self.cluster.run(["scontrol", "--oneliner", "show", "job", self.id]).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     def wait(self) -> tuple[str, str]:
-        """Its state and exit code, at its end."""
+        """Wait for the end; return the state and the exit code."""
         wait_until(lambda: self.show()["JobState"] not in ("PENDING", "RUNNING", "COMPLETING"), self)
         shown = self.show()
         return shown["JobState"], shown["ExitCode"]
@@ -47,12 +47,12 @@ class Job:
         return path.read_text() if path.exists() else ""
 
     def events(self, name: str) -> list[dict[str, object]]:
-        """The events of one name of its run."""
+        """Return the events of this name in its run."""
         lines = [line for path in self.folder.glob("runs/*/events.jsonl") for line in path.read_text().splitlines()]
         return [event for event in map(json.loads, lines) if event["event"] == name]
 
     def log(self, group: int) -> str:
-        """What rank 0 of a group has printed."""
+        """Return the log of rank 0 of a group."""
         found = self.folder.glob(f"runs/*/logs/group-{group:04d}/attempt-000/rank-0.log")
         return "".join(path.read_text() for path in found)
 

@@ -1,8 +1,8 @@
-"""A run outlives the time limits of its jobs: it saves, goes on in another job, and nothing of the training is lost.
+"""A run outlives the time limits of its jobs: it saves and resumes in another job without losing a step.
 
-slurmctld looks at time limits twice a minute, so all runs here are started together and warned together. Each gets its
-limit of a minute or two once it trains, and another one when it has gone on: however slow the machine is, none is
-warned before it has taken a step.
+slurmctld checks time limits twice a minute, so all runs here are started and warned together. Each gets a limit of a
+minute or two once it trains, and another after it has resumed: on a slow machine too, none is warned before its first
+step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ONE = ("groups.count=1", "checkpoint.every=1000000")  # what is saved was asked 
 
 @dataclass
 class Started:
-    """What this file's tests look at."""
+    """The runs that the tests of this file check."""
 
     cluster: Cluster
     folder: Path
@@ -40,13 +40,13 @@ class Started:
     kept: str  # the same, but it is not to be requeued
 
     def events(self, job: str) -> list[dict[str, Any]]:
-        """The journal of the run of a job of the template; it must have but one."""
+        """Return the journal of the only run of a job of the template."""
         paths = list((self.folder / f"job-{job}").glob("runs/*/events.jsonl"))
         assert len(paths) <= 1
         return [json.loads(line) for path in paths for line in path.read_text().splitlines()]
 
     def output(self, job: str) -> str:
-        """What a job of the template has printed, over all its starts."""
+        """Return the output of a job of the template, over all its starts."""
         path = self.folder / f"job-{job}.out"
         return path.read_text() if path.exists() else ""
 
@@ -62,7 +62,7 @@ class Started:
             time.sleep(0.1)
 
     def limit_all(self) -> None:
-        """Once all train, their time is as good as over."""
+        """Lower the limits once all runs train, so that all are warned soon."""
         self.refused.wait_for_steps(5, groups=1)
         for job in (self.template, self.kept):
             self.until(job, "steps", lambda job=job: any(e["event"] == "group_joined" for e in self.events(job)))
@@ -72,7 +72,7 @@ class Started:
             self.cluster.limit(job, SIGNAL_S - 10)
 
     def let_end(self) -> None:
-        """Let each run come to its end soon after it has gone on, however long that takes."""
+        """End each run soon after it has resumed, without a time limit."""
         self.refused.wait_for("run_requeued")
         self.refused.end_soon()
         self.wait_for(self.template, "run_requeued")
@@ -86,7 +86,7 @@ class Started:
 
 @pytest.fixture(scope="module")
 def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
-    """Credentials live for 5 s, so that a requeued job is held for 6 s and not for two minutes."""
+    """Start all runs; credentials live for 5 s, so that a requeued job is held for 6 s and not for two minutes."""
     conf = "AuthInfo=socket=FOLDER/munge.sock,cred_expire=5"
     cluster, folder = (
         Cluster.start(cluster_folder / "limits", nodes=5, extra_conf=conf),
@@ -114,7 +114,7 @@ def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def template(cluster: Cluster, folder: Path, option: str) -> str:
-    """Submit it, each to a folder of its own; returns the job's id."""
+    """Submit the template from a new folder; return the job's id."""
     options = (
         option,
         "--nodes=1",
@@ -132,7 +132,7 @@ def template(cluster: Cluster, folder: Path, option: str) -> str:
 
 
 def told(report: Path, group: int, rank: int, event: str) -> list[dict[str, Any]]:
-    """What saving.py has reported."""
+    """Return the reports of saving.py."""
     path = Path(f"{report}-{group}-{rank}")
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [line for line in lines if line["event"] == event]

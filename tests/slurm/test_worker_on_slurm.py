@@ -1,4 +1,4 @@
-"""A worker under a real slurmstepd: what it does when that dies, and what a lost node looks like from outside."""
+"""A worker under a real slurmstepd: its end when slurmstepd dies, and the signs of a lost node from outside."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ time.sleep(1000)
 
 @pytest.fixture
 def two_tasks(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Step]:
-    """Rank 0 on n1 and rank 1 on n2, both in their script."""
+    """Start a step with rank 0 on n1 and rank 1 on n2, both in their script."""
     srun = ["srun", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--nodelist=n1,n2", "--kill-on-bad-exit=0"]
     foreign = [name for name in os.environ if name.startswith(("SLURM", "FTSLURM"))]
     environ = {**dict.fromkeys(foreign, ""), **slurm_cluster.env}
@@ -49,12 +49,12 @@ def two_tasks(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Step]:
 
 
 def tree(cluster: Cluster, node: str) -> dict[int, str]:
-    """What a step has running on a node, its slurmstepd left out."""
+    """Return the processes of a step on a node, without its slurmstepd."""
     return {pid: name for pid, name in processes_in(cluster.folder, node).items() if not name.startswith("slurm")}
 
 
 def stepd(task: Step, rank: int) -> int:
-    """The slurmstepd of a task: the parent of its guard."""
+    """Return the pid of a task's slurmstepd, the parent of its guard."""
     pid = int((task.folder / f"rank-{rank}.log").read_text().split()[1])
     (_, guard), (above, name) = processes.ancestors(pid)
     assert guard.startswith("python")

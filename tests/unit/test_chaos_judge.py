@@ -1,4 +1,4 @@
-"""The judge of the chaos campaign: it must find what it is there to find."""
+"""The judge of the chaos campaign finds lost, redone and changed steps."""
 
 from __future__ import annotations
 

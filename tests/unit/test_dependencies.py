@@ -1,4 +1,4 @@
-"""The house: what each folder may import. The list is the rule; docs/architecture.md says what each folder is for."""
+"""Checks what each folder may import. FOLDERS is the rule; docs/architecture.md gives the purpose of each folder."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PURE = {
 
 @cache
 def imports(name: str) -> set[str]:
-    """All that a module imports, at the top or in a function: of ftslurm the modules, of others the package."""
+    """Return all imports of a module, at the top or in functions: modules of ftslurm, packages of others."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(MODULES[name].read_text())):
         if isinstance(node, ast.Import):
@@ -79,7 +79,7 @@ def imports(name: str) -> set[str]:
 
 
 def closure(name: str) -> set[str]:
-    """What a module imports, and what that imports, and so on."""
+    """Return all modules that a module imports, directly or not."""
     seen: set[str] = set()
     todo = {name}
     while todo:
@@ -89,7 +89,7 @@ def closure(name: str) -> set[str]:
 
 
 def floor(module: str) -> int:
-    """The place in FOLDERS of the innermost listed folder that holds a module."""
+    """Return the index in FOLDERS of the innermost listed folder that holds a module."""
     inside = module.removeprefix("ftslurm.")
     return max((len(folder), n) for n, folder in enumerate(FOLDERS) if f"{inside}.".startswith(f"{folder}."))[1]
 

@@ -1,4 +1,4 @@
-"""What README and docs name exists: modules, commands, make targets, links, and the rules in their order."""
+"""Everything that README and docs name exists: modules, commands, make targets, links, and the rules in order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def page(request: pytest.FixtureRequest) -> Path:
 
 
 def commands(page: Path) -> str:
-    """What a page sets as code, one piece on each line: the lines of its blocks, and what stands in backquotes."""
+    """Return a page's code, one piece per line: the lines of its blocks, and the text in backquotes."""
     text = page.read_text()
     return "\n".join([*FENCE.findall(text), *re.findall(r"`([^`\n]+)`", FENCE.sub("", text))])
 
@@ -35,7 +35,7 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors that GitHub gives to the headings of a page."""
+    """Return the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The tests' own runner (tests/suite.py), on a little project; and what signals tests' children start with."""
+"""The runner of the tests (tests/suite.py) on a small project, and the signals ignored by children of tests."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ assert not for_the_first_time()
 
 
 def suite(folder: Path, text: str, *args: str) -> tuple[int, str]:
-    """Exit code and output of the runner on a file of tests, two at a time."""
+    """Return exit code and output of the runner on a file of tests, two at a time."""
     folder.mkdir(exist_ok=True)
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_it.py").write_text(PROJECT + text)
     words = ["-p", "xdist.plugin", "-p", "no:cacheprovider", "-n", "2", "--dist", "loadscope", *args]
     command = [sys.executable, str(TESTS / "suite.py"), *words]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # without the other plugins it takes a seventh of the CPU time
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # without the other plugins: a seventh of the CPU time
     done = subprocess.run(
         command, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120
     )
@@ -73,7 +73,7 @@ def test_what_fails_beside_others_and_passes_alone_is_flaky_and_the_suite_passes
         f"flaky: test_it.py::test_flaky[{x}] (first: AssertionError: too slow; then: passed)" for x in ("::", "a b[")
     ]
     assert (tmp_path / "worker None").exists()  # the second time without xdist
-    assert (tmp_path / "good").read_text() == "x"  # and nothing but what had failed
+    assert (tmp_path / "good").read_text() == "x"  # and only the failed tests
 
 
 def test_what_fails_alone_too_fails_the_suite_with_both_reasons(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
 
 
 def ignored_signals(pid: int | str) -> set[int]:
-    """The signals that a process ignores."""
+    """Return the signals that a process ignores."""
     (mask,) = re.findall(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     return {number for number in (signal.SIGINT, signal.SIGHUP) if int(mask, 16) >> (number - 1) & 1}
 

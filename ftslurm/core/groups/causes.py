@@ -1,4 +1,4 @@
-"""Decide why a step ended, from the evidence; srun's exit code alone says little, since it is mostly 137."""
+"""Classify why a step ended, from the evidence; srun's exit code alone means little, since it is mostly 137."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
 
 
 def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
-    """The verdict on the step of `unit` that has just ended.
+    """Return the verdict on the step of `unit` that has just ended.
 
-    Strong evidence goes before weak: a lost node, a task killed for memory, a task killed by a signal, an exception.
-    A rank that is killed makes the other ranks raise, and the order in which their reports arrive is chance.
+    The strongest evidence decides: a lost node, a task killed for memory, a task killed by a signal, an exception, in
+    this order. A killed rank makes the other ranks raise, and their reports arrive in random order.
 
     Args:
         tasks: how many tasks the step had.
@@ -23,7 +23,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     cause = _cause(unit, ended, best, tasks)
     if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
         cause = Cause.LIGHTHOUSE_LOST
-    launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # is srun itself the reason?
+    launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun itself is the reason
     if best is None or cause in (Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
         best = Evidence(None, None, code=ended.code, signal=ended.signal)
     return Exit(
@@ -44,21 +44,21 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     )
 
 
-# What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own words for a failed dial.
+# What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
 _LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
 TRACEBACK_LINES = 20
 
 
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
     if unit.current.intent is not None:
-        return unit.current.intent  # also if it exits with 0 when it is told to stop: that is no success
+        return unit.current.intent  # also if it exits with 0 after SIGTERM: that is no success
     if best is None:
         if len(unit.current.done) == tasks or (ended.code == 0 and unit.current.assigned):
             return Cause.OK
         if ended.signal is not None:
             return Cause.KILLED
         if ended.launcher_failed or not unit.current.assigned:
-            return Cause.START_FAILED  # whatever ended, the script it was not
+            return Cause.START_FAILED  # the script had not started
         return Cause.UNKNOWN
     if best.node_lost:
         return Cause.NODE_LOST
@@ -78,7 +78,7 @@ def _strength(evidence: Evidence) -> int:
         return 1
     if evidence.signal is not None:
         return 2
-    return 3 if evidence.error is not None else 4  # equal ones: the first that came
+    return 3 if evidence.error is not None else 4  # of equal ones the first to arrive wins
 
 
 # Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
@@ -87,7 +87,7 @@ _ECHO = re.compile(
     r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|remote process (exit|has terminated)|"
     r"timed out waiting \d+ ?ms for (recv|send)"
 )
-WORDS_S = 0.1  # when a rank is killed, its guard says so within this time of what its siblings raise
+WORDS_S = 0.1  # a killed rank's guard reports within this time of the other ranks' errors
 
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
@@ -95,9 +95,9 @@ def _said(evidence: tuple[Evidence, ...]) -> str | None:
 
 
 def silent_siblings(unit: Unit) -> tuple[str, ...]:
-    """The nodes that may be why a step of several fails: all that was said is of lost connections, and not by them.
+    """Return the nodes that may have made a multi-node step fail: the silent ones, if all others lost connections.
 
-    Empty as soon as there is better evidence, or every node has said something since.
+    Empty as soon as there is better evidence, or every node has been heard from since.
     """
     since = unit.current.failing.noticed
     if unit.phase is not Phase.STOPPING or unit.place is None or unit.current.intent is not None or since is None:
@@ -114,13 +114,13 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
 
 
 def signal_name(number: int) -> str:
-    """SIGKILL for 9; "signal 63" for one that has no name."""
+    """Return the name of a signal: SIGKILL for 9; "signal 63" if it has none."""
     names: dict[int, str] = {int(member): str(member.name) for member in signal.Signals}
     return names.get(number, f"signal {number}")
 
 
 def describe(exit_: Exit) -> str:
-    """The verdict in a few words: "killed by SIGKILL on n2", "user_error: ValueError: no such layer"."""
+    """Return the verdict as a short text: "killed by SIGKILL on n2", "user_error: ValueError: no such layer"."""
     where = f" on {exit_.node}" if exit_.node else ""
     if exit_.cause is Cause.KILLED and exit_.signal is not None:
         return f"killed by signal {exit_.signal} ({signal_name(exit_.signal)}){where}"

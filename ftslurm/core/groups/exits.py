@@ -1,4 +1,4 @@
-"""Handle the end of a step: the verdict, and what follows for its unit and for the run."""
+"""Handle the end of a step: its verdict, and the consequences for its unit and for the run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ftslurm.protocol import records
 Outcome = tuple[RunState, list[Action]]
 _AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
 _NO_START = _AT_THE_START | {Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
-# After these Slurm may know more about the node.
+# Causes after which Slurm may know more about the node.
 _TELLING = frozenset(
     {Cause.KILLED, Cause.UNKNOWN, Cause.NODE_LOST, Cause.HANG, Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
 )
-# After these the whole job that it ran in may be gone.
+# Causes after which the step's whole job may be gone.
 _BY_OTHERS = frozenset({Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.UNKNOWN})
-PATIENT_STARTS = 3  # launches that reached no node, before the same words from all groups mean that none ever will
-DUD_STARTS = 3  # so many starts in a row without an address, and the Lighthouse is given up
-MOST_EXITS = 1000  # of one unit that are remembered
+PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
+DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
+MOST_EXITS = 1000  # exits of one unit that are kept
 MOST_SIGNS = 8  # pieces of evidence that are journaled
-TRIES = 2  # so many failed starts of every group, none of which has ever committed a step, and the run is given up
+TRIES = 2  # failed starts of every group, without any committed step, after which the run ends
 
 
 def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
@@ -91,7 +91,7 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
 def _follows(
     state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config, actions: list[Action]
 ) -> Outcome:
-    """What follows from a verdict for its unit and for the run."""
+    """Apply the consequences of a verdict to its unit and to the run."""
     if unit.is_lighthouse:
         return _lighthouse_ended(state, unit, verdict, now, config, actions)
     if unit.is_standby:
@@ -104,13 +104,13 @@ def _follows(
 
 
 def _never_began(event: Ended, unit: Unit, verdict: Exit) -> bool:
-    """Whether srun has failed before there was a step: slurmctld was away, or has just restarted and refuses."""
+    """Return whether srun failed before there was a step: slurmctld was away, or has just restarted and refuses."""
     heard = any(host is not None for host in unit.current.hosts) or bool(unit.current.evidence)
     return event.launcher_failed and verdict.cause is Cause.START_FAILED and not heard and unit.current.adoption is None
 
 
 def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: float, config: Config) -> Outcome:
-    """Handle a launch that Slurm has refused. It is no attempt: the next one has its number, folder and reason."""
+    """Handle a launch that Slurm has refused. It is no attempt: the next launch has its number, folder and reason."""
     number, reason = unit.attempt, unit.reason
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
     marks = replace(unit.marks, launched=None)
@@ -133,20 +133,23 @@ def _refused(state: RunState, unit: Unit, verdict: Exit, event: Ended, now: floa
 
 
 def _away(unit: Unit, noticed: float) -> float:
-    """Since when the group of a failed attempt does no work: since an earlier failure, if this one never did any."""
+    """Return since when a group has not worked: since an earlier failure, if the failed attempt never joined."""
     away = unit.marks.away if unit.marks.joined is None else None
     return round(noticed, 3) if away is None else away
 
 
 def _signs(unit: Unit) -> tuple[str, ...]:
-    """The evidence in words, each once; the last line that a script printed only if it has said nothing better."""
+    """Return the evidence as texts without duplicates; a script's last output only if it has no better error."""
     told = {sign.task for sign in unit.current.evidence if sign.error and not sign.error.startswith(LAST_LINE)}
     signs = (s for s in unit.current.evidence if not (s.task in told and (s.error or "").startswith(LAST_LINE)))
     return tuple(dict.fromkeys(str(sign) for sign in signs))[:MOST_SIGNS]
 
 
 def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Config) -> Exit:
-    """The verdict on a group without a quorum: its script does its work from the first line, and a server serves."""
+    """Return the verdict on a group without a quorum.
+
+    Its script works from its first line, and a server may not end before the groups that it serves.
+    """
     begun = unit.marks.begun
     verdict = replace(verdict, healthy_s=0.0 if begun is None else round(now - begun, 3))
     others = [u for u in state.groups if not serves(u.group, config)]
@@ -164,8 +167,8 @@ def _lighthouse_ended(
     if state.ending is not None:
         return swap(state, give_up(unit)), actions
     if unit.current.ready:
-        unit = replace(unit, exits=())  # it has been up: only dud starts in a row count
-    patience_s = config.health.start_timeout_s if state.lineage.step > 0 else 0.0  # a training that has begun is kept
+        unit = replace(unit, exits=())  # it has been up: only failed starts in a row count
+    patience_s = config.health.start_timeout_s if state.lineage.step > 0 else 0.0  # training has begun: more patience
     if len(unit.exits) >= DUD_STARTS and now - unit.exits[0].time >= patience_s:
         reason = f"the Lighthouse cannot start ({describe(verdict)}): see logs/lighthouse.log"
         state = replace(state, ending=Ending(RunOutcome.FAILED, reason))
@@ -175,7 +178,7 @@ def _lighthouse_ended(
 
 
 def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
-    """Whether it is down, or came back less than a quorum's time-out ago."""
+    """Return whether the Lighthouse is down, or came back less than torchft.quorum_timeout_s ago."""
     lighthouse = state.lighthouse
     came_back = lighthouse.marks.launched if lighthouse.attempt > 0 else None
     recently = came_back is not None and now - came_back < config.torchft.quorum_timeout_s
@@ -183,10 +186,10 @@ def _lighthouse_away(state: RunState, now: float, config: Config) -> bool:
 
 
 def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
-    """Handle the end of a standby's step: it is launched again as a group would be, on its own budget."""
+    """Handle the exit of a standby: launch it again as a group, on its own restart budget."""
     if state.ending is not None:
         return swap(state, give_up(unit)), actions
-    own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # a lost node is not its doing
+    own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # earlier lost nodes do not count
     answer = restart.judge(own, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
         record = records.StandbyGivenUp(unit=unit.name, reason=f"{describe(verdict)}; {answer.reason}")
@@ -197,9 +200,9 @@ def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, a
 
 def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, actions: list[Action]) -> Outcome:
     """Schedule the next attempt of a group that has failed, or give it up; end the run if it cannot go on."""
-    state = swap(state, give_up(unit))  # unless something below says otherwise
+    state = swap(state, give_up(unit))  # the default; a restart below replaces it
     if state.lineage.resuming and not state.table.count(*LIVE):
-        # The Lighthouse may have seen a step of which nothing is left: it is told of the new history again.
+        # The Lighthouse may have seen a step whose state is lost: the new history is sent again.
         state = replace(state, lineage=replace(state.lineage, allowed_by=None))
     if state.ending is not None or unit.retired:
         return state, actions
@@ -221,7 +224,7 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
 
 
 def _got_anywhere(state: RunState, config: Config) -> bool:
-    """Whether a step was ever committed; without a quorum nobody may tell one, but a script may have run a while."""
+    """Return whether a step was ever committed or, without a quorum, a script ran for restart.backoff_max_s."""
     ran = (e.healthy_s for u in state.groups for e in u.exits) if independent(config) else ()
     return state.lineage.step > 0 or any(seconds >= config.restart.backoff_max_s for seconds in ran)
 
@@ -233,7 +236,7 @@ def _same_start_error(state: RunState) -> str | None:
     groups = state.groups
     ends = [unit.exits[-1] for unit in groups]
     if len(ends) == 1:
-        ends = list(groups[0].exits[-2:])  # one failure of one group may be chance
+        ends = list(groups[0].exits[-2:])  # a single failure of one group may be chance
     if not all(e.launched for e in ends) and min(len(unit.exits) for unit in groups) < PATIENT_STARTS:
         return None  # slurmctld may be away for a moment
     words = {e.error for e in ends}
@@ -256,7 +259,7 @@ def _no_start_at_all(state: RunState) -> str | None:
 
 
 def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
-    """Exclude the node on which a group keeps failing, if it can go elsewhere; take it back if it fails there too."""
+    """Exclude the node on which a group keeps failing, if there are others; readmit it if the group fails there too."""
     if config.cluster.kind == "local" or state.allocation is None or unit.group is None:
         return state, []  # local nodes are all this machine
     actions: list[Action] = []
@@ -269,9 +272,9 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     if node is None or node in state.nodes.avoid:
         return state, actions
     groups = config.groups
-    taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # those that are down will want theirs back
+    taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # groups that are down return to their places
     if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.avoid | {node}) is None:
-        return state, actions  # there is no better place
+        return state, actions  # no other place is free
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))
     return replace(
@@ -283,5 +286,5 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
 
 
 def given_up(unit: Unit, reason: str) -> records.GroupGivenUp:
-    """The journal line of a group that gets no further attempt."""
+    """Return the journal record of a group that gets no further attempt."""
     return records.GroupGivenUp(group=unit.group_id, reason=reason)

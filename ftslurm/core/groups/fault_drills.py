@@ -1,4 +1,4 @@
-"""Drills: real faults, inflicted on purpose. Which are due, on which task, and what is done.
+"""Drills: real faults that are inflicted on purpose. Selects those that are due and their tasks.
 
 There are three kinds: faults of `faults.plan`, due when their group has committed a step; random faults of a seeded
 stream (`faults.mean_s`), the same for the same seed on every machine; and those of `ftslurm inject`.
@@ -22,13 +22,13 @@ from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-FRESH_S = 120.0  # a failure is put down to the drill before it if that is no older
-GROUPLESS = frozenset({"lighthouse"})  # faults that hit no group
+FRESH_S = 120.0  # a failure within this time of a drill is attributed to the drill
+GROUPLESS = frozenset({"lighthouse"})  # kinds that hit no group
 
 
 @dataclass(frozen=True)
 class PlannedDrill:
-    """A fault of faults.plan: due when its group has committed `step`, also if it hits no group (GROUPLESS)."""
+    """A fault of faults.plan, due when its group has committed `step`, even if it hits no group (GROUPLESS)."""
 
     step: int
     kind: str
@@ -74,7 +74,7 @@ def _stream(seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size:
 
 
 class _Stream:
-    """The random faults of one seed. Keeps those that were drawn, so that each is drawn once."""
+    """The random faults of one seed. Keeps the drawn ones, so that each is drawn once."""
 
     def __init__(self, seed: int, mean_s: float, kinds: tuple[str, ...], groups: int, size: int) -> None:
         self._random = Random(seed).random  # noqa: S311  the one method whose numbers Python promises to keep
@@ -121,7 +121,7 @@ def inject_planned(
 
 
 def inject_asked(state: RunState, event: InjectAsked, now: float) -> tuple[RunState, list[Action]]:
-    """Inflict a fault that was asked for with `ftslurm inject`."""
+    """Inflict a fault that was requested with `ftslurm inject`."""
     command = records.Command(what=f"inject {event.fault}", by=event.by.name, group=event.group, rank=event.rank)
     state, actions = _inject_in_group(state, event.fault, event.group, event.rank, now, event.by.name)
     return state, [command, *actions]
@@ -140,13 +140,13 @@ def inject_random(state: RunState, now: float, config: Config) -> tuple[RunState
 
 
 def next_random(state: RunState, config: Config) -> float | None:
-    """When the next random fault is due; None: there is none."""
+    """Return when the next random fault is due; None: there is none."""
     drill = draw(config, state.drills.done) if state.drills.stepping_since is not None else None
     return None if drill is None or state.drills.stepping_since is None else state.drills.stepping_since + drill.after_s
 
 
 def since(unit: Unit, now: float) -> float | None:
-    """How many seconds ago the drill was that caused a unit's failure now; None: no drill did."""
+    """Return the seconds since the drill that caused a unit's failure at `now`; None: no drill did."""
     drilled = unit.current.drilled
     return round(now - drilled, 3) if drilled is not None and now - drilled < FRESH_S else None
 

@@ -1,4 +1,4 @@
-"""Launch units that are due: where, and as a step of their own or with a warm standby."""
+"""Launch the units that are due, each at a free place, with a step of its own or with a warm standby."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ftslurm.core.state.units import independent, pool_of, swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-FINISH_TOGETHER_S = 2.0  # groups finish in lockstep; one that has not even joined this long after the first never will
-MOST_FENCED = 20  # earlier attempts that a launch makes sure of
+FINISH_TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the first never will
+MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 
 
 def over_from(state: RunState, config: Config) -> float | None:
-    """From when on a group that has not joined could only start a new history; None: no group has finished yet."""
+    """Return from when on an unjoined group could only start a new history; None: no group has finished yet."""
     if independent(config) or not state.table.count(Phase.SUCCEEDED) or state.lineage.step == 0:
         return None
     return min(unit.exits[-1].time for unit in state.table.in_phase(Phase.SUCCEEDED)) + FINISH_TOGETHER_S
@@ -45,7 +45,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
             finder, actions = PlaceFinder(now, config, many=False), actions + more
         if place is None:
             if unit.group is not None and unit.waits_for is None:
-                state = swap(state, replace(unit, waits_for=""))  # for what: see explain
+                state = swap(state, replace(unit, waits_for=""))  # explain fills in the reason
             continue
         finder.remove(place, unit)
         if picked is not None:
@@ -60,9 +60,9 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _due(state: RunState, now: float) -> list[Unit]:
-    """The units that may be launched now: those that have become due, and those that wait for a place."""
+    """Return the units that may be launched now: those that have become due, and those that wait for a place."""
     if not state.concerns_all and not state.table.to_look_at():
-        return []  # nothing has happened that could give one a place
+        return []  # nothing has changed that could free a place
     waiting = state.table.named(state.table.having_trait(Trait.WAITING))
     units = state.attended() if not waiting else {unit.name: unit for unit in (*state.attended(), *waiting)}.values()
     due = [unit for unit in units if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired]
@@ -72,7 +72,7 @@ def _due(state: RunState, now: float) -> list[Unit]:
 def _take_over(
     state: RunState, unit: Unit, warm: Unit, place: Place, now: float, config: Config
 ) -> tuple[RunState, records.StepLaunched]:
-    """Let a warm standby become a group's next attempt."""
+    """Turn a warm standby into a group's next attempt."""
     due = now + config.health.start_timeout_s
     group = transitions.take_standby(unit, warm, place, due, now, _begin_after(unit, config))
     state = swap(state, group, standby.refill(warm, unit.group, now))
@@ -80,29 +80,29 @@ def _take_over(
 
 
 def fence(unit: Unit) -> tuple[StepId, ...]:
-    """Earlier steps of a unit whose names do not tell that they are over: a standby's may live on as a group's."""
+    """Return a unit's earlier steps with a standby's name: the name does not show that the step is over."""
     own = [StepId(unit.name, e.attempt) if unit.is_standby else e.ran_as for e in unit.exits]
-    return tuple(step for step in own if step not in (None, unit.id))[-MOST_FENCED:]  # a refused launch has our name
+    return tuple(step for step in own if step not in (None, unit.id))[-MOST_FENCED:]  # a refused launch has its name
 
 
 class PlaceFinder:
-    """Finds places for the units that one decision launches. Not a value: it lives as long as the decision."""
+    """Finds places for the units that one decision launches. Mutable: it lives as long as the decision."""
 
     def __init__(self, now: float, config: Config, *, many: bool) -> None:
-        """Begin.
+        """Set up the search.
 
         Args:
-            many: many units need a place. Each of a few is mostly back where it was, which takes less to find out.
+            many: whether many units need a place. A few mostly return to their last place, which is cheaper to check.
         """
         self._now, self._config, self._many = now, config, many
         self._free: dict[int, list[FreePlaces]] = {}  # by pool
         self._full = set[int]()  # pools without a free place
 
     def find(self, state: RunState, unit: Unit) -> Place | None:
-        """Where a unit can be launched now; None: nowhere."""
+        """Return the place where a unit can be launched now; None: there is none."""
         assert state.allocation is not None
         if unit.is_lighthouse:
-            return Place(state.allocation.nodes[:1])  # on the controller's node: what kills one kills both
+            return Place(state.allocation.nodes[:1])  # on the controller's node: both fail together
         if unit.is_standby:
             return standby.home(state, unit, self._config)
         pool = pool_of(unit.group, self._config)
@@ -118,12 +118,12 @@ class PlaceFinder:
         return found
 
     def remove(self, place: Place, unit: Unit) -> None:
-        """Note that a unit has a place now."""
+        """Mark a place as taken by a unit."""
         for free in (one for every in self._free.values() for one in every if unit.group is not None):
             free.remove(place)
 
     def _free_places(self, state: RunState, pool: int) -> list[FreePlaces]:
-        """The free places, the best first: not on nodes that are drained, not in jobs that end soon."""
+        """Return the free places, the best first: not on nodes that are drained, not in jobs that end soon."""
         groups, every = self._config.groups, state.allocations(pool)
         lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, self._now, self._config)}
         stay = tuple(allocation for allocation in every if allocation.own or allocation.name in lasting)
@@ -136,7 +136,7 @@ class PlaceFinder:
 
 
 def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
-    """Whether a group's last place, in the controller's own allocation, is free and sound."""
+    """Return whether a group's last place, in the controller's own allocation, is free and sound."""
     place = unit.place
     if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
         return False
@@ -148,7 +148,7 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
 
 
 def _last_resort(state: RunState, unit: Unit, now: float, config: Config) -> Place | None:
-    """A place on nodes that are only suspected, because a group kept failing there: better than none."""
+    """Return a place on nodes that are excluded only because a group kept failing there; None: there is none."""
     suspected = frozenset(node for node, _ in state.nodes.suspected)
     if not suspected:
         return None
@@ -157,7 +157,7 @@ def _last_resort(state: RunState, unit: Unit, now: float, config: Config) -> Pla
 
 
 def _forgive(state: RunState, place: Place) -> Outcome:
-    """Take suspected nodes back, because no other is free."""
+    """Use suspected nodes again, because no other is free."""
     back = [node for node in dict.fromkeys(node for node, _ in state.nodes.suspected) if node in place.nodes]
     suspected = tuple(pair for pair in state.nodes.suspected if pair[0] not in back)
     restored: list[Action] = [records.NodeRestored(node=node, reason="no other node is free") for node in back]
@@ -191,12 +191,12 @@ def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.
 
 
 def rank_row(rank: Rank) -> records.RankRow:
-    """One row of a rank table as the journal writes it."""
+    """Return one row of a rank table in the journal's form."""
     return {"rank": rank.rank, "node": rank.node, "local_rank": rank.local_rank, "node_rank": rank.node_rank}
 
 
 def explain(state: RunState, now: float, config: Config) -> Outcome:
-    """Record what the groups without a place wait for, once a job has been asked for; the others go on."""
+    """Record what the groups without a place wait for, once a job has been requested; the others continue."""
     actions: list[Action] = []
     if state.ending is not None or state.lineage.lost is not None or over_from(state, config) is not None:
         return state, actions
@@ -225,13 +225,13 @@ def _wait(state: RunState, unit: Unit, coming: supply.ComingJobs) -> Outcome:
 
 
 def _begin_after(unit: Unit, config: Config) -> float:
-    """When the script of the next attempt may start: not before the Lighthouse has forgotten the one that died.
+    """Return the earliest start of the next attempt's script: after the Lighthouse has dropped the dead attempt.
 
-    A group that comes back quickly makes its manager, which sends heartbeats, and is then busy building its model. If
-    the dead attempt has not expired by then, the survivors' quorum goes on to wait for the newcomer, up to
+    A group that returns quickly creates its manager, which sends heartbeats, and is then busy building its model. If
+    the dead attempt has not expired by then, the survivors' quorum waits for the newcomer too, up to
     join_timeout_ms (measured: survivors stalled 1.9 s instead of 1.0 s, which was until the newcomer's first step).
     """
     if unit.marks.noticed is None or unit.group is None or config.lighthouse.kind != "torchft":
-        return 0.0  # ours is told at once, and does not let survivors wait for a newcomer
+        return 0.0  # our own gets an eviction at once, and lets no survivor wait for a newcomer
     lighthouse = config.lighthouse
     return unit.marks.noticed + (lighthouse.heartbeat_timeout_ms + 2 * lighthouse.quorum_tick_ms) / 1000 + 0.05

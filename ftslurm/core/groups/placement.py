@@ -10,7 +10,7 @@ from ftslurm.core.state.model import Allocation, Cause, Exit, Place
 
 
 class FreePlaces:
-    """The places that no group has, while a decision gives them out. Not a value: `remove` takes one away."""
+    """The free places during one decision. Mutable: `remove` marks one as taken."""
 
     def __init__(
         self,
@@ -39,22 +39,22 @@ class FreePlaces:
         }
 
     def find(self, prefer: Place | None = None) -> Place | None:
-        """A free place for one group, or None if it has to wait.
+        """Return a free place for one group, or None if it has to wait.
 
-        The same place again if it is free and sound (its page cache is warm and its data may be there); else neighbours
-        in Slurm's order, since that order follows the network on most clusters; else whatever is nearest to that.
+        The last place again if it is free and sound (its page cache is warm and its data may be there); else neighbours
+        in Slurm's order, since that order follows the network on most clusters; else the nodes closest together.
         Earlier allocations, and in them earlier nodes, are filled first, so that spare nodes stay empty until they are
-        needed. All nodes of a group are of one allocation, because a step is.
+        needed. All nodes of a group are in one allocation, because a Slurm step is.
 
         Args:
-            prefer: where this group ran before.
+            prefer: the group's last place.
         """
         if prefer is not None and len(prefer.nodes) == self._nodes and self._is_free(prefer):
             return prefer
         return next((spot for key in self._names if (spot := self._first(key)) is not None), None)
 
     def remove(self, place: Place) -> None:
-        """Take a place away: a group has it now."""
+        """Mark a place as taken by a group."""
         index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
         for node in place.nodes:
             if (i := index.get(node)) is not None and _holds(free, i):
@@ -65,7 +65,7 @@ class FreePlaces:
         return all((i := index.get(node)) is not None and _holds(free, i) for node in place.nodes)
 
     def _first(self, key: str | None) -> Place | None:
-        """The first of the narrowest places in one allocation."""
+        """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""
         best: tuple[int, int, int] | None = None  # (how far apart, first node, slot): the smallest wins
         choice: list[int] = []
         for slot in range(self._per_node):
@@ -75,7 +75,7 @@ class FreePlaces:
                 if best is None or score < best:
                     best, choice = score, free[first : first + self._nodes]
                 if score[0] == self._nodes - 1:
-                    break  # nothing is narrower, and what comes later is no better
+                    break  # adjacent nodes: no later place is better
         if best is None:
             return None
         return Place(tuple(self._names[key][i] for i in choice), best[2], key)
@@ -89,7 +89,7 @@ def place(
     avoid: frozenset[str],
     prefer: Place | None = None,
 ) -> Place | None:
-    """A free place for one group, as FreePlaces.find has it; None: it has to wait."""
+    """Return a free place for one group, as FreePlaces.find does."""
     return FreePlaces(nodes, per_node, allocations, taken, avoid).find(prefer)
 
 
@@ -102,14 +102,14 @@ def _holds(ordered: list[int], value: int) -> bool:
     return at < len(ordered) and ordered[at] == value
 
 
-TWICE = 2  # so many failures of one group on one node, and none elsewhere, speak against the node
+TWICE = 2  # failures of one group on one node, and none elsewhere, that make the node suspect
 
 
 def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
-    """The node on which a group keeps failing, and nowhere else; None: there is no such node.
+    """Return the only node on which a group keeps failing; None: there is no such node.
 
     Args:
-        exits: every exit of the group, oldest first; those of the last window_s count, like in its budget.
+        exits: every exit of the group, oldest first; those of the last window_s count, as for its restart budget.
     """
     recent = [e for e in unexplained(exits) if exits[-1].time - e.time < window_s]
     ends = [e for e in recent if e.launched and e.cause not in _INNOCENT]
@@ -120,4 +120,4 @@ def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
     return min(common) if len(common) == 1 else None
 
 
-_INNOCENT = HARMLESS | {Cause.NODE_LOST, Cause.LIGHTHOUSE_LOST}  # they do not speak against the node
+_INNOCENT = HARMLESS | {Cause.NODE_LOST, Cause.LIGHTHOUSE_LOST}  # they do not make the node suspect

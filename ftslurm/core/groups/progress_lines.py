@@ -1,8 +1,8 @@
-"""How often a group's progress is in the journal. Pure.
+"""Limit the rate of progress lines in the journal. Pure.
 
-A group tells once a second how far it is. Up to eight groups all of that is written down; of more groups about eight
-lines a second altogether, or a journal of 64 groups would grow by 230,000 lines an hour, which every successor of the
-controller has to read. What is left out is added to the group's next line; nothing is lost when its attempt ends.
+A group reports its progress once a second. Up to eight groups every report is journaled; of more groups about eight
+lines a second in total, or a journal of 64 groups would grow by 230,000 lines an hour, which every successor of the
+controller has to read. An omitted report is added to the group's next line; nothing is lost when its attempt ends.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol.records import Progress
 
-LINES_PER_S = 8  # of all groups together; each tells at most one a second
+LINES_PER_S = 8  # of all groups together; each reports at most once a second
 
 
 def every_s(groups: int) -> float:
-    """How far apart the lines of one group are, at most."""
+    """Return the longest time between two lines of one group that reports, in seconds."""
     return max(1.0, groups / LINES_PER_S)
 
 
 def reported(unit: Unit, report: Progress, now: float, groups: int) -> tuple[Unit, list[Action]]:
-    """Take in a report of a group: return its line if one is due; else keep the report for its next line.
+    """Add a report of a group: return its line if one is due, else keep the report for its next line.
 
     Args:
-        report: its counts are those since the report before.
+        report: its counts are those since the previous report.
         groups: number of groups of the run.
     """
     report = report if unit.current.untold is None else _added(unit.current.untold[1], report)
@@ -48,7 +48,7 @@ def told(unit: Unit, now: float) -> tuple[Unit, list[Action]]:
 
 
 def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """The lines that are due although their groups report nothing new: they stand still."""
+    """Return the due lines of groups that report nothing new because they stand still."""
     actions: list[Action] = []
     for unit in state.attended():
         if unit.current.untold is not None and _is_due(unit, now, state.table.groups):
@@ -58,14 +58,14 @@ def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Ac
 
 
 def due_times(unit: Unit, groups: int) -> Iterator[float]:
-    """When the turn of a group comes that has something to tell."""
+    """Yield the time of a group's next line if it has an unwritten report."""
     if unit.current.untold is not None and not _is_due(unit, -inf, groups):
         shift, every = (unit.group or 0) / LINES_PER_S, every_s(groups)
         yield (((unit.current.last_told or 0.0) - shift) // every + 1) * every + shift
 
 
 def _is_due(unit: Unit, now: float, groups: int) -> bool:
-    """Whether the group's turn has come since its last line. Each has its own, so that some group's always comes."""
+    """Return whether the group's time slot has come since its last line. The slots of groups are spread evenly."""
     if groups <= LINES_PER_S or unit.current.last_told is None or unit.group is None:
         return True
     shift = unit.group / LINES_PER_S

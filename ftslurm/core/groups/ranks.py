@@ -1,4 +1,4 @@
-"""Number the tasks of a step as torchrun would, from the nodes they run on."""
+"""Number the tasks of a step as torchrun does, from the nodes they run on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def table(hosts: Sequence[str]) -> tuple[Rank, ...]:
         hosts: hosts[task] is the node on which that task runs, in the order of Slurm's task ids.
 
     Returns:
-        One Rank per task, in the same order. Nodes are numbered as their first task appears, workers of a node are
-        neighbours in rank, as torchrun numbers them, whatever way Slurm dealt out the tasks.
+        One Rank per task, in the same order. Nodes are numbered as their first task appears, and workers of
+        a node have adjacent ranks, as with torchrun, however Slurm has distributed the tasks.
     """
     order = list(dict.fromkeys(hosts))
     first = {node: sum(hosts.count(before) for before in order[:i]) for i, node in enumerate(order)}
@@ -29,5 +29,5 @@ def table(hosts: Sequence[str]) -> tuple[Rank, ...]:
 
 
 def expected(place: Place, workers: int) -> tuple[Rank, ...]:
-    """The table a step launched at `place` will have, if Slurm deals its tasks out in blocks, as it is told to."""
+    """Return the rank table of a step launched at `place` if Slurm distributes its tasks in blocks, as requested."""
     return table([node for node in place.nodes for _ in range(workers)])

@@ -11,10 +11,9 @@ from ftslurm.config.schema import RestartConfig
 from ftslurm.core.state.model import Cause, Exit
 
 LAUNCH_AGAIN_S = 2.0
-FOUND_OUT_S = 120.0  # a failure so long before the loss of a node may be put down to it
-HARMLESS = frozenset(
-    {Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED}
-)  # exits that are no failure of the unit
+FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
+# Causes that are no failure of the unit.
+HARMLESS = frozenset({Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED})
 
 
 @dataclass(frozen=True)
@@ -28,19 +27,18 @@ class GiveUp:
 
 
 def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float) -> RestartAt | GiveUp:
-    """The restart policy for one unit.
+    """Apply the restart policy to one unit. A function of the exits: it keeps no counters.
 
-    The first failure is answered at once, the second after backoff_s, each later one after twice the wait before it,
-    up to backoff_max_s. An attempt that has committed steps for backoff_max_s was healthy: its failure counts as the
-    first again. Failures older than window_s are forgotten (Erlang's supervisors call this the restart intensity).
-    Asking twice gives the same answer: nothing is counted here.
+    The first failure leads to a restart at once, the second after backoff_s, each later one after twice the previous
+    wait, up to backoff_max_s. An attempt that has committed steps for backoff_max_s was healthy: its failure counts as
+    the first again. Failures older than window_s are ignored (Erlang's supervisors call this the restart intensity).
 
-    A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group's:
+    A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
     it is tried again every LAUNCH_AGAIN_S.
 
     Args:
-        exits: every exit of the unit, oldest first; the last one is the failure to answer.
-        launch_patience_s: for how long launches may fail in a row (health.start_timeout_s).
+        exits: every exit of the unit, oldest first; the last one is the failure to judge.
+        launch_patience_s: how long launches may fail in a row (health.start_timeout_s).
     """
     last = exits[-1]
     if config.policy == "never":
@@ -63,7 +61,7 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
         )
     in_a_chain = 0
     for exit_ in unexplained(recent):
-        counts = _is_failure(exit_) and exit_.cause is not Cause.NODE_LOST  # it goes elsewhere: no need to wait
+        counts = _is_failure(exit_) and exit_.cause is not Cause.NODE_LOST  # the unit moves elsewhere: no need to wait
         in_a_chain = (0 if exit_.healthy_s >= config.backoff_max_s else in_a_chain) + counts
     if last.cause is Cause.NODE_LOST:
         return RestartAt(last.time)
@@ -71,9 +69,9 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
 
 
 def unexplained(exits: Sequence[Exit]) -> list[Exit]:
-    """The exits without those that the loss of a node explains, which was found out only after the next launch.
+    """Return the exits without those due to the loss of a node that was noticed only after the next launch.
 
-    When a node dies, the ranks on the others fail first, of a closed connection; who runs there is not to blame.
+    When a node dies, the ranks on the other nodes fail first, because of a closed connection: not their fault.
     """
     out = []
     for i, one in enumerate(exits):
@@ -89,7 +87,7 @@ def _is_failure(exit_: Exit) -> bool:
 
 
 def _same_error_elsewhere(failures: Sequence[Exit]) -> bool:
-    """Whether the last two failures are one error of the script's, at one step, on different nodes."""
+    """Return whether the last two failures are the same script error at the same step on different nodes."""
     if len(failures) < 2 or {e.cause for e in failures[-2:]} != {Cause.USER_ERROR}:
         return False
     before, last = failures[-2:]
@@ -98,12 +96,12 @@ def _same_error_elsewhere(failures: Sequence[Exit]) -> bool:
 
 
 def _plain(error: str) -> str:
-    """An error without what differs from process to process: addresses in memory."""
+    """Return an error without memory addresses, which differ from process to process."""
     return re.sub(r"0x[0-9a-fA-F]+", "0x", error)
 
 
 def _hint(failures: Sequence[Exit]) -> str:
-    """What to think of when all failures are alike."""
+    """Return a hint for the user if all failures are hangs."""
     slow = all(e.cause is Cause.HANG for e in failures)
     return "; if it was only slow (an evaluation, a checkpoint), raise health.hang_after_s" if slow else ""
 
@@ -113,8 +111,8 @@ def _on(exit_: Exit) -> str:
 
 
 def wait(failures: int, config: RestartConfig) -> float:
-    """Seconds between the n-th failure of a window and the restart that answers it: 0, b, 2b, 4b, ... at most max."""
+    """Return the seconds between the n-th failure of a window and its restart: 0, b, 2b, 4b, ... at most max."""
     if failures <= 1:
         return 0.0
-    exponent = min(failures - 2, 40)  # 2**40 s is past every limit; larger powers overflow floats
+    exponent = min(failures - 2, 40)  # 2**40 s exceeds every limit; larger powers overflow floats
     return min(config.backoff_s * 2.0**exponent, config.backoff_max_s)

@@ -9,11 +9,11 @@ from ftslurm.core.state.model import LIVE, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import places, pool_of
 
-REFILL_S = 1.0  # a new one starts this long after the last was taken: its imports would slow down the one that joins
+REFILL_S = 1.0  # delay of the next launch after a standby was taken: its imports would slow the joining group
 
 
 def home(state: RunState, unit: Unit, config: Config) -> Place | None:
-    """Where a standby is to wait: on spare nodes, else on a free share of a node, else beside a group."""
+    """Return the place of a standby: on spare nodes, else on a free share of a node, else beside a group."""
     assert state.allocation is not None
     groups = config.groups
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
@@ -33,10 +33,10 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
 
 
 def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | None:
-    """The standby that becomes the next attempt of this group, and the place it then has; None: there is none.
+    """Return the standby that becomes the next attempt of this group, and its place then; None: there is none.
 
     It must be ready, on sound nodes that have not just fallen silent, and on a share of them that no living group has.
-    The place where the group was comes first, then nodes without any other group.
+    The last place of the group comes first, then nodes without any other group.
     """
     avoid = state.nodes.avoid | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
@@ -65,13 +65,13 @@ def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | No
 
 
 def _usable(state: RunState, allocation: str | None, pool: int) -> bool:
-    """Whether a step may be started in this allocation for a group of this pool."""
+    """Return whether a step may be started in this allocation for a group of this pool."""
     job = None if allocation is None else queue.job(state, allocation)
     return allocation is None or (job is not None and job.usable and job.pool == pool)
 
 
 def refill(standby: Unit, group: int | None, now: float) -> Unit:
-    """The unit of a standby that a group has taken: it is launched again."""
+    """Return the unit of a standby that a group has taken, to be launched again after REFILL_S."""
     reason = f"group {group} has taken the one before"
     due = now + REFILL_S
     return Unit(standby.name, None, attempt=standby.attempt, due=due, reason=reason, exits=standby.exits)

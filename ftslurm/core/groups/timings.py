@@ -1,4 +1,4 @@
-"""How long each part of a group's recovery took, in seconds, for the journal."""
+"""Durations of the parts of a group's recovery, in seconds, for the journal."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ NAMES = ("earlier", "detect", "end", "wait", "start", "import", "assign", "join"
 
 
 def since(moment: float | None, now: float) -> float | None:
-    """Seconds since then, as the journal has them; None: that moment is not known."""
+    """Return the seconds since `moment`, rounded for the journal; None: the moment is not known."""
     return None if moment is None else round(now - moment, 3)
 
 
 def phases(marks: Marks) -> dict[str, float | None]:
-    """The durations of one attempt, by NAMES; None: it did not come so far, or there is nothing to measure.
+    """Return the durations of one attempt by NAMES; None: it did not reach that part, or nothing can be measured.
 
-    earlier: tries before this one that failed, from the first failure on (None: this is the first); detect: fault to
-    notice (known for drills, silence and hangs); end: notice to the last process of the failed
-    attempt gone; wait: from then to the launch (backoff, a free node); start: to every task's first word; import: to
+    earlier: failed attempts before this one, from the first failure on (None: this is the first); detect: fault to
+    notice (known for drills, silence and hangs); end: notice to the last process of the failed attempt gone;
+    wait: from then to the launch (backoff, a free node); start: to every task's first message; import: to
     all of them ready; assign: to the start of the script (ranks, store); join: to the first quorum; commit: to the
     first committed step. A warm standby has started and imported before it was needed: 0.
     """
@@ -30,5 +30,5 @@ def phases(marks: Marks) -> dict[str, float | None]:
 
 
 def recovery_s(marks: Marks, now: float) -> float | None:
-    """How long a group was away that does its work again now; None: this is its first start."""
+    """Return how long a group was away that works again at `now`; None: this is its first start."""
     return since(marks.noticed if marks.away is None else marks.away, now)

@@ -1,7 +1,7 @@
-"""Warn when no step is committed although all scripts run, and say what each group does. Pure.
+"""Warn when no step is committed although all scripts run, and report what each group does. Pure.
 
-It warns and ends nothing: only the script knows how long its first step may take. What the ranks have printed last is
-read from their logs where the record is written (ftslurm/run/first_step_report.py).
+It only warns: the first step of a correct script may take any time. ftslurm/run/first_step_report.py adds the last
+log lines of the ranks when it writes the record.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ TOLD_OF = 8  # groups that a record describes
 
 
 def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Record `no_first_step` health.first_step_s after all scripts run, and again whenever twice the time has passed.
+    """Record `no_first_step` health.first_step_s after all scripts run, and again each time the wait has doubled.
 
-    The time begins when every group that has a place has begun its script, at the first start and after a full
-    restart, and goes on while single groups fail and come back. It ends with the first committed step.
+    The wait begins when every group that has a place has begun its script, at the first start and after a full
+    restart. It continues while single groups fail and return, and ends with the first committed step.
     """
     if config.health.first_step_s <= 0 or independent(config):
         return state, []
@@ -51,7 +51,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """When `watch` has to be asked again even if nothing happens."""
+    """Yield the time at which `watch` must run again without an event."""
     if state.stepless is not None:
         yield _due(state.stepless, config)
 
@@ -62,9 +62,9 @@ def _due(stepless: tuple[float, float], config: Config) -> float:
 
 
 def stage(unit: Unit) -> int | None:
-    """What a group's script does, as the first of its workers that is heard; None: it has not asked for a quorum.
+    """Return the stage of the group's first worker that reports one; None: it has not requested a quorum.
 
-    torchft seeks a quorum in a thread: the script may go on to its collectives and its vote, and wait there for it.
+    torchft requests the quorum in a thread: the script may already wait for it in its collectives or its vote.
     """
     pulse = next((one for one in unit.pulses if one is not None), None)
     if pulse is None or pulse.step is None or (pulse.stage == Stage.COMPUTING and unit.current.aborted == 0):
@@ -73,7 +73,7 @@ def stage(unit: Unit) -> int | None:
 
 
 def reason(running: list[Unit], config: Config) -> str:
-    """Why no step may have been committed, and what to look at or to change. The first that fits is the likeliest."""
+    """Return the likeliest reason for no committed step, with what to check or change; likelier ones come first."""
     stages = {u.name: stage(u) for u in running}
     early = [u for u in running if stages[u.name] is None]
     asking = [u for u in running if stages[u.name] == Stage.SEEKING_QUORUM]

@@ -1,7 +1,7 @@
-"""Find the group that hangs when all groups stand still because they wait for it.
+"""Find the hung group when all groups stand still because they wait for it.
 
-With every heartbeat a guard reports the position of its worker: the step and the stage of it. A slow group does not
-count as hung: it must stand still for health.hang_after_s after another group has passed it.
+A guard reports with every heartbeat the position of its worker: the step and the stage in it. A slow group is not
+hung: a hung one stands still for health.hang_after_s after another group has passed it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
-DUMP_S = 1.5  # how long the stacks of a hung group may take before it is killed all the same
-LOOK_S_PER_GROUP = 1e-4  # all groups are compared so rarely that it takes a tenth of the time at the most
-TOGETHER_S = 5.0  # groups that train together move at the same time, but for this long
-FRESH = 3  # heartbeats: a task that was not heard for longer is silent
-HEAL = 3  # times health.hang_after_s: so long may others wait for a group that heals
+DUMP_S = 1.5  # a hung group is killed this long after its stacks were requested, even if they are incomplete
+LOOK_S_PER_GROUP = 1e-4  # interval between comparisons, per group: they use at most a tenth of the time
+TOGETHER_S = 5.0  # groups that train together move within this time of each other
+FRESH = 3  # heartbeats without a message after which a task is silent
+HEAL = 3  # times health.hang_after_s: limit of the wait for a group that heals
 
 
 class Culprit(NamedTuple):
-    """The task that stands still while others go on, or wait for it."""
+    """A task that stands still while the others move on or wait for it."""
 
     unit: Unit
     task: int
@@ -37,7 +37,7 @@ class Culprit(NamedTuple):
 
 
 def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Ask every task how far it is when some group stands still; dump the stacks of those that hang, then kill them."""
+    """Ask all tasks for their position when a group stands still; dump the stacks of hung groups, then kill them."""
     if not _looks_for_hangs(state, config) or now < state.standstill.next_look:
         return state, []
     actions: list[Action] = []
@@ -52,14 +52,14 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
     for culprit in culprits:
         state, more = _condemn(state, culprit, now, config)
         actions += more
-    if culprits:  # who moved on or is brought down stands still no more
+    if culprits:  # groups that are being stopped do not count as overtaken
         standstill = replace(state.standstill, overtaken=tuple(overtaken(state, now, config)))
         state = replace(state, standstill=standstill)
     return state, actions
 
 
 def _looks_for_hangs(state: RunState, config: Config) -> bool:
-    """The only group of a run is never said to hang: nothing would be won."""
+    """Return whether hangs are searched for; never in a run of one group, for which no other group waits."""
     return config.health.hang_after_s > 0 and state.ending is None and state.table.groups > 1
 
 
@@ -85,7 +85,7 @@ def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> t
 
 
 def joined(state: RunState) -> list[Unit]:
-    """The groups that train: they go through each step together."""
+    """Return the groups that train; they go through each step together."""
     names = state.table.having_trait(Trait.JOINED)
     if len(names) * 4 > state.table.groups:
         return [unit for unit in state.table.all_groups() if unit.joined]
@@ -93,12 +93,12 @@ def joined(state: RunState) -> list[Unit]:
 
 
 def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
-    """The groups that hang; none if nothing tells them from those that wait.
+    """Return the hung tasks; none if they cannot be told from tasks that wait.
 
-    Whoever is stopped for health.hang_after_s, whatever it does. Else the one that stopped moving first, if it was
-    passed that long ago. What an old word says is no evidence, and while a task is silent, or heals, the others may be
-    waiting for it: health.watch and health.join_timeout_s see to that. Whoever stood still while another group failed
-    or joined may have waited for that one: the time begins anew.
+    Every task stopped (SIGSTOP) for health.hang_after_s is hung, at any stage. Otherwise the task that stopped moving
+    first is, if another passed it that long ago. Old heartbeats are no evidence. While a task is silent or heals, the
+    others may wait for it: silence.watch and health.join_timeout_s handle these cases. The time starts again when a
+    group fails or joins, because the others may have waited for it.
     """
     limit = config.health.hang_after_s
     stopped: dict[str, Culprit] = {}
@@ -115,7 +115,7 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
     found = []
     for peers in _ranks(state):
         if any(now - one.pulse.time > FRESH * config.health.heartbeat_s for one in peers):
-            continue  # a silent one may be what the others wait for
+            continue  # the others may wait for the silent task
         passed = [one for one in peers if (one.unit.name, one.task) in since]
         began = [max(since[one.unit.name, one.task], one.pulse.moved) for one in passed]
         found += [one for one, time in zip(passed, began, strict=True) if one.pulse.time >= time + limit]
@@ -124,7 +124,7 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
 
 
 def overtaken(state: RunState, now: float, config: Config) -> Iterator[Overtaken]:
-    """The tasks that another group's task of the same rank has passed, and since when that is known."""
+    """Yield the tasks that the same rank of another group has passed, with the time at which that was first seen."""
     known = {(one.unit, one.task, one.moved): one.since for one in state.standstill.overtaken}
     for peers in _ranks(state):
         for one in _passed(peers, config.health.hang_after_s):
@@ -133,11 +133,11 @@ def overtaken(state: RunState, now: float, config: Config) -> Iterator[Overtaken
 
 
 def _passed(peers: list[Culprit], limit: float) -> Iterator[Culprit]:
-    """Those that another has left behind at the point where they stand.
+    """Yield the tasks that another one has passed.
 
-    The other is further in the step or in a later one. Or it came later to an earlier point: when a collective times
-    out, the step is begun anew. Not if it came there at about the same time, as a group that hangs right after its
-    commit while the others already ask for the next quorum: then they wait for it.
+    The other is further in the same step, or in a later one. Or it reached an earlier point later: a step whose
+    collective timed out starts again. A difference of at most TOGETHER_S does not count: a group may hang right after
+    its commit while the others already request the next quorum, and wait for it.
     """
     points = [(one.pulse.step or 0, one.pulse.stage) for one in peers]
     first = max(points, default=(0, 0))
@@ -148,7 +148,7 @@ def _passed(peers: list[Culprit], limit: float) -> Iterator[Culprit]:
 
 
 def _ranks(state: RunState) -> Iterator[list[Culprit]]:
-    """For every rank the tasks that have it, one of each group that trains: they go through each step together."""
+    """Yield for every rank its tasks, one from each group that trains."""
     groups = joined(state)
     for rank in range(max((len(u.pulses) for u in groups), default=0)):
         known = [(u, u.pulses[rank]) for u in groups if rank < len(u.pulses)]
@@ -156,7 +156,7 @@ def _ranks(state: RunState) -> Iterator[list[Culprit]]:
 
 
 def _heals(state: RunState, now: float, limit: float) -> bool:
-    """Whether a group is in a quorum, and fetches the state from another before its first step."""
+    """Return whether a group heals: it is in a quorum, but has not committed its first step."""
     if state.table.count(Phase.RUNNING) == len(state.table.having_trait(Trait.JOINED)):
         return False
     began = [unit.marks.quorum for unit in state.table.in_phase(Phase.RUNNING) if not unit.joined]
@@ -164,14 +164,14 @@ def _heals(state: RunState, now: float, limit: float) -> bool:
 
 
 def _last_change(state: RunState) -> float:
-    """When a group last failed or joined: whoever stood still before that may have waited for it."""
+    """Return when a group last failed or joined; tasks that stood still before may have waited for it."""
     units = state.table.all_groups()
     times = (t for u in units for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None)
     return max(times, default=0.0)
 
 
 def _ask_where(state: RunState, groups: list[Unit], config: Config) -> float | None:
-    """When every task is to be asked how far it is, because some group stands still; None: nobody does."""
+    """Return when to ask all tasks for their position because one may stand still; None: no task has reported one."""
     moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
     first = min(moved, default=None)
     if first is None:
@@ -180,6 +180,6 @@ def _ask_where(state: RunState, groups: list[Unit], config: Config) -> float | N
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """When find_hangs has to be asked again even if nothing is heard."""
+    """Yield the time at which `find_hangs` must run again without an event."""
     if _looks_for_hangs(state, config) and state.standstill.ask is not None:
         yield max(state.standstill.ask, state.standstill.next_look)

@@ -1,9 +1,9 @@
-"""Decide whether lost connections of a rank come from a lost node of its step. Pure.
+"""Decide whether the lost connections of a rank come from a lost node of its step. Pure.
 
 When a group of several nodes loses one, the ranks on the other nodes fail first, with errors about lost connections.
-So the silent nodes are probed at once. The step is not killed before the answer, for at most KILL_S: after a kill it
-would be unknown what had died by itself. No cause is decided, and no attempt launched, before the node has answered or
-counts as lost. The guard of a rank that was killed reports it within causes.WORDS_S; then no probe is needed.
+So the silent nodes are probed at once. The step is not killed for at most KILL_S: after a kill, processes that died
+before it could not be told from killed ones. No cause is decided, and no attempt launched, before the node has answered
+or counts as lost. The guard of a killed rank reports it within causes.WORDS_S; then no probe is needed.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
-KILL_S = 1.0  # a failed step is left as it is for at most this long, for the probe to see
+KILL_S = 1.0  # the kill of a failed step is delayed by at most this, so that the probe sees its processes
 
 
 def suspects(unit: Unit, config: Config) -> tuple[str, ...]:
-    """The nodes of a failing step that are probed before the verdict."""
+    """Return the nodes of a failing step that are probed before its cause is decided."""
     return () if config.cluster.kind == "local" else silent_siblings(unit)
 
 
 def failed(unit: Unit, now: float, config: Config) -> Unit:
-    """Set when a step is killed one of whose tasks has just failed."""
+    """Set when to kill a step after the failure of one of its tasks."""
     spared = bool(suspects(unit, config))
     return replace(unit, due=now + KILL_S if spared else now, current=replace(unit.current, spared=spared))
 
 
 def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
-    """Whether the verdict on a step that has ended waits for the probes of its nodes."""
+    """Return whether the cause of an ended step waits for the probes of its nodes."""
     unit = state.table.living(step)
     if unit is None or state.ending is not None:
         return False
@@ -42,7 +42,7 @@ def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Send the probes, and add what they have shown to the evidence."""
+    """Send the probes and add their results to the evidence."""
     actions: list[Action] = []
     failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
     for unit in failing if state.ending is None and config.cluster.kind != "local" else ():
@@ -70,7 +70,7 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 
 def due_times(state: RunState, unit: Unit, config: Config) -> Iterator[float]:
-    """When `judge` has to look at a unit even if nothing is heard."""
+    """Yield the times at which `judge` must run again for a unit without an event."""
     for node in suspects(unit, config):
         look = _look(state, unit, node)
         yield _noticed(unit) + WORDS_S if look is None else look.asked + config.health.lost_after_s / 2
@@ -83,12 +83,12 @@ def _noticed(unit: Unit) -> float:
 
 
 def _until(unit: Unit, config: Config) -> float:
-    """When to stop waiting for an answer: slurmctld may be away although the node is well."""
+    """Return when to stop waiting for an answer: slurmctld may be down while the node is well."""
     return _noticed(unit) + WORDS_S + config.health.lost_after_s
 
 
 def _look(state: RunState, unit: Unit, node: str) -> Look | None:
-    """The probe of a node that was on its way when the step failed, or was sent since."""
+    """Return the probe of a node that was not answered before the step failed; None: there is none."""
     look = next((look for look in state.nodes.looks if look.node == node), None)
     return look if look is not None and (look.answered is None or look.answered >= _noticed(unit)) else None
 
@@ -102,7 +102,7 @@ def _ask(state: RunState, unit: Unit, node: str, now: float) -> tuple[RunState, 
 
 
 def _unanswered(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
-    """The nodes that no probe has answered for yet."""
+    """Yield the suspected nodes whose probe has not been answered."""
     for node in suspects(unit, config):
         look = _look(state, unit, node)
         if look is None or look.answered is None:
@@ -110,7 +110,7 @@ def _unanswered(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
 
 
 def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -> Evidence | None:
-    """The evidence from the probe of a silent node; None: no answer yet, or the node is well."""
+    """Return the evidence from the probe of a silent node; None: no answer yet, or the node is well."""
     node, task = look.node, next((t for t, host in enumerate(unit.current.hosts) if host == look.node), None)
     if look.answered is None:
         heard = silence.last_heard(state, look)

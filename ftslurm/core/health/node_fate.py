@@ -1,6 +1,6 @@
-"""Decide whether a step that a new controller could not adopt was lost with its node; Slurm is asked first. Pure.
+"""Decide whether a step that a new controller could not adopt was lost with its node, after asking Slurm. Pure.
 
-When a node and the controller are lost together, no controller has noticed that the node is silent. The next controller
+When a node and the controller are lost together, no controller notices that the node is silent. The next controller
 finds a job that Slurm has requeued, as after preemption, or a node without the step's guard, as after a kill.
 """
 
@@ -20,18 +20,18 @@ from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
 ANSWER_S = 5.0  # wait at most this long for Slurm's answer
-RECENT_S = 600.0  # a slurmd that was started so long ago at most may have been so because its node was lost
+RECENT_S = 600.0  # a slurmd that started at most this long ago may have started because its node was lost
 
 
 def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, now: float) -> RunState:
-    """Stop a step that never answered and whose job has ended or was requeued; the verdict waits for Slurm's answer."""
+    """Stop a step that never answered and whose job ended or was requeued; the cause waits for Slurm's answer."""
     sign = Evidence(None, None, error=words, cause=cause, doubtful=True)
     unit = stop(replace(unit, current=replace(unit.current, adoption=None)), cause, inf, now, sign)
     return replace(swap(state, unit), held=(*state.held, ended))
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
-    """Whether the verdict on a step that has ended waits for Slurm's state of its nodes."""
+    """Return whether the cause of an ended step waits for Slurm's state of its nodes."""
     unit = state.table.living(step)
     if unit is None or state.ending is not None:
         return False
@@ -41,7 +41,7 @@ def holds(state: RunState, step: StepId, now: float) -> bool:
 
 
 def told(state: RunState, event: NodeFate) -> RunState:
-    """Note Slurm's answer about a node."""
+    """Record Slurm's answer about a node."""
     fates = (
         replace(f, answered=True, down=event.down, since=event.since) if f.node == event.node else f
         for f in state.nodes.fates
@@ -50,7 +50,7 @@ def told(state: RunState, event: NodeFate) -> RunState:
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Ask about the nodes of the steps in doubt; a node that is down, or was a moment ago, is the cause."""
+    """Ask Slurm about the nodes of doubtful steps; a node that is down, or has just restarted, is the cause."""
     actions: list[Action] = []
     failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING)) if state.ending is None else ()
     asked = {node for unit in failing for node in _nodes(unit)}
@@ -77,12 +77,12 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 
 def deadlines(state: RunState) -> Iterator[float]:
-    """When to stop waiting for an answer."""
+    """Yield the times at which the wait for an answer ends."""
     return (fate.asked + ANSWER_S for fate in state.nodes.fates if not fate.answered)
 
 
 def _nodes(unit: Unit) -> tuple[str, ...]:
-    """The nodes of a step whose cause of death is in doubt; none for any other step."""
+    """Return the nodes of a step whose cause is doubtful; none for any other step."""
     doubt = unit.phase in LIVE and any(sign.doubtful for sign in unit.current.evidence)
     return unit.place.nodes if doubt and unit.place is not None else ()
 

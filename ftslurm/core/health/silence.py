@@ -1,12 +1,12 @@
-"""Decide whether a silent node is lost or its group hangs, from heartbeats and from the answer of a probe.
+"""Decide whether a silent node is lost or its group hangs, from heartbeats and the answer of a probe.
 
 Silence is not enough evidence: a stopped or starved process is silent too. So halfway to health.lost_after_s a probe,
-a Slurm step of its own, is started on the node. Its answer tells the cases apart:
+a separate Slurm step, is started on the node. Its answer distinguishes the cases:
 
-    no answer from the node                     it is lost: excluded, its groups are placed elsewhere
-    it answers, our processes are not there     the step died unreported (its slurmstepd was killed)
-    it answers, a process of ours is stopped    hang
-    it answers, all of them are there           starved: another health.orphan_after_s, then hang
+    no answer from the node                     lost: excluded, its groups are placed elsewhere
+    answer, but our processes are gone          the step died unreported (its slurmstepd was killed)
+    answer, and a process of ours is stopped    hang
+    answer, and all processes are there         starved: hang after health.orphan_after_s of silence
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-LOOK_AGAIN_S = (15.0, 300.0)  # a lost node is looked at after this long, then after twice that, at most every so often
-DRAIN_AGAIN_S = 60.0  # Slurm is asked so often about a node that it drains
+LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
+DRAIN_AGAIN_S = 60.0  # interval of the questions to Slurm about a node that it drains
 _DOWN, _DRAINS = ("down", "fail", "power"), ("drain", "maint", "reboot")
-JITTER_S = 0.25  # messages take their time: so much later or earlier is the same moment
-REFUSED_AGAIN_S = 2.0  # a probe that Slurm has refused is sent again after this long
+JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
+REFUSED_AGAIN_S = 2.0  # a probe that Slurm refused is sent again after this long
 LIGHTHOUSE_STALL_S = 5.0  # a Lighthouse that stands still for longer is relaunched: every group waits for it
-_ALONE = 3  # if so many nodes fall silent at once, and no other is heard, it is we who are cut off
+_ALONE = 3  # if at least this many nodes are silent and no other is heard, the controller's node is cut off
 
 
 class Silence(NamedTuple):
-    """A unit, one of its nodes, and since when nothing has been heard of the unit from there."""
+    """The silence of a unit on one of its nodes."""
 
     unit: Unit
     node: str
-    since: float  # when it last was, or was launched
+    since: float  # when the unit was last heard from the node, else when it was launched
 
 
 def silences(unit: Unit) -> Iterator[Silence]:
-    """Every node of a unit that should be heard, and when it last was."""
+    """Yield for each node of a unit that should send heartbeats when it last did."""
     if unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.place is not None and unit.marks.launched is not None:
         for node in dict.fromkeys(unit.place.nodes):
             if next((task for task, host in enumerate(unit.current.hosts) if host == node), None) in unit.current.done:
-                continue  # the first task of a node speaks for it, and has ended well: others may take their time
+                continue  # the first task of a node reports for it, and has succeeded: the others may still end
             heard = [
                 pulse.time
                 for host, pulse in zip(unit.current.hosts, unit.pulses, strict=False)
@@ -58,26 +58,26 @@ def silences(unit: Unit) -> Iterator[Silence]:
 
 
 def _over(unit: Unit) -> float | None:
-    """When a unit was last heard all of whose tasks have ended well; None: it is not such a one."""
+    """Return when a unit whose tasks have all succeeded was last heard; None: not all have."""
     if unit.phase is not Phase.RUNNING or not unit.current.hosts or len(unit.current.done) < len(unit.current.hosts):
         return None
     return max((pulse.time for pulse in unit.pulses if pulse is not None), default=unit.marks.launched)
 
 
 def suspicious_s(config: Config) -> float:
-    """After how much silence a probe is sent: half of what makes a node lost, but not after one late heartbeat."""
+    """Return after how much silence to probe: half of health.lost_after_s, but more than one late heartbeat."""
     return max(config.health.lost_after_s / 2, min(2 * config.health.heartbeat_s, config.health.lost_after_s))
 
 
 def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Send probes to nodes that have fallen silent; bring down what runs on lost ones, and what is dead or stopped."""
+    """Probe silent nodes; stop the units on lost nodes and those whose processes are dead, stopped or starved."""
     if state.ending is not None:
         return state, []
     health, actions = config.health, list[Action]()
     attended = state.attended()
     for unit in attended:
         over = _over(unit)
-        if over is not None and now >= over + health.lost_after_s:  # its srun waits for a node that is gone
+        if over is not None and now >= over + health.lost_after_s:  # its srun waits for a lost node
             state = swap(state, stop(unit, None, now, now))
     quiet = _quiet(state, [unit.name for unit in attended], now, config)
     looks = {look.node: look for look in state.nodes.looks}
@@ -105,7 +105,7 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 
 def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Drop the looks at nodes that are no longer under suspicion: all is heard again, or brought down."""
+    """Drop the probes of nodes that are no longer suspicious: their units are heard again, or are stopped."""
     if not state.nodes.looks:
         return state, []
     quiet = {silence.node for silence in _quiet(state, (), now, config)} if state.ending is None else set()
@@ -115,10 +115,10 @@ def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[
 
 
 def _quiet(state: RunState, names: Iterable[str], now: float, config: Config) -> list[Silence]:
-    """The silences that have lasted long enough to be suspicious, the longest first.
+    """Return the silences that are long enough to be suspicious, the longest first.
 
-    Those of the units that are given, and of all units on nodes that are under suspicion already. Every other unit is
-    looked at when it would become suspicious, if nothing is heard of it until then (due_times).
+    Only the given units and all units on suspicious nodes are examined. Every other unit is examined at the time at
+    which its silence would become suspicious (due_times).
     """
     known = {name for look in state.nodes.looks for name in state.table.on_node.get(look.node, ())}
     units = state.table.named({*names, *known})
@@ -127,7 +127,7 @@ def _quiet(state: RunState, names: Iterable[str], now: float, config: Config) ->
 
 
 def due_times(unit: Unit, config: Config) -> Iterator[float]:
-    """When `watch` has to look at a unit even if nothing is heard of it."""
+    """Yield the times at which `watch` must examine a unit that is not heard."""
     lost_after_s = config.health.lost_after_s
     for silence in silences(unit):
         yield silence.since + suspicious_s(config)
@@ -144,7 +144,7 @@ def _with_looks(state: RunState, looks: tuple[Look, ...]) -> RunState:
 
 
 def _allocation(state: RunState, node: str) -> str | None:
-    """The job whose node it is; None: the controller's own allocation."""
+    """Return the job that holds a node; None: the controller's own allocation, or no known job."""
     if state.allocation is not None and node in state.allocation.nodes:
         return None
     jobs = (job.name for job in state.job_pool.jobs if node in job.nodes)
@@ -153,7 +153,7 @@ def _allocation(state: RunState, node: str) -> str | None:
 
 
 def _stale(look: Look, now: float, config: Config) -> bool:
-    """Whether a look has to be repeated: it is old, or slurmctld was away."""
+    """Return whether to repeat a probe: it is old, Slurm refused it, or slurmctld was down."""
     if look.again is not None:
         return now >= look.again
     if look.answered is not None:
@@ -162,29 +162,29 @@ def _stale(look: Look, now: float, config: Config) -> bool:
 
 
 def last_heard(state: RunState, look: Look) -> float | None:
-    """When anything was last heard from a node under suspicion, also from steps that are over meanwhile."""
+    """Return when a suspicious node was last heard, also from steps that have ended since; None: never."""
     both = (pair for u in state.table.near(look.node) for pair in zip(u.current.hosts, u.pulses, strict=False))
     words = [pulse.time for host, pulse in both if host == look.node and pulse is not None]
     return max([*words, *([] if look.heard is None else [look.heard])], default=None)
 
 
 def _judge(silence: Silence, look: Look, now: float, config: Config) -> Evidence | None:
-    """What is wrong with a unit that has been silent for health.lost_after_s; None: not known yet, or nothing."""
+    """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet."""
     unit, node, since = silence
     seconds = now - since
     task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
     elsewhere = (
         look.heard is not None and now < look.heard + config.health.lost_after_s / 2
-    )  # it is another step's word
+    )  # another step on the node was heard
     if look.answered is None and not elsewhere:
         if not look.slurm or now < look.asked + config.health.lost_after_s / 2:
-            return None  # while slurmctld is away a probe proves nothing, and nothing could be launched elsewhere
+            return None  # while slurmctld is down a probe proves nothing, and nothing can be launched elsewhere
         return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
     if look.answered is not None and not look.reachable and not elsewhere:
         return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and Slurm cannot start a step there")
     letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
     if task is None and (letters != "" or now < since + 2 * config.health.lost_after_s):
-        return None  # it has not said hello yet: a container may take its time, and health.start_timeout_s judges
+        return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
         error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
         return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
@@ -202,7 +202,7 @@ def _lost(task: int | None, node: str, error: str) -> Evidence:
 
 
 def _cut_off(state: RunState, now: float, config: Config) -> bool:
-    """Whether it is rather this node that has lost its network: every other one is silent, and there are several."""
+    """Return whether the controller's node has probably lost its network: all other nodes, several, are silent."""
     here = state.allocation.nodes[:1] if state.allocation is not None else ()
     half, patience = config.health.lost_after_s / 2, config.health.orphan_after_s
     last = dict[str, float]()
@@ -211,7 +211,7 @@ def _cut_off(state: RunState, now: float, config: Config) -> bool:
             if silence.node in here:
                 continue
             if now < silence.since + half:
-                return False  # mostly the first that is asked has just been heard
+                return False  # usually at the first unit, so this loop is short
             last[silence.node] = max(silence.since, last.get(silence.node, silence.since))
     return len(last) >= _ALONE and all(now < since + patience for since in last.values())
 
@@ -219,7 +219,7 @@ def _cut_off(state: RunState, now: float, config: Config) -> bool:
 def condemn(
     state: RunState, unit: Unit, evidence: Evidence, since: float, now: float, config: Config
 ) -> tuple[RunState, list[Action]]:
-    """Bring a unit down for what has been found; a lost node is left out."""
+    """Stop a unit because of the evidence; exclude the node if it is lost."""
     down = stop(unit, evidence.cause, now, now, evidence, detect_s=round(now - since, 3))
     if evidence.node_lost:
         assert evidence.node is not None
@@ -228,9 +228,9 @@ def condemn(
 
 
 def exclude(state: RunState, node: str, reason: str, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Leave a lost node out, until a look at it shows that it has come back.
+    """Exclude a lost node until a probe reaches it.
 
-    One that was only suspected is lost from now on: what its group does elsewhere no longer brings it back.
+    A suspected node becomes a lost one: what its group does elsewhere no longer restores it.
     """
     suspected = tuple(pair for pair in state.nodes.suspected if pair[0] != node)
     if config.cluster.kind == "local" or (node in state.nodes.avoid and suspected == state.nodes.suspected):
@@ -243,7 +243,7 @@ def exclude(state: RunState, node: str, reason: str, now: float, config: Config)
 
 
 def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Bring down a Lighthouse that is stopped, or whose event loop stands still, though its guard answers."""
+    """Stop a Lighthouse whose guard answers, but whose process is stopped or whose event loop stands still."""
     unit = state.lighthouse
     pulse = unit.pulses[0] if unit.pulses else None
     if state.ending is not None or unit.phase is not Phase.RUNNING or pulse is None:
@@ -259,9 +259,9 @@ def mind_lighthouse(state: RunState, now: float, config: Config) -> tuple[RunSta
 
 
 def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """Probe lost nodes that the run still has, ever more seldom, and ask Slurm about the nodes that it drains.
+    """Probe the lost nodes in the run's jobs, at growing intervals, and ask Slurm about the nodes that it drains.
 
-    Lost nodes that the run does not have are used again after restart.window_s, if Slurm allocates them.
+    Lost nodes outside the run's jobs are usable again after restart.window_s.
     """
     if state.ending is not None:
         return state, []
@@ -290,7 +290,7 @@ def restore(state: RunState, now: float, config: Config) -> tuple[RunState, list
 
 
 def slurm_answered(state: RunState) -> RunState:
-    """slurmctld has answered a question that was asked together with the probes."""
+    """Record that slurmctld has answered since the probes were sent."""
     return replace(
         state, nodes=replace(state.nodes, looks=tuple(replace(look, slurm=True) for look in state.nodes.looks))
     )
@@ -299,8 +299,11 @@ def slurm_answered(state: RunState) -> RunState:
 def told_of(
     state: RunState, node: str, word: str, reason: str, now: float, config: Config
 ) -> tuple[RunState, list[Action]]:
-    """Slurm's opinion of a node. One that is down gets no further step; one that is drained only if no other is free:
-    Slurm still starts the job's steps there, but whoever drains it wants it back."""
+    """Apply Slurm's state of a node.
+
+    A node that is down gets no further step. A drained one gets steps only if no other is free: Slurm still starts the
+    job's steps there, but the administrator wants it back.
+    """
     drains = word.startswith(_DRAINS)
     shunned = state.nodes.shunned | {node} if drains else state.nodes.shunned - {node}
     why = f"Slurm says {word}" + (f": {reason}" if reason and reason != "none" else "")
@@ -317,7 +320,7 @@ def told_of(
 
 
 def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[Action]]:
-    """A probe's answer: to a suspicion, or about a node that was lost."""
+    """Apply the answer of a probe of a suspicious or a lost node."""
     if answer.refused:
         again = now + REFUSED_AGAIN_S
         looks = tuple(replace(look, again=again) if look.node == answer.node else look for look in state.nodes.looks)
@@ -337,7 +340,7 @@ def looked(state: RunState, answer: Looked, now: float) -> tuple[RunState, list[
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """When `watch` or `restore` have to be asked again about nodes, even if nothing is heard; units: due_times."""
+    """Yield the times at which `watch` or `restore` must examine nodes without an event; for units see due_times."""
     if state.ending is not None:
         return
     half = config.health.lost_after_s / 2
@@ -354,12 +357,12 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
 
 
 def heard(state: RunState, events: Iterable[Alive], now: float) -> RunState:
-    """The state after signs of life of living steps. No rule need look at a unit for one: it says that all is well."""
+    """Apply heartbeats of living steps. No rule examines a unit because of one: a heartbeat is good news."""
     beating = dict[str, Unit]()
     for event in events:
         unit = state.table.living(event.id)
         if unit is None:
-            continue  # a late word of an attempt that is over
+            continue  # a late message of an attempt that has ended
         if event.pilot is not None:
             state = queue.pilot_seen(state, unit, event.task, event.pilot, now)
         beating[unit.name] = beat(beating.get(unit.name, unit), event)
@@ -367,7 +370,7 @@ def heard(state: RunState, events: Iterable[Alive], now: float) -> RunState:
 
 
 def beat(unit: Unit, event: Alive) -> Unit:
-    """The unit after a sign of life of one of its tasks."""
+    """Return the unit after a heartbeat of one of its tasks."""
     pulses, task = unit.pulses or (None,) * len(unit.current.hosts), event.task
     if task >= len(pulses):
         return unit

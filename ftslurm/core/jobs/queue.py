@@ -1,4 +1,4 @@
-"""Fold what Slurm and pilots say of the jobs that give groups their nodes into the state. supply.py acts on it."""
+"""Fold the reports of Slurm and of pilots about the run's jobs into the state. supply.py acts on them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 Outcome = tuple[RunState, list[Action]]
-TOLD_S = 1.5  # when Slurm has told a step to end, it may take so long to say why
-BUSY_S = 2.0  # how often Slurm is asked while a job is between two states
-SETTLES_S = 60.0  # for at most so long after the last change
-SLOW = 20  # times as long as the last answer took must lie between two questions
-RARE_S = 300.0  # however slow slurmctld is
-WARNS_EARLY_S = 60.0  # Slurm's warning before the time limit may come so much too soon
-DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is tried again after this long
-MISSING_S = 3.0  # a pilot may be slower to begin than the first step in its job
-PILOT_AGAIN_S = 30.0
-REFUSED_S = (15.0, 300.0)  # after a refusal sbatch is tried again: at first, and at the most
+TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step
+BUSY_S = 2.0  # poll interval while a job is between two states
+SETTLES_S = 60.0  # the poll interval is BUSY_S for at most this long after the last change
+SLOW = 20  # the poll interval is at least this many times the duration of the last answer
+RARE_S = 300.0  # the longest poll interval, however slow slurmctld is
+WARNS_EARLY_S = 60.0  # Slurm may send its warning before the time limit this much too early
+DOUBT_S = 30.0  # if Slurm does not answer, a job whose step was ended is used again after this long
+MISSING_S = 3.0  # a pilot may start this much later than the first step in its job
+PILOT_AGAIN_S = 30.0  # minimum time between two starts of a pilot in a job
+REFUSED_S = (15.0, 300.0)  # delay before sbatch is tried again after a refusal, which then doubles, and its maximum
 BETWEEN = ("COMPLETING", "REQUEUED", "CONFIGURING", "SIGNALING", "STAGE_OUT", "RESIZING")
 ENDS = {
     "PREEMPTED": Cause.PREEMPTED,
@@ -39,7 +39,7 @@ ENDS = {
 
 
 def observe(state: RunState, event: JobEvent, now: float, config: Config) -> Outcome:
-    """Fold one answer of Slurm's, or one message of a pilot, into the state."""
+    """Fold one answer of Slurm or one message of a pilot into the state."""
     match event:
         case JobsSeen():
             return _seen(state, event, now, config)
@@ -79,7 +79,7 @@ def update(state: RunState, name: str, **changes: object) -> RunState:
 
 
 def poll_by(state: RunState, time: float) -> RunState:
-    """Ask Slurm about the jobs at this time at the latest."""
+    """Schedule the next poll of Slurm no later than `time`."""
     return replace(state, job_pool=replace(state.job_pool, next_poll=min(state.job_pool.next_poll, time)))
 
 
@@ -89,7 +89,7 @@ def living(state: RunState, name: str) -> Iterator[Unit]:
 
 
 def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) -> RunState:
-    """Fold in whether a guard on the job's first node sees the pilot there."""
+    """Record whether a guard on the job's first node sees the pilot there."""
     one = job(state, unit.place.allocation) if unit.place is not None else None
     if one is None or one.nodes[:1] != unit.current.hosts[task : task + 1] or there == (one.unheld is None):
         return state
@@ -97,7 +97,7 @@ def pilot_seen(state: RunState, unit: Unit, task: int, there: bool, now: float) 
 
 
 def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
-    """Start another pilot in running jobs that have lost theirs: the pilot holds the job and may lead the run."""
+    """Start a new pilot in running jobs that have lost theirs: a pilot holds the job and may lead the run."""
     actions: list[Action] = []
     started: list[Job] = []
     for one in state.job_pool.jobs if state.ending is None and state.jobs_concerned(now) else ():
@@ -111,30 +111,30 @@ def keep_pilots(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def pilot_deadlines(state: RunState) -> Iterator[float]:
-    """When keep_pilots has to be asked again."""
+    """Yield the times at which `keep_pilots` must run again."""
     for one in state.job_pool.jobs:
         if one.unheld is not None:
             yield max(one.unheld + MISSING_S, one.piloted + PILOT_AGAIN_S)
 
 
 def lost(job: Job, reason: str, state: str | None = None) -> records.AllocationLost:
-    """Return the journal line of a job that gives no nodes any more.
+    """Return the journal record of a job that no longer provides nodes.
 
     Args:
-        job: as it was before.
+        job: the job as it was before.
         reason: why.
-        state: the job's state now, in Slurm's words; None: the controller cancels it.
+        state: the job's Slurm state now; None: the controller cancels it.
     """
     return records.AllocationLost(allocation=job.name, nodes=job.nodes, reason=reason, state=state)
 
 
 def leaves(one: Job, cause: Cause, why: str) -> records.AllocationLeaving:
-    """The journal line of a job that is about to end."""
+    """Return the journal record of a job that is about to end."""
     return records.AllocationLeaving(allocation=one.name, cause=cause.value, reason=why)
 
 
 def doubt(state: RunState, name: str | None, now: float) -> RunState:
-    """Ask Slurm at once whether a job still runs: a step in it was ended from outside."""
+    """Poll Slurm at once whether a job still runs, because a step in it was ended from outside."""
     known = job(state, name)
     if known is None or known.state != "RUNNING":
         return state
@@ -142,7 +142,7 @@ def doubt(state: RunState, name: str | None, now: float) -> RunState:
 
 
 def holds(state: RunState, step: StepId, now: float) -> bool:
-    """Whether the verdict on a step that has ended waits for Slurm: does the step's job end?"""
+    """Return whether the cause of an ended step waits for Slurm's state of the job."""
     unit = state.table.living(step)
     if unit is None or state.ending is not None or unit.place is None:
         return False
@@ -153,16 +153,16 @@ def holds(state: RunState, step: StepId, now: float) -> bool:
 
 
 def is_told(unit: Unit, evidence: Evidence) -> bool:
-    """Whether the evidence says that Slurm has told a running step in a group's own job to end."""
+    """Return whether the evidence shows that Slurm has told a running step in a group's own job to end."""
     there = unit.phase is Phase.RUNNING and unit.place is not None and unit.place.allocation is not None
     return there and evidence.cause in (Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT) and not unit.is_standby
 
 
 def why_told(unit: Unit, known: Job | None) -> Cause | None:
-    """For what cause a step is brought down whose job ends; None: for none that is known.
+    """Return the cause with which a step is stopped whose job ends; None: unknown.
 
-    A pilot knows only its signal, which preemption and scancel have in common, and slurmstepd says the same of both.
-    squeue tells preemption: it is asked before the verdict (holds).
+    A pilot sees only its signal, which is the same for preemption and scancel, and so is slurmstepd's message. squeue
+    distinguishes them, so the cause is decided only after its answer (holds).
     """
     told = known.leaving if known is not None and unit.current.told is not None else None
     cause = unit.current.intent or told
@@ -194,10 +194,10 @@ def _leaving(state: RunState, name: str, cause: Cause, why: str, now: float, con
     if known is None or known.leaving is not None or not known.alive:
         return state, []
     early = known.ends is None or now < known.ends - config.cluster.signal_s - WARNS_EARLY_S
-    if cause is Cause.TIME_LIMIT and early:  # preemption gives it a new, near end, of which Slurm warns as of any
+    if cause is Cause.TIME_LIMIT and early:  # preemption sets a new, near end, with the same warning
         cause = Cause.PREEMPTED
     if cause is Cause.TIME_LIMIT and known.ends is not None:
-        return state, []  # vacate.py knows when it is time, also for the last that holds the training's state
+        return state, []  # handover.vacate decides when, also for the last group that holds the training's state
     return poll_by(update(state, name, leaving=cause), now + BUSY_S), [leaves(known, cause, why)]
 
 
@@ -231,27 +231,21 @@ def _seen(state: RunState, event: JobsSeen, now: float, config: Config) -> Outco
 
 
 def _was_leaving(state: RunState, new: Job) -> Cause | None:
-    """Why a job that was there under an earlier controller is about to end; None: it is not, or is another by now."""
+    """Return why a job known to an earlier controller is about to end; None: it is not, or it has restarted since."""
     return next(
         (j.leaving for j in state.job_pool.leaving if j.name == new.name and new.began and new.began <= j.since), None
     )
 
 
 def unsettled(one: Job, now: float) -> bool:
-    """Whether a job is between two states, so that Slurm is asked more often."""
+    """Return whether a job is between two states, so that Slurm is polled more often."""
     between = one.state in BETWEEN or (one.state == "PENDING" and one.reason == "BeginTime")
     waits = between or one.leaving is not None or one.asked is not None or one.doubted is not None
     return waits and one.alive and now < max(one.since, one.tried, one.doubted or 0.0) + SETTLES_S
 
 
 def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
-    """A job as Slurm shows it now, and the journal lines of what has changed.
-
-    Args:
-        old: the job as it was known.
-        new: the job as squeue shows it.
-        now: the time.
-    """
+    """Return the known job `old` updated to what squeue shows (`new`), and the journal records of the changes."""
     if _unchanged(old, new):
         return old, []
     lines: list[Action] = []
@@ -262,7 +256,7 @@ def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
     if runs and not _is_same_run(old, new):
         job, granted = _granted(job, old, new, now)
         lines += granted
-    elif runs and job.ends != old.ends and old.dismissed is None:  # a pilot need not know its end, or it was changed
+    elif runs and job.ends != old.ends and old.dismissed is None:  # the end was unknown before, or was changed
         lines.append(records.AllocationEnds(allocation=old.name, ends=job.ends))
     job = replace(job, preempted=job.preempted or (runs and new.preempted))
     if runs and job.leaving is None and new.preempted:
@@ -281,7 +275,7 @@ def _changed(old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
 
 
 def _unchanged(old: Job, new: Job) -> bool:
-    """Whether squeue shows a job as it is known: most jobs, most of the time."""
+    """Return whether squeue shows a job unchanged, as it does for most jobs in most polls."""
     same = (old.state, old.nodes, old.reason) == (new.state, new.nodes, new.reason) and new.id in ("", old.id)
     return (
         same and new.ends in (None, old.ends) and old.doubted is None and not new.preempted and _is_same_run(old, new)
@@ -289,18 +283,18 @@ def _unchanged(old: Job, new: Job) -> bool:
 
 
 def _is_same_run(old: Job, new: Job) -> bool:
-    """Whether a job has the nodes it had, and was not requeued and started again in between."""
+    """Return whether a job has the same nodes and was not requeued and restarted in between."""
     again = old.began is not None and new.began is not None and new.began > old.began + 5.0
     return old.nodes == new.nodes and not again
 
 
 def _has_lost_its_nodes(old: Job, new: Job) -> bool:
-    """Whether a job had nodes and gives none any more."""
+    """Return whether a job had nodes and has none now."""
     return bool(old.nodes) and not (new.state == "RUNNING" and new.nodes) and new.state not in BETWEEN
 
 
 def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action]]:
-    """A job that has got its nodes, for the first time or again."""
+    """Return a job that has received nodes, for the first time or again, and the journal records of it."""
     job = replace(job, nodes=new.nodes, began=new.began or now, ends=new.ends, unheld=None, piloted=-inf)
     job = replace(job, leaving=None if old.state else old.leaving, left=None, asked=None, preempted=False)
     lines: list[Action] = []
@@ -313,7 +307,7 @@ def _granted(job: Job, old: Job, new: Job, now: float) -> tuple[Job, list[Action
 
 
 def _bring_down(state: RunState, old: Job, new: Job, now: float) -> RunState:
-    """Bring down what runs in a job that has ended. Its srun may hang, and is not waited for."""
+    """Stop the units in a job that has ended, without waiting for their srun, which may hang."""
     cause = Cause.CANCELLED if new.state == "CANCELLED" else old.leaving or ENDS.get(new.state)
     cause = cause or (Cause.PREEMPTED if new.state == "PENDING" else Cause.UNKNOWN)
     node = old.nodes[0] if cause is Cause.NODE_LOST and len(old.nodes) == 1 else None

@@ -1,4 +1,4 @@
-"""`ftslurm scale`: the run gets more groups, or fewer. Pure."""
+"""Change the number of groups of a run (`ftslurm scale`). Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.protocol import records
 
 
 def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> Outcome:
-    """Add groups at the end, which heal in as they start, or let the last ones leave politely."""
+    """Add groups at the end, which heal when they start, or stop the last groups politely."""
     why_not = refused(event.groups, config) or _why_not_now(state, event.groups, config)
     if why_not is not None:
         return state, [records.ScaleRefused(groups=event.groups, by=event.by.name, reason=why_not)]
@@ -24,7 +24,7 @@ def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> O
     for unit in state.groups:
         assert unit.group is not None
         if unit.group < event.groups:
-            state = swap(state, replace(unit, retired=False))  # one that was about to leave comes back
+            state = swap(state, replace(unit, retired=False))  # keeps a group that was about to leave
             continue
         unit = replace(unit, retired=True)
         if unit.phase in (Phase.STARTING, Phase.RUNNING):
@@ -35,12 +35,12 @@ def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> O
     for group in range(state.table.groups, event.groups):
         name = group_unit(group)
         new = Unit(name, group, attempt=last.get(name, -1), reason="the run has become larger", due=now)
-        state = replace(swap(state, new), planned=state.planned + (new.attempt >= 0))  # its next launch is no restart
+        state = replace(swap(state, new), planned=state.planned + (new.attempt >= 0))  # not counted as a restart
     return state, actions
 
 
 def refused(groups: int, config: Config) -> str | None:
-    """Why the run cannot have so many groups; None: it can."""
+    """Return why the run cannot have this many groups; None: it can."""
     if config.groups.roles:
         return "groups that have roles (groups.roles) cannot become more or fewer"
     if groups < config.groups.min:
@@ -67,12 +67,12 @@ def _why_not_now(state: RunState, groups: int, config: Config) -> str | None:
 
 
 def _trains(unit: Unit) -> bool:
-    """Whether a group holds the training's state and none of its ranks is stopped (SIGSTOP)."""
+    """Return whether a group holds the training's state and none of its ranks is stopped (SIGSTOP)."""
     return unit.joined and not any(pulse is not None and pulse.state == "T" for pulse in unit.pulses)
 
 
 def trim(state: RunState, now: float, config: Config) -> Outcome:
-    """Drop the groups at the end that have left; what a later group of that number is called goes on from theirs."""
+    """Drop the groups at the end that have left; a later group of the same number continues their attempt numbers."""
     while state.table.groups > 1:
         gone = state.table.group(state.table.groups - 1)
         if not gone.retired or gone.phase in LIVE:

@@ -1,11 +1,11 @@
 """Decide how many Slurm jobs the run needs beside the controller's, and which ones to cancel or requeue. Pure.
 
-Level, not edge: what is wanted is compared with what there is. A job that waits in the queue counts as there, and so
-does one that Slurm has requeued, so its requeue and ours never make two.
+Level-triggered: each decision compares the wanted number of jobs with the present one. Pending jobs count as present,
+and so do jobs that Slurm has requeued: their requeue and a new submission never make two.
 
     array mode   a pilot for each group that has not finished, and for each standby (per pool, see cluster.ranges)
-    steps mode   a satellite for each group that has no place in the controller's own allocation, and as many as the
-                 lost nodes have left too few of cluster.spare_nodes (cluster.replace)
+    steps mode   a satellite for each group without a place in the controller's own allocation, and satellites for the
+                 spare nodes (cluster.spare_nodes) that are missing because nodes were lost (cluster.replace)
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from ftslurm.core.state.units import pool_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-LEAVES_S = 5.0  # after its group has left, Slurm has so long to end or requeue a pilot itself; then we requeue it
+LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s
-AGAIN_S = 20.0  # an order that Slurm has not followed is repeated after this long
-BETWEEN_S = 10.0  # a job that is ending may yet come back to the queue; after this long it is not waited for
-MOST_EXCLUDED = 100  # nodes that are named to sbatch
-SHORT_S = 60.0  # a node that is lost for less is not replaced while there is a spare one
-SAVES_S = 30.0  # a checkpoint may take so long
-SPARE_S = 5.0  # between the end of a group's grace time and that of its job
+AGAIN_S = 20.0  # a command that had no effect is repeated after this long
+BETWEEN_S = 10.0  # an ending job may return to the queue for this long
+MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
+SHORT_S = 60.0  # a node lost for less than this is not replaced while a spare one is free
+SAVES_S = 30.0  # time reserved for saving a checkpoint
+SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
 _OVER = (Phase.SUCCEEDED, Phase.FAILED)
-HOPELESS = 4  # refusals in a row, after which a group without a place counts as one that will get none
+HOPELESS = 4  # consecutive refusals of sbatch after which a group without a place will get none
 
 
 def array(config: Config) -> bool:
-    """Whether all nodes come from pilots."""
+    """Return whether all nodes come from pilots."""
     return config.cluster.kind == "slurm" and config.cluster.mode == "array"
 
 
 def uses_jobs(config: Config) -> bool:
-    """Whether the run may have jobs beside the controller's."""
+    """Return whether the run may have jobs beside the controller's."""
     return array(config) or (config.cluster.kind == "slurm" and config.cluster.replace)
 
 
 def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
-    """Whether a group without a place may still get one from a job."""
+    """Return whether a group without a place may still get one from a job."""
     if not uses_jobs(config):
         return False
     pool = pool_of(unit.group, config)
-    if config.cluster.pilots is not None:  # none is ever asked for: only one that has no group yet will do
+    if config.cluster.pilots is not None:  # no job is ever submitted: only one without a group can serve
         jobs = state.job_pool.jobs
         there = (one for one in jobs if one.alive or one.state in queue.BETWEEN or now < one.since + BETWEEN_S)
         return not state.job_pool.polled or not jobs or any(not any(living(state, one.name)) for one in there)
@@ -62,7 +62,7 @@ def may_come(state: RunState, unit: Unit, now: float, config: Config) -> bool:
 
 
 def handover_at(one: Job, config: Config) -> float | None:
-    """From when on a running job's successor is asked for, and its group may move there; None: it has no time limit."""
+    """Return when to request the successor of a running job, to which its group may move; None: no time limit."""
     if one.ends is None or one.began is None:
         return None
     whole, signal_s = one.ends - one.began, config.cluster.signal_s
@@ -70,7 +70,7 @@ def handover_at(one: Job, config: Config) -> float | None:
 
 
 def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
-    """Whether a job gives nodes, or will, for longer than it takes to replace it."""
+    """Return whether a job provides nodes, or will, for longer than its replacement takes."""
     if one.dismissed is not None:
         return False
     if one.state in queue.BETWEEN and now < one.since + BETWEEN_S:
@@ -84,17 +84,17 @@ def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
 
 
 def _requeues(one: Job, config: Config) -> bool:
-    """Whether a job that is about to end comes back by itself, or is made to."""
+    """Return whether a job that is about to end is requeued, by Slurm or by us."""
     return config.cluster.requeue and (one.leaving is not Cause.TIME_LIMIT or not may_ask(config))
 
 
 def may_ask(config: Config) -> bool:
-    """Whether jobs may be submitted; the tasks of an array that was submitted by hand can only be requeued."""
+    """Return whether jobs may be submitted; the tasks of an array submitted by hand can only be requeued."""
     return config.cluster.replace and config.cluster.pilots is None
 
 
 def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
-    """How many jobs a pool needs."""
+    """Return how many jobs a pool needs."""
     groups = _open_groups(state, pool, config)
     if array(config):
         standbys = sum(u.phase is not Phase.FAILED for u in state.standbys) if pool == 0 else 0
@@ -107,7 +107,7 @@ def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
 
 
 def _open_groups(state: RunState, pool: int, config: Config) -> int:
-    """How many groups of a pool have not finished, nor been given up or taken out."""
+    """Return the number of groups of a pool that have not finished, failed or been retired."""
     if config.cluster.ranges:
         return sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in state.table.all_groups())
     retired = state.table.named(state.table.having_trait(Trait.RETIRED))
@@ -120,8 +120,10 @@ def _is_open(unit: Unit) -> bool:
 
 
 def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
-    """How many satellites keep up cluster.spare_nodes: one for each group that has no place of its own, were all lost
-    that has been spent. A lost node has SHORT_S to come back."""
+    """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes.
+
+    A lost node counts as missing after SHORT_S, a suspected one at once.
+    """
     if config.cluster.spare_nodes == 0 or state.allocation is None:
         return 0
     out = {back.node for back in state.nodes.returning if now >= back.since + SHORT_S} | {
@@ -134,7 +136,7 @@ def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
 
 
 def _gone(state: RunState) -> frozenset[str]:
-    """Nodes that Slurm has taken out of the controller's job: when it gives them to another, they are well again."""
+    """Return the nodes that Slurm has removed from the controller's job; they are well when another job gets them."""
     known = {back.node for back in state.nodes.returning} | {node for node, _ in state.nodes.suspected}
     own = state.allocation.nodes if state.allocation is not None else ()
     return state.nodes.avoid - known - set(own)
@@ -146,8 +148,11 @@ def _bad(state: RunState) -> tuple[str, ...]:
 
 
 def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
-    """Slurm has said which nodes the controller's job still has. It never gives back one that it has found down; but
-    another job may get it when it is well, so those that wait in the queue need not avoid it any more."""
+    """Apply Slurm's list of the nodes that the controller's job still has.
+
+    Slurm never returns a node that it has found down to the same job. Another job may get it when it is well, so
+    pending jobs no longer exclude it.
+    """
     if state.allocation is None or state.allocation.nodes == event.nodes:
         return state, []
     gone = [node for node in state.allocation.nodes if node not in event.nodes]
@@ -170,7 +175,7 @@ def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
 
 
 def recover(state: RunState, now: float, config: Config) -> Outcome:
-    """Use a node again that Slurm had taken out of the controller's job and has given to another one of this run."""
+    """Restore nodes that Slurm has removed from the controller's job and given to another job of this run."""
     gone = _gone(state) if state.nodes.avoid else frozenset()
     if not gone:
         return state, []
@@ -183,7 +188,7 @@ def recover(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def supply(state: RunState, now: float, config: Config) -> Outcome:
-    """Submit the jobs that are missing, cancel those that are not needed, and poll Slurm about all."""
+    """Submit missing jobs, cancel unneeded ones, and poll Slurm about all."""
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None or not uses_jobs(config):
         return state, actions
@@ -194,7 +199,7 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
         state, more = _requeue(state, now, config)
         actions += more
     busy = _is_busy(state, config)
-    doubtful = busy and any(not look.slurm for look in state.nodes.looks)  # while Slurm is away, no node is judged
+    doubtful = busy and any(not look.slurm for look in state.nodes.looks)  # no node is judged until Slurm answers
     if busy and (doubtful or now >= state.job_pool.next_poll):
         actions.append(AskJobs())
         state = replace(state, job_pool=replace(state.job_pool, next_poll=now + queue.RARE_S))  # until the answer comes
@@ -202,7 +207,7 @@ def supply(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def settle(state: RunState, now: float, config: Config) -> Outcome:
-    """Note which jobs their group has left; use a job again if Slurm does not answer whether it runs."""
+    """Record which jobs their groups have left; use a doubted job again if Slurm does not answer."""
     changed: dict[str, Job] = {}
     for one in state.job_pool.jobs if state.jobs_concerned(now) else ():
         job = one
@@ -216,7 +221,7 @@ def settle(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
-    """Ask for the jobs a pool lacks, and cancel those it does not need or that are no good any more."""
+    """Request the jobs that a pool lacks; cancel those that it does not need or that are no longer usable."""
     actions: list[Action] = []
     mine = [one for one in state.job_pool.jobs if one.pool == pool]
     have = [one for one in mine if lasts(one, state, now, config)]
@@ -235,7 +240,7 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
     if spare > 0:
         homes = _homes(state, pool, config)
         idle = [one for one in reversed(have) if one.name not in homes and not any(living(state, one.name))]
-        idle.sort(key=lambda one: one.state == "RUNNING")  # stable: those that wait in the queue go first
+        idle.sort(key=lambda one: one.state == "RUNNING")  # stable sort: pending jobs go first
         out = {one.name: "it is not needed any more" for one in idle[:spare]}
     lasting = {one.name for one in have}
     for one in mine:
@@ -253,12 +258,12 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
 
 
 def _asks_first(config: Config) -> bool:
-    """Whether the jobs the run begins with are for us to submit."""
+    """Return whether the controller submits the first jobs of the run."""
     return array(config) and config.cluster.pilots is None
 
 
 def _homes(state: RunState, pool: int, config: Config) -> set[str | None]:
-    """The jobs in which a group of this pool ran that is to be launched again: it goes back there."""
+    """Return the jobs to which pending groups of this pool return, because they ran there."""
     waiting = (u for u in state.table.in_phase(Phase.PENDING) if u.place is not None and not u.retired)
     return {u.place.allocation for u in waiting if u.place is not None and pool_of(u.group, config) == pool}
 
@@ -273,7 +278,7 @@ def _dismiss(state: RunState, out: dict[str, str]) -> Outcome:
 
 
 def _requeue(state: RunState, now: float, config: Config) -> Outcome:
-    """Requeue the jobs that their group had to leave, and start at once those that Slurm holds after a requeue."""
+    """Requeue the jobs that their groups had to leave; start requeued jobs at once that Slurm delays (BeginTime)."""
     actions: list[Action] = []
     tried: list[Job] = []
     for one in state.job_pool.jobs:
@@ -296,7 +301,7 @@ def over(state: RunState) -> tuple[str, ...]:
 
 
 class ComingJobs:
-    """Which job each group without a place may get next. Not a value: it lives as long as the decision."""
+    """The job that each group without a place may get next. Not a value: used within one decision only."""
 
     def __init__(self, state: RunState, config: Config) -> None:
         self._state, self._config = state, config
@@ -304,20 +309,20 @@ class ComingJobs:
         for unit in state.table.in_phase(Phase.PENDING):
             waiting.setdefault(pool_of(unit.group, config), []).append(unit.name)
         self._turn = {name: turn for names in waiting.values() for turn, name in enumerate(names)}
-        self._jobs: dict[int, list[Job]] = {}  # by pool, in the order in which the waiting groups get them
+        self._jobs: dict[int, list[Job]] = {}  # by pool, in the order of the waiting groups
         for one in state.job_pool.jobs:
             if one.alive and not one.usable:
                 self._jobs.setdefault(one.pool, []).append(one)
-        for pool, jobs in self._jobs.items():  # those that may be ending bring nothing new
+        for pool, jobs in self._jobs.items():  # unusable running jobs may be ending: only if there are no others
             self._jobs[pool] = [one for one in jobs if one.state != "RUNNING"] or jobs
 
     def job_for(self, unit: Unit) -> Job | None:
-        """The job that a group may get next: the first group that waits, the oldest. None: there is none."""
+        """Return the job that a group may get next; the first waiting group gets the oldest. None: there is none."""
         jobs = self._jobs.get(pool_of(unit.group, self._config), [])
         return jobs[min(self._turn.get(unit.name, 0), len(jobs) - 1)] if jobs else None
 
     def reason(self, unit: Unit) -> str | None:
-        """What a group without a place waits for, in Slurm's words; None: for no job."""
+        """Return what a group without a place waits for, with Slurm's reason; None: for no job."""
         job, config = self.job_for(unit), self._config
         if job is None and config.cluster.pilots is not None:
             return "a task of the array, of which none is left for it"
@@ -334,21 +339,21 @@ class ComingJobs:
 
 
 def poll_times(state: RunState, config: Config) -> Iterator[float]:
-    """When Slurm is asked about the jobs next."""
+    """Yield the time of the next poll of the jobs."""
     if state.ending is None and uses_jobs(config) and _is_busy(state, config):
         yield state.job_pool.next_poll
 
 
 def _is_busy(state: RunState, config: Config) -> bool:
-    """Whether there may be jobs to ask Slurm about."""
+    """Return whether there may be jobs to poll."""
     return array(config) or any(one.alive for one in state.job_pool.jobs) or not state.job_pool.polled
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:
-    """When the rules about jobs look at all of them even if nothing is heard.
+    """Yield the times at which the rules about jobs must examine all of them without an event.
 
     The rules are those of this file, handover.vacate and queue.keep_pilots. They skip the jobs until then, so every
-    time at which one of them decides otherwise must be among these.
+    time at which a rule's decision changes must be yielded here.
     """
     yield from queue.pilot_deadlines(state)
     if state.ending is not None or not uses_jobs(config):

@@ -1,9 +1,9 @@
-"""Keep one history of the training: no group starts it anew by accident. Full restart when all state is lost.
+"""Keep one lineage of the training: no group starts a new one by accident. Full restart when all state is lost.
 
-A group that has just been launched has random weights. It must heal from a live group, or resume from a checkpoint,
-before it counts; when neither is there, nobody trains on as if nothing had happened. docs/state.md has the orders of
-events in which torchft alone would, and who prevents each: our Lighthouse (lighthouse/quorum.py), the worker itself
-(worker/lineage_guard.py), or what is here.
+A group that has just been launched has random weights. It must heal from a live group or resume from a checkpoint
+before it counts; if neither exists, the training must not continue. docs/state.md lists the orders of events in which
+torchft alone would continue, and what prevents each: our Lighthouse (lighthouse/quorum.py), the worker
+(worker/lineage_guard.py), or this module.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
-PATIENT = 5  # checkpoints may be missed before it is said
+PATIENT = 5  # checkpoints that may be missed before the user is warned
 
 
 def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """The first state of a run that may have a past: a checkpoint to start from, an earlier life of the same run.
+    """Restore a run from what precedes this controller: a checkpoint, or an earlier controller of the same run.
 
-    Groups without a quorum only count their attempts on: what each goes on from is its script's own business.
+    Groups without a quorum only continue their attempt numbers: their scripts decide what to resume from.
     """
     saved, past, gone = event.checkpoint, event.past, list[Action]()
     for unit in state.units:
@@ -64,10 +64,10 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
 
 
 def reached(state: RunState, config: Config) -> int:
-    """The step below which no quorum may be; 0 while nobody knows: at the first start, during a full restart.
+    """Return the lowest step that a quorum may have; 0 while unknown: at the first start, during a full restart.
 
-    One less than the run has reached: groups vote for themselves whether a step is committed, so the one that lives
-    may be one short of the one that told us and died.
+    It is one less than the run has reached: each group commits a step by its own vote, so a survivor may be one step
+    behind the group that reported the step and died.
     """
     if independent(config) or state.lineage.step == 0 or state.lineage.lost is not None or state.lineage.resuming:
         return 0
@@ -75,21 +75,21 @@ def reached(state: RunState, config: Config) -> int:
 
 
 def heals(state: RunState, config: Config) -> bool:
-    """Whether a group whose script begins now has to heal from a live group: there is, or was, a newer state."""
+    """Return whether a group whose script begins now must heal from a live group, because a newer state exists."""
     return reached(state, config) > 0
 
 
 def floor(state: RunState, config: Config) -> int:
-    """The step below which no quorum may be that a group takes part in whose script begins now."""
+    """Return the lowest step that a quorum may have in which a group whose script begins now takes part."""
     return reached(state, config) or (state.lineage.resume_step if state.lineage.resuming else 0)
 
 
 def is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
-    """Whether a group's first committed step shows that it neither healed nor resumed.
+    """Return whether a group's first committed step shows that it neither healed nor resumed.
 
-    It is not beyond what was asked of it when its script began. Or it comes late, has committed every step itself,
-    and they are fewer than the run's. (At the first start this may be a group whose first report was overtaken by
-    another's second.)
+    Either the step is not above the floor given to the group when its script began. Or the group joined late, has
+    committed every step itself, and has fewer steps than the run. (At the first start, fewer steps only mean that its
+    first report arrived after the second one of another group.)
     """
     if event.step <= unit.current.floor:
         return True
@@ -98,10 +98,10 @@ def is_new_history(event: Progressed, unit: Unit, state: RunState) -> bool:
 
 
 def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
-    """When the last group that holds the training's state is gone, all groups start over from a checkpoint, or none.
+    """Restart all groups from a checkpoint, or end the run, when the last group with the training's state is lost.
 
-    A fresh group would begin at step 0, alone or as the donor of the others. So every group is brought down, and when
-    all are, the newest complete checkpoint decides; without one, restart.on_state_loss.
+    A fresh group would begin at step 0, alone or as the donor of the others. So every group is stopped first. Then the
+    newest complete checkpoint decides; without one, restart.on_state_loss.
     """
     if state.ending is not None or independent(config):
         return state, []
@@ -132,7 +132,7 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     )
     waiting = state.table.in_phase(Phase.PENDING)
     due = max((u.due for u in waiting), default=now)
-    for unit in waiting:  # together: who came later would heal, and its place in the data would not be the checkpoint's
+    for unit in waiting:  # together: a later group would heal, and its data position would not be the checkpoint's
         state = swap(state, replace(unit, due=due))
     state = replace(
         state, lineage=replace(state.lineage, lost=None, resuming=True, resume_step=saved.step or 0, allowed_by=None)
@@ -141,9 +141,9 @@ def guard(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
 
 
 def why_no_restart(saved: Saved | None, config: Config) -> str | None:
-    """Why the groups cannot start over; None: they can.
+    """Return why the groups cannot restart from a checkpoint; None: they can.
 
-    A whole checkpoint of ours says for itself that it can be resumed from. What else lies there only the user knows.
+    A complete checkpoint of ftslurm can be resumed from. For any other files only the user knows.
     """
     never = f"and a run never restarts from step 0 by itself (restart.on_state_loss={config.restart.on_state_loss})"
     if saved is not None and saved.damaged is not None:
@@ -164,7 +164,7 @@ def why_no_restart(saved: Saved | None, config: Config) -> str | None:
 
 
 def unsaved(state: RunState, event: Progressed, config: Config) -> str | None:
-    """A word for the user who has asked for checkpoints and gets none; None: all is well, or it is too early to say."""
+    """Return a warning if checkpoints are configured but none is saved; None: all is well, or it is too early."""
     every = config.checkpoint.every
     if (
         every == 0
@@ -181,9 +181,9 @@ def unsaved(state: RunState, event: Progressed, config: Config) -> str | None:
 
 
 def restored(unit: Unit, event: Restored, state: RunState) -> Unit:
-    """The group has loaded a checkpoint. If it is an older one of those that the run starts from, that is its floor.
+    """Record the checkpoint that a group has loaded; an older one of the run's own checkpoints lowers its floor.
 
-    From anywhere else it is the script's doing, and no reason to let it begin below.
+    A checkpoint from elsewhere is the script's choice and does not lower the floor.
     """
     saved = state.lineage.checkpoint
     if saved is None or event.path.rpartition("/")[0] != saved.path.rpartition("/")[0]:
@@ -192,7 +192,7 @@ def restored(unit: Unit, event: Restored, state: RunState) -> Unit:
 
 
 def _older_checkpoint(state: RunState) -> RunState:
-    """If the newest checkpoint could be read by nobody, the run starts from the older one that all have loaded."""
+    """Start the run from an older checkpoint if all groups have loaded one because none could read the newest."""
     if not state.lineage.resuming:
         return state
     loaded = list[int | None]()
@@ -208,9 +208,9 @@ def _older_checkpoint(state: RunState) -> RunState:
 
 
 def _nobody_resumed(state: RunState) -> bool:
-    """Whether all groups ask for a quorum with less than the checkpoint has from which the run starts.
+    """Return whether all groups request a quorum with a step below that of the run's checkpoint.
 
-    Our Lighthouse refuses them, and they would ask until torchft's time-out.
+    Our Lighthouse refuses them, and they would repeat the request until torchft's time-out.
     """
     if not state.lineage.resuming or state.lineage.resume_step == 0:
         return False

@@ -1,12 +1,12 @@
-"""A checkpoint now; and a run whose job is about to end goes on in another one. Pure.
+"""Request a checkpoint on demand, and continue a run in another job when its own is about to end. Pure.
 
-Whoever brings down the last groups that hold the training's state has it saved before: `ask`, and when `answered` says
-so, go on. The groups are told by the rule `save`, also those that come later. A checkpoint that is being saved already
-is not asked for twice, and nobody who does not save (a script of its own kind) is waited for longer than was said.
+A rule that is about to stop the last groups with the training's state first calls `ask` and waits until `answered`.
+The rule `save` sends the request to the groups, also to those that start later. A checkpoint in progress is not
+requested twice, and the wait has a limit, because a script need not save through ftslurm.
 
-The roll-over of steps mode is made of it: at Slurm's warning before the time limit a checkpoint is asked for, the
-training goes on until it is there, the groups are brought down, and the controller has its job started again
-(ftslurm/submission/requeue.py). Not if the next job would have nothing to go on from, or would come no further.
+The roll-over of steps mode uses this: Slurm warns before the time limit, a checkpoint is requested, the training
+continues until it is saved, the groups are stopped, and the controller requeues its job
+(ftslurm/submission/requeue.py). There is no roll-over if the next job could not resume or could make no progress.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def ask(state: RunState, now: float, patience_s: float) -> RunState:
     """Ask the groups for a checkpoint of this step or a later one, and wait for it at most `patience_s` seconds."""
     restarts = (
         state.lineage.resuming or state.lineage.lost is not None
-    )  # nobody holds more than the checkpoint they start from
+    )  # no group is beyond the checkpoint from which all start
     step = state.lineage.newest if restarts else max(1, state.lineage.step)
     return replace(state, lineage=replace(state.lineage, saving=SaveAsked(step, now + patience_s)))
 
 
 def answered(state: RunState, now: float) -> bool:
-    """Whether the wait for the checkpoint is over: it is saved, has failed, or is too late."""
+    """Return whether the wait for the checkpoint is over: it is saved, has failed, or is late."""
     saving = state.lineage.saving
     if saving is None or state.lineage.newest >= saving.step or saving.error is not None or now >= saving.until:
         return True
@@ -41,7 +41,7 @@ def answered(state: RunState, now: float) -> bool:
 
 
 def checkpointed(state: RunState, event: Checkpointed) -> RunState:
-    """A group has saved a checkpoint, or could not."""
+    """Record that a group has saved a checkpoint or failed to."""
     if event.error is None:
         return replace(state, lineage=replace(state.lineage, newest=event.step))
     if state.lineage.saving is None or event.step < state.lineage.saving.step:
@@ -50,7 +50,7 @@ def checkpointed(state: RunState, event: Checkpointed) -> RunState:
 
 
 def save(state: RunState, now: float, config: Config) -> Outcome:
-    """Send the request for a checkpoint to each group whose script runs, once."""
+    """Send the request for a checkpoint once to each group whose script runs."""
     saving = state.lineage.saving
     if saving is None or answered(state, now) or state.ending is not None:
         return state, []
@@ -63,26 +63,26 @@ def save(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def begin(state: RunState, event: JobEnds, now: float, config: Config) -> Outcome:
-    """The job will end soon."""
+    """Begin the roll-over: the job will end soon."""
     if state.lineage.rolling is not None or state.ending is not None:
         return state, []
     state = replace(
         state, lineage=replace(state.lineage, rolling=Ending(RunOutcome.GOES_ON, event.reason, event.cause, event.by))
     )
-    if not independent(config):  # else nobody speaks for all: each group's script saves in its own way, or not at all
+    if not independent(config):  # independent groups save in their own ways, or not at all
         state = ask(state, now, event.left_s)
     return state, [records.RollOver(reason=event.reason, by=event.by.name, seconds=round(event.left_s, 1))]
 
 
 def roll(state: RunState, now: float, config: Config) -> Outcome:
-    """When the checkpoint is there, or does not come: bring the groups down."""
+    """End the run in this job when the wait for the checkpoint is over."""
     if state.lineage.rolling is None or state.ending is not None or not answered(state, now):
         return state, []
     return replace(state, ending=state.lineage.rolling), []
 
 
 def verdict(state: RunState, config: Config) -> Ending:
-    """How a run ends whose last step is gone: one that was to go on is stopped if it cannot."""
+    """Return how the run ends after its last step; a roll-over becomes a stop if the next job could not continue."""
     ending = state.ending
     assert ending is not None
     if ending.outcome is not RunOutcome.GOES_ON:
@@ -101,7 +101,7 @@ def verdict(state: RunState, config: Config) -> Ending:
 
 
 def _why_not(state: RunState, config: Config) -> str | None:
-    """Why another job could not go on with this run, and what to set; None: it can."""
+    """Return why another job could not continue this run, and what to set; None: it can."""
     if independent(config) and config.restart.on_state_loss != "checkpoint":
         return (
             "ftslurm does not know how its groups (lighthouse=none) save and restore; if their scripts go on where "

@@ -1,9 +1,8 @@
-"""The steps of an earlier controller that run on are adopted by this one: no group is restarted for it. Pure.
+"""Adopt the running steps of an earlier controller, so that no group restarts when the controller changes. Pure.
 
-A step lives on if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not been
-requeued since (Live.home). What the guards say is put together when all tasks have: then the unit is what it was, and
-the normal flow goes on from there. A step that cannot be reached is brought down and counts as failed, so there are
-never two of one group.
+A step survives if its Slurm job does: a job of its own (Place.allocation), or the controller's, if that has not been
+requeued since (Live.home). The guards of all its tasks report; then the unit has its former state and the normal rules
+apply. A step that cannot be reached is stopped and counts as failed, so that no group ever has two.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-AGAIN_S = 2.0  # an srun that could not start is tried again after this long
+AGAIN_S = 2.0  # delay after an srun that could not start
 _NO_JOB = (
     "Invalid job id",
     "expired",
     "already complet",
     "node configuration is not available",
-)  # what srun says if trying again is of no use
+)  # srun's permanent errors
 _ALIVE = ("RUNNING", "SUSPENDED", "SIGNALING", "RESIZING")
 
 
 def opened(state: RunState, past: Past, homes: frozenset[str], now: float, config: Config) -> Outcome:
-    """The units as the earlier controller has left them.
+    """Restore the units as the earlier controller left them.
 
-    What had finished has finished, what still can run is to be adopted, and what was lost together with the Slurm job
-    of that controller has ended.
+    Finished units stay finished, steps that may still run wait for adoption, and steps lost with the Slurm job of that
+    controller have ended.
 
     Args:
         homes: where this controller runs, see Live.home.
     """
     actions: list[Action] = []
-    here = config.cluster.mode == "array" or past.home in homes  # else all that there was went with the job
+    here = config.cluster.mode == "array" or past.home in homes  # else everything ended with the job
     over, live = dict(past.over) if here else {}, {step.unit: step for step in past.live}
     for unit in state.units:
         step = live.get(unit.name)
@@ -78,10 +77,10 @@ def opened(state: RunState, past: Past, homes: frozenset[str], now: float, confi
 
 
 def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records.StepExited]:
-    """A step that was lost with its controller's job, which Slurm has started again since, or with its machine.
+    """Record the end of a step that was lost with its controller's machine, or with its job, which Slurm has restarted.
 
-    A controller that is told of its job's end says how its steps end; so one that has said nothing was lost with its
-    node, and Slurm has ended what ran on the other nodes.
+    A controller that is warned of its job's end journals how its steps end. One that has not was lost with its node,
+    and Slurm has ended the steps on the other nodes.
     """
     beside = next((one.place.nodes[:1] for one in past.live if one.unit == LIGHTHOUSE), ()) or (past.host,)
     cause, node, error = Cause.PREEMPTED, None, "Slurm has ended it with its job"
@@ -114,7 +113,7 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records
 
 
 def scaled(state: RunState, past: Past, config: Config) -> RunState:
-    """As many groups as `ftslurm scale` had made them."""
+    """Restore the number of groups that `ftslurm scale` had set."""
     if past.groups is None:
         return state
     last, count = dict(past.attempts), min(past.groups, most_groups(config))
@@ -130,7 +129,7 @@ def scaled(state: RunState, past: Past, config: Config) -> RunState:
 
 
 def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:
-    """Restarts that were due go on waiting: their backoff is not cut short by another controller."""
+    """Restore scheduled restarts, so that a change of the controller does not shorten their backoff."""
     latest = now + config.restart.backoff_max_s  # the clock of another node may be wrong
     for one in past.scheduled:
         unit = next((unit for unit in state.groups if unit.name == one.unit), None)
@@ -143,7 +142,7 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
 
 
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
-    """Keep off the nodes that the controller before kept off. Lost ones are probed first of all."""
+    """Restore the excluded nodes of the earlier controller; lost ones are probed at once."""
     if config.cluster.kind == "local":
         return state
     lost = (Returning(out.node, out.since, now) for out in past.left_out if out.group is None)
@@ -159,7 +158,7 @@ def left_out(state: RunState, past: Past, now: float, config: Config) -> RunStat
 
 
 def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
-    """A unit whose step is to be adopted, as the journal of the earlier controller shows it."""
+    """Return a unit whose step is to be adopted, as the journal of the earlier controller describes it."""
     hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
     current = replace(
         unit.current,
@@ -173,13 +172,13 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
 
 
 def attach(state: RunState, now: float, config: Config) -> Outcome:
-    """Go to the steps that are to be adopted, once Slurm has said that their jobs still run."""
+    """Attach to the steps to adopt once Slurm has confirmed that their jobs run."""
     actions: list[Action] = []
     for unit in state.attended():
         adoption, place = unit.current.adoption, unit.place
         if adoption is None or adoption.asked or now < adoption.again or place is None:
             continue
-        if place.allocation is None:  # in our own job, or on our machine
+        if place.allocation is None:  # in the controller's own job or on its machine
             actions.append(Attach(unit.id, unit.group, place, adoption.slurm_step))
             state = swap(state, replace(unit, current=replace(unit.current, adoption=replace(adoption, asked=True))))
             continue
@@ -193,7 +192,7 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
             now_is = None if job is None or moved else job.state
             over, cause = Ended(unit.id, None, checkpoint=state.lineage.checkpoint), queue.ENDS.get(now_is or "")
             more: list[Action] = []
-            if cause is None:  # it was requeued, or is forgotten: its node may be why
+            if cause is None:  # requeued or unknown to Slurm: perhaps because its node was lost
                 state = node_fate.gone(state, unit, Cause.PREEMPTED, words, over, now)
             else:
                 sign = Evidence(None, None, error=words, cause=cause)
@@ -207,17 +206,17 @@ def attach(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def due_times(unit: Unit) -> Iterator[float]:
-    """When to go again to a step whose srun could not start."""
+    """Yield when to attach again to a step whose srun could not start."""
     if unit.current.adoption is not None and not unit.current.adoption.asked:
         yield unit.current.adoption.again
 
 
 def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> RunState | None:
-    """The way to a step has ended; the state if that is to be tried again, because srun itself has failed."""
+    """Handle the end of an attaching srun: return the state if it is to be repeated, because srun itself failed."""
     adoption = unit.current.adoption
     if adoption is None or not event.launcher_failed or unit.phase is Phase.STOPPING:
         return None
-    late = now >= adoption.since + config.health.orphan_after_s  # by now it has ended itself
+    late = now >= adoption.since + config.health.orphan_after_s  # by now the step has ended itself
     if late or any(words in (event.error or "") for words in _NO_JOB):
         return None
     state = queue.doubt(state, unit.place.allocation if unit.place else None, now)
@@ -228,7 +227,7 @@ def not_reached(event: Ended, state: RunState, unit: Unit, now: float, config: C
 
 
 def never_reached(unit: Unit) -> Unit:
-    """The Lighthouse of an earlier controller has ended while nobody led: that was no failed start."""
+    """Note that an earlier controller's Lighthouse ended while no controller led, so that it is no failed start."""
     if not unit.is_lighthouse or unit.current.adoption is None:
         return unit
     words = "it had ended before this controller came"
@@ -241,12 +240,12 @@ def never_reached(unit: Unit) -> Unit:
 
 
 def guard_reported(event: Adopted, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
-    """Note the report of one task's guard; the last one completes the adoption."""
+    """Record the report of one task's guard; the last report completes the adoption."""
     adoption = unit.current.adoption
     if adoption is None:
         return state, []
     reports = (*(report for report in adoption.reports if report.task != event.report.task), event.report)
-    known = unit.current.assigned or event.report.assigned  # its script has begun, also if the others do not report
+    known = unit.current.assigned or event.report.assigned  # its script has begun, even if no other guard reports
     unit = replace(unit, current=replace(unit.current, adoption=replace(adoption, reports=reports), assigned=known))
     if len(reports) < tasks_of(unit, config) or unit.phase not in LIVE:
         return swap(state, unit), []
@@ -265,7 +264,7 @@ def guard_reported(event: Adopted, state: RunState, unit: Unit, now: float, conf
     state = swap(state, unit)
     runs = unit.group is not None and unit.phase is Phase.RUNNING
     lines: list[Action] = [adopted]
-    if unit.current.step is not None and adoption.joined is None:  # while nobody led
+    if unit.current.step is not None and adoption.joined is None:  # it joined while no controller led
         unseen = replace(unit, marks=replace(unit.marks, hello=None, ready=None, begun=None, joined=None))
         lines.append(joined(unseen, now, unit.current.step))
     return replace(state, released=state.released or runs), lines
@@ -288,7 +287,7 @@ def joined(
 
 
 def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
-    """A unit in adoption as the reports of all its guards show it."""
+    """Return an adopted unit with the state that the reports of its guards describe."""
     assert unit.current.adoption is not None
     reports, first = unit.current.adoption.reports, unit.current.adoption.joined
     ready = frozenset(report.task for report in reports if report.ready)
@@ -311,6 +310,6 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
         ),
     )
     if unit.phase is Phase.STOPPING or unit.is_lighthouse:
-        return unit  # it says its address next
+        return unit  # a Lighthouse reports its address next
     runs = len(ready) == len(reports) if unit.is_standby else begun
     return run(unit) if runs else unit

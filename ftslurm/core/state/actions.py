@@ -1,6 +1,6 @@
 """The actions that the core asks of the controller, as values.
 
-A JournalRecord is to be written into the journal: all records of a decision are on disk before any other action.
+A JournalRecord is an action too: all records of a decision are on disk before any other action is carried out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Launch:
     id: StepId
     group: int | None
     place: Place
-    fence: tuple[StepId, ...] = ()  # standbys' steps that were earlier attempts of this unit: what is left of them ends
+    fence: tuple[StepId, ...] = ()  # standby steps that were earlier attempts of this unit: their remains are killed
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class Attach:
     id: StepId
     group: int | None
     place: Place
-    slurm_step: str | None = None  # to end it if they do not answer
+    slurm_step: str | None = None  # to end the step if the guards do not answer
 
 
 @dataclass(frozen=True)
 class Assign:
-    """Tell every task of a group's step its rank: ranks[task]."""
+    """Send every task of a group's step its rank, ranks[task]."""
 
     id: StepId
     group: int
@@ -45,7 +45,7 @@ class Assign:
 
 @dataclass(frozen=True)
 class Redirect:
-    """Tell the guards of a group's step, which forward to the Lighthouse (guard/proxy.py), that it has moved."""
+    """Send the Lighthouse's new address to the guards of a group's step, which forward to it (guard/proxy.py)."""
 
     id: StepId
     lighthouse: str
@@ -53,7 +53,7 @@ class Redirect:
 
 @dataclass(frozen=True)
 class Broken:
-    """Tell a group's workers that this quorum has lost a member: they need not wait for it (worker/quorum_abort.py)."""
+    """Abort a group's wait for this quorum, which has lost a member (worker/quorum_abort.py)."""
 
     id: StepId
     quorum_id: int
@@ -61,7 +61,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Servers:
-    """Tell the guards of a group's step where the parameter servers are: one of each serving group, empty: nowhere."""
+    """Send the parameter servers' addresses to the guards of a group's step: one per serving group, empty if down."""
 
     id: StepId
     urls: tuple[str, ...]
@@ -69,25 +69,25 @@ class Servers:
 
 @dataclass(frozen=True)
 class Begin:
-    """Start the scripts: tell every task where the group's store is, and how far the training has come."""
+    """Start the scripts: send every task the address of the group's store and the progress of the training."""
 
     id: StepId
     addr: str
     port: int
-    heals: bool = False  # others hold the training's state: it needs no checkpoint
-    floor: int = 0  # the step below which no quorum may be
+    heals: bool = False  # other groups hold the training's state: no checkpoint is needed
+    floor: int = 0  # no quorum may be at a lower step
 
 
 @dataclass(frozen=True)
 class Stop:
-    """SIGTERM to the scripts; a Kill follows after the grace time."""
+    """Send SIGTERM to the scripts; a Kill follows after the grace time."""
 
     id: StepId
 
 
 @dataclass(frozen=True)
 class SaveNow:
-    """Ask a group for a checkpoint of this step or a later one, whatever checkpoint.every says."""
+    """Request a checkpoint of this step or a later one from a group, regardless of checkpoint.every."""
 
     id: StepId
     step: int
@@ -103,7 +103,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Announce:
-    """Tell the Lighthouse (`id`) which store the living attempt of a group has: its managers are known by that."""
+    """Send the Lighthouse (`id`) the store of a group's live attempt, which identifies the attempt's managers."""
 
     id: StepId
     group: int
@@ -113,7 +113,7 @@ class Announce:
 
 @dataclass(frozen=True)
 class Evict:
-    """Tell the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
+    """Report to the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
 
     id: StepId
     group: int
@@ -123,7 +123,7 @@ class Evict:
 
 @dataclass(frozen=True)
 class NewHistory:
-    """Tell the Lighthouse (`id`) that all groups start over: no lower step than this need be held by anybody."""
+    """Report a full restart to the Lighthouse (`id`): all groups start over from this step's checkpoint."""
 
     id: StepId
     step: int
@@ -131,7 +131,7 @@ class NewHistory:
 
 @dataclass(frozen=True)
 class Inject:
-    """A drill: do this to one task of a step."""
+    """Inflict a fault on one task of a step, as a drill."""
 
     id: StepId
     task: int
@@ -140,21 +140,21 @@ class Inject:
 
 @dataclass(frozen=True)
 class Cancel:
-    """A drill: scancel of a step."""
+    """Cancel a step with scancel, as a drill."""
 
     id: StepId
 
 
 @dataclass(frozen=True)
 class Where:
-    """Ask every task of a step how far it is."""
+    """Ask every task of a step for its step of training and its stage."""
 
     id: StepId
 
 
 @dataclass(frozen=True)
 class Dump:
-    """Have every task of a step write its stacks into its log."""
+    """Make every task of a step write its stacks into its log."""
 
     id: StepId
 
@@ -168,14 +168,14 @@ class AskState:
 
 @dataclass(frozen=True)
 class AskFate:
-    """Ask Slurm whether a node is down, and since when it is up."""
+    """Ask Slurm whether a node is down, and when it was last started."""
 
     node: str
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Probe a node: does it answer, and which of the run's processes are there?"""
+    """Probe a node: whether it answers, and which of the run's processes are there."""
 
     node: str
     allocation: str | None = None  # as in Place
@@ -197,7 +197,7 @@ class RequestJobs:
 
 @dataclass(frozen=True)
 class Exclude:
-    """Change the nodes that a job in the queue must not get: these, and those of cluster.exclude."""
+    """Change the nodes that a queued job must not get to these and those of cluster.exclude."""
 
     name: str
     nodes: tuple[str, ...]
@@ -218,13 +218,13 @@ class StartPilot:
     """Start another pilot in a job that has lost its own, on its first node."""
 
     name: str  # as Slurm shows it
-    id: str  # what srun wants to hear
+    id: str  # the job id for srun
     node: str
 
 
 @dataclass(frozen=True)
 class StartNow:
-    """Cut the two minutes that Slurm makes a requeued job wait."""
+    """Skip the two minutes that Slurm makes a requeued job wait."""
 
     name: str
 

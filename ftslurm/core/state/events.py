@@ -11,7 +11,7 @@ from ftslurm.protocol.stages import Stage
 
 @dataclass(frozen=True)
 class Granted:
-    """Slurm has granted the allocation; with the newest checkpoint and what an earlier controller has left."""
+    """Slurm has granted the allocation. Carries the newest checkpoint and the state left by an earlier controller."""
 
     allocation: Allocation
     checkpoint: Saved | None = None
@@ -22,7 +22,7 @@ class Granted:
 
 @dataclass(frozen=True)
 class NodesLeft:
-    """The nodes that the controller's allocation still has, as Slurm shows it."""
+    """The nodes that the controller's allocation still has, according to Slurm."""
 
     nodes: tuple[str, ...]
 
@@ -32,21 +32,21 @@ class JobsSeen:
     """The jobs of this run that give groups their nodes, as squeue shows them."""
 
     jobs: tuple[Job, ...]
-    asked: float  # when the question was put
-    took_s: float = 0.0  # how long the answer took
-    whole: bool = True  # False: only some jobs are listed; the others need not be gone
+    asked: float  # when squeue was called
+    took_s: float = 0.0  # how long squeue took
+    whole: bool = True  # False: the list is partial; jobs that are not in it may still exist
 
 
 @dataclass(frozen=True)
 class JobsUnknown:
-    """squeue has not answered, or its answer is of no use."""
+    """squeue has not answered, or its answer is unusable."""
 
     took_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """sbatch has taken jobs for a pool, or has refused."""
+    """sbatch has accepted jobs for a pool, or has refused."""
 
     pool: int
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class JobLeaving:
-    """A pilot reports that Slurm has told its job to end."""
+    """A pilot reports that Slurm ends its job."""
 
     name: str
     cause: Cause
@@ -72,7 +72,7 @@ class RequeueRefused:
 
 @dataclass(frozen=True)
 class ScaleAsked:
-    """A user asks for this number of groups (`ftslurm scale`)."""
+    """A user requests this number of groups (`ftslurm scale`)."""
 
     groups: int
     by: Requester
@@ -106,16 +106,16 @@ class Ready:
 
 @dataclass(frozen=True)
 class Alive:
-    """A heartbeat of a task's guard, with how far its worker is; see Pulse."""
+    """A heartbeat of a task's guard, with the position of its worker; see Pulse."""
 
     id: StepId
     task: int
-    time: float  # when it was heard; events of this kind may be handed in late
+    time: float  # when it was received; events of this kind may be handed in late
     state: str = "?"
     step: int | None = None
     stage: Stage = Stage.COMPUTING
-    since_s: float = 0.0  # for how long the worker has been at this stage
-    pilot: bool | None = None  # whether the pilot of its job is there; None: not known, or there is none
+    since_s: float = 0.0  # how long the worker has been at this stage
+    pilot: bool | None = None  # whether the pilot of its job runs; None: unknown, or the job has none
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class QuorumBroken:
 
 @dataclass(frozen=True)
 class Progressed:
-    """Rank 0 saw torchft commit (or abort); sampled."""
+    """Rank 0 has seen torchft commit or abort steps; sampled."""
 
     id: StepId
     step: int
@@ -164,11 +164,11 @@ class Progressed:
 
 @dataclass(frozen=True)
 class QuorumSeen:
-    """Our Lighthouse has issued a quorum (sampled). Many members come as several of these, some each."""
+    """Our Lighthouse has issued a quorum (sampled). A large quorum comes as several events, each with some members."""
 
     id: StepId
     quorum_id: int
-    members: tuple[tuple[int, int], ...]  # group and the step that it asks to take: those it has committed
+    members: tuple[tuple[int, int], ...]  # (group, requested step); the step is the number of its committed steps
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,12 @@ class TaskDone:
     task: int
 
 
-LAST_LINE = "last line printed: "  # begins the error of evidence that is only a script's last output
+LAST_LINE = "last line printed: "  # prefix of an error that is only a script's last output
 
 
 @dataclass(frozen=True)
 class TaskFailed:
-    """A sign that a task failed; the step is to be brought down at once."""
+    """A sign that a task failed; the step is brought down at once."""
 
     id: StepId
     evidence: Evidence
@@ -289,7 +289,7 @@ class Ended:
     """All processes of a step are gone.
 
     code and signal are the launcher's: srun's own, or the first failing local process's. `checkpoint` is the newest
-    at this moment, `launcher_failed` says that the step never started, `error` is the launcher's text.
+    at this moment, `launcher_failed` means that the step never started, `error` is the launcher's text.
     """
 
     id: StepId
@@ -312,7 +312,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class NodeState:
-    """What Slurm says of a node, in its own words: state (mixed, drained, down*) and the administrator's reason."""
+    """A node's state as Slurm prints it (mixed, drained, down*) and the administrator's reason."""
 
     node: str
     state: str
@@ -330,7 +330,7 @@ class NodeFate:
 
 @dataclass(frozen=True)
 class InjectAsked:
-    """A user asks for a drill now. group None: any group that runs; without a meaning for the Lighthouse."""
+    """A user requests a drill now. group None: any running group; ignored for the Lighthouse."""
 
     fault: str
     group: int | None
@@ -340,28 +340,28 @@ class InjectAsked:
 
 @dataclass(frozen=True)
 class StopAsked:
-    """End the run: a command, a signal from Slurm, or the time limit."""
+    """The run must end: because of a command, a signal from Slurm, or the time limit."""
 
     reason: str
     by: Requester
     cause: Cause = Cause.CANCELLED
     outcome: RunOutcome = RunOutcome.STOPPED
-    wait_s: float = 0.0  # how long the end may wait for Slurm to tell why
+    wait_s: float = 0.0  # how long the end may wait for Slurm's reason
 
 
 @dataclass(frozen=True)
 class JobEnds:
-    """Slurm's job will end soon, and the run is to go on in another one."""
+    """Slurm's job ends soon, and the run continues in another one."""
 
     reason: str
     by: Requester
     cause: Cause
-    left_s: float  # how long to wait for a checkpoint at most
+    left_s: float  # longest wait for a checkpoint
 
 
 @dataclass(frozen=True)
 class Explained:
-    """Slurm has told why the run ends, or will not."""
+    """Slurm has given the reason for the run's end, or will not give one."""
 
 
 StepEvent = (

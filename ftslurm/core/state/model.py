@@ -1,4 +1,4 @@
-"""The nouns of a run: its state, as values. What can happen to it is events.py, what can be done about it actions.py.
+"""The parts of a run's state, as values. Events are in events.py, actions in actions.py.
 
 A *unit* is what the controller keeps running (the Lighthouse or a replica group), a *step* is one launch of a unit,
 a *task* is one process of a step. Times are seconds of one clock that never goes back, close to unix time.
@@ -18,11 +18,11 @@ from ftslurm.protocol.stages import Stage
 
 
 class Phase(str, Enum):
-    """Where a unit is."""
+    """The phase of a unit; transitions.py lists the changes of phase."""
 
     PENDING = "PENDING"  # no step; will be launched when it is due and has nodes
     STARTING = "STARTING"  # launched; not every worker runs the script yet
-    RUNNING = "RUNNING"  # every worker runs the script (the Lighthouse: it has told its address)
+    RUNNING = "RUNNING"  # every worker runs the script (the Lighthouse: its address is known)
     STOPPING = "STOPPING"  # being brought down; the step has not ended yet
     SUCCEEDED = "SUCCEEDED"  # its step ended with 0
     FAILED = "FAILED"  # given up: no further attempt
@@ -50,12 +50,12 @@ class Cause(str, Enum):
 
 
 class RunOutcome(str, Enum):
-    """How a run ends; as text in the journal."""
+    """The outcome of a run; the journal has its value."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
-    REQUEUED = "requeued"  # this controller's work is over, the run is not: its job is started again
+    REQUEUED = "requeued"  # this controller ends, the run does not: its job is started again
     GOES_ON = "goes_on"  # never journaled: becomes REQUEUED at the end, or STOPPED if the run cannot go on
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class RunOutcome(str, Enum):
 
 
 class Source(Enum):
-    """What kind of thing asks for something."""
+    """The kind of a requester."""
 
     USER = "a user's command"
     SIGNAL = "a signal"
@@ -73,7 +73,7 @@ class Source(Enum):
 
 @dataclass(frozen=True)
 class Requester:
-    """Who asks for something: a command, the end of the run."""
+    """The origin of a request: of a command, or of the end of the run."""
 
     source: Source
     name: str | int  # as in the journal: a user's id, a signal, slurm or srun
@@ -101,12 +101,12 @@ class Allocation:
 
     name: str
     nodes: tuple[str, ...]
-    own: bool = True  # the one in which the controller was started; False: a job's that the run has asked for (Job)
+    own: bool = True  # the controller was started in it; False: of a job that the run has submitted (Job)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a group runs: distinct nodes, and its share (slot) of each of them, from 0 to groups.per_node - 1."""
+    """The distinct nodes of a group, and its share (slot) of each of them, from 0 to groups.per_node - 1."""
 
     nodes: tuple[str, ...]
     slot: int = 0
@@ -115,42 +115,42 @@ class Place:
 
 @dataclass(frozen=True)
 class Job:
-    """A Slurm job of this run that gives a group its nodes, or will: a pilot or a satellite."""
+    """A Slurm job of this run that provides nodes for a group, now or later: a pilot or a satellite."""
 
     name: str  # as Slurm shows it, "81_2" or "81"; it stays the same when the job is requeued
     pool: int = 0  # which groups it is for: 0 those of no range, i + 1 those of cluster.ranges[i]
-    state: str = "PENDING"  # Slurm's word
-    id: str = ""  # what srun wants to hear; known once it runs
+    state: str = "PENDING"  # as Slurm prints it
+    id: str = ""  # the job id for srun; known once the job runs
     nodes: tuple[str, ...] = ()
-    reason: str = ""  # why it is pending, in Slurm's word
+    reason: str = ""  # why it is pending, as Slurm prints it
     born: float = 0.0  # when it was first known
     since: float = 0.0  # when its state last changed
     ends: float | None = None  # its time limit, in unix time
-    preempted: bool = False  # Slurm has said so (GraceTime)
-    leaving: Cause | None = None  # it is about to end, and why: its group goes at once
-    left: float | None = None  # since when it is empty of a group that has left it
-    doubted: float | None = None  # a step of it was ended by others: does it still run? Slurm has been asked
+    preempted: bool = False  # Slurm has reported a preemption (GraceTime)
+    leaving: Cause | None = None  # why it is about to end, if it is: its group leaves at once
+    left: float | None = None  # since when it has been empty, after its group left it
+    doubted: float | None = None  # when a step of it was ended from outside: Slurm is asked whether it still runs
     dismissed: str | None = None  # why it is cancelled
-    asked: str | None = None  # what Slurm has been asked to do with it: requeue, release
-    tried: float = -inf  # when
+    asked: str | None = None  # the request to Slurm about it: requeue, release
+    tried: float = -inf  # when that request was made
     began: float | None = None  # when it was first seen running, since it was last requeued
-    unheld: float | None = None  # since when its pilot is missing, while it runs
+    unheld: float | None = None  # since when it has run without its pilot
     piloted: float = -inf  # when another pilot was last started in it
 
     @property
     def alive(self) -> bool:
-        """Whether it gives nodes or will."""
+        """Whether the job provides nodes, now or later."""
         return self.dismissed is None and self.state in ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "REQUEUED")
 
     @property
     def usable(self) -> bool:
-        """Whether a step may be started in it."""
+        """Whether a step may be started in the job."""
         return self.alive and self.state == "RUNNING" and bool(self.nodes) and not (self.leaving or self.doubted)
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What one task of a step is, inside its group, in torchrun's words."""
+    """The ranks of one task of a step within its group, with torchrun's names."""
 
     rank: int
     node: str
@@ -160,7 +160,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One sign of how a task ended: the worker's last words, its guard's report, srun's line, or our own judgement."""
+    """One sign of how a task ended: the worker's error, its guard's report, srun's output, or the core's verdict."""
 
     task: int | None
     node: str | None
@@ -168,11 +168,11 @@ class Evidence:
     signal: int | None = None
     out_of_memory: bool = False
     node_lost: bool = False
-    error: str | None = None  # one line: exception type and message, or what srun said
+    error: str | None = None  # one line: exception type and message, or srun's message
     started: bool = True  # False: before the user's script was reached
-    cause: Cause | None = None  # for evidence that leaves no doubt: Slurm said so, or we have judged (hang)
-    doubtful: bool = False  # it may be the node that is lost: Slurm is asked (fate.py)
-    stuck: bool = False  # whatever runs it cannot answer: its srun would hang as well, and is not waited for
+    cause: Cause | None = None  # set if certain: Slurm has reported it, or the core has decided it (hang)
+    doubtful: bool = False  # its node may be lost: Slurm is asked (health/node_fate.py)
+    stuck: bool = False  # what runs the task does not respond: its srun would hang too and is not waited for
 
     def __str__(self) -> str:
         where = "" if self.task is None else f"task {self.task}"
@@ -185,13 +185,13 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Asking:
-    """Jobs that sbatch is being asked for, or that it has refused."""
+    """A request to sbatch that is under way, or that sbatch has refused."""
 
     pool: int
-    count: int  # 0: nothing is under way
+    count: int  # number of jobs; 0: no request is under way
     refusals: int = 0  # in a row
-    again: float = 0.0  # after a refusal: not before
-    error: str = ""  # sbatch's word
+    again: float = 0.0  # after a refusal: earliest time of the next request
+    error: str = ""  # sbatch's message
 
 
 @dataclass(frozen=True)
@@ -209,13 +209,13 @@ class Exit:
     error: str | None = None
     step: int | None = None  # the last step it had committed
     launched: bool = True  # False: srun itself failed, no node was reached
-    healthy_s: float = 0.0  # for how long it had been committing steps
-    traceback: str | None = None  # the last lines of the script's
-    ran_as: StepId | None = None  # the standby's step that it was, if it was one
+    healthy_s: float = 0.0  # how long it had been committing steps
+    traceback: str | None = None  # the last lines of the script's traceback
+    ran_as: StepId | None = None  # the standby's step that had become this attempt; None: launched for it
 
 
 class Pulse(NamedTuple):
-    """The last sign of life of one task, and where its worker then was (protocol/position.py)."""
+    """The last sign of life of one task, and the position of its worker (protocol/position.py)."""
 
     time: float
     state: str = "?"  # one letter, as in /proc: R runs, S sleeps, D waits for a device, T is stopped
@@ -227,28 +227,28 @@ class Pulse(NamedTuple):
 
 @dataclass(frozen=True)
 class Marks:
-    """When an attempt got how far; what it answers, and since when. Seconds of the controller's clock."""
+    """The times of one attempt's stages, and of the failure before it. Seconds of the controller's clock."""
 
-    detect_s: float | None = None  # how long the failure before it went unnoticed, where that is known
-    noticed: float | None = None  # the failure before it
-    away: float | None = None  # the first failure since its group last did its work: tries between may have failed
-    ended: float | None = None  # that attempt's last process was gone
+    detect_s: float | None = None  # how long the failure before it went unnoticed, if known
+    noticed: float | None = None  # when the failure before it was noticed
+    away: float | None = None  # first failure since its group last worked; attempts in between may have failed
+    ended: float | None = None  # the failed attempt's last process was gone
     launched: float | None = None
     hello: float | None = None  # every task's interpreter runs
     ready: float | None = None  # every task has imported everything
     begun: float | None = None  # the script starts
-    quorum: float | None = None  # its first
+    quorum: float | None = None  # its first quorum
     joined: float | None = None  # its first committed step
 
 
 @dataclass(frozen=True)
 class GuardReport:
-    """What the guard of one task tells a new controller about its worker."""
+    """The report of one task's guard to a new controller about its worker."""
 
     task: int
     ready: bool = False
     assigned: bool = False
-    begun: bool = False  # its script was told to start
+    begun: bool = False  # its script was started
     store: tuple[str, int] | None = None  # address and port; only from rank 0
     lighthouse: str | None = None
     floor: int = 0
@@ -260,62 +260,62 @@ class Adoption:
     """The adoption of a step that an earlier controller has launched: it ends when every guard has reported."""
 
     since: float
-    slurm_step: str | None = None  # Slurm's id of the step, if the earlier controller has written it down
-    asked: bool = False  # the way to its guards was started
-    again: float = 0.0  # when it is started again, after a failure
-    joined: float | None = None  # when it committed its first step, if the journal says so
+    slurm_step: str | None = None  # Slurm's id of the step, if the journal has it
+    asked: bool = False  # a connection to its guards was started
+    again: float = 0.0  # when the connection is tried again, after a failure
+    joined: float | None = None  # when it committed its first step, if the journal has it
     reports: tuple[GuardReport, ...] = ()
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What was seen of the current or last attempt of a unit; a new attempt begins with an empty one."""
+    """What is known of the current or last attempt of a unit; each attempt begins with an empty one."""
 
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
-    begin_after: float = 0.0  # the script does not start before
-    hosts: tuple[str | None, ...] = ()  # task -> the node it said it is on
-    ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: told its address)
-    over: frozenset[int] = frozenset()  # tasks whose script has ended well
+    begin_after: float = 0.0  # earliest start of the script
+    hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
+    ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
+    over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
     done: frozenset[int] = frozenset()  # tasks that ended with 0
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
-    lighthouse: str | None = None  # where this attempt was last told that the Lighthouse is; empty: there is none
-    url: str | None = None  # where its parameter server is
-    servers: tuple[str, ...] = ()  # where this attempt was last told that those of the serving groups are
+    lighthouse: str | None = None  # address of the Lighthouse last sent to this attempt; empty: there is none
+    url: str | None = None  # address of its parameter server
+    servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
     restored: int | None = None  # the step of the checkpoint that it has loaded
-    aborted: int = 0  # how many steps it has tried and not committed, as it has told last
-    floor: int = 0  # its first committed step must be above this one, or it has begun a new history
-    wanted: int = 0  # the step from which on it was last asked for a checkpoint
-    seen: tuple[int, int] | None = None  # quorum and step in which our own Lighthouse last saw it: newer than `step`
-    intent: Cause | None = None  # STOPPING on our decision, for this cause
-    spared: bool = False  # STOPPING: not killed yet, so that a look shows what has died by itself (echo.py)
+    aborted: int = 0  # number of steps it has tried and not committed, as last reported
+    floor: int = 0  # a first committed step that is not above this one means a new history
+    wanted: int = 0  # its last requested checkpoint is of this step or a later one
+    seen: tuple[int, int] | None = None  # quorum and step last reported by our own Lighthouse: newer than `step`
+    intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
+    spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
     evidence: tuple[Evidence, ...] = ()
     traceback: str = ""
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
     failing: Marks = Marks()  # detect_s and noticed: of the current attempt's own failure
     drilled: float | None = None  # when a drill was last done to this attempt
     slurm_step: str | None = None  # JOB.STEP
-    adoption: Adoption | None = None  # STARTING: it runs, and this controller has yet to hear from it
-    told: float | None = None  # when Slurm told its step to end, in a job beside the controller's
-    untold: tuple[float, Progress] | None = None  # when it last reported, and what no line tells yet
-    last_told: float | None = None  # when this attempt's last line about its progress was written
+    adoption: Adoption | None = None  # STARTING: it runs, and its guards have yet to report to this controller
+    told: float | None = None  # when Slurm ordered its step to end, in a job other than the controller's
+    untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
+    last_told: float | None = None  # when this attempt's last progress line was journaled
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One thing to keep running, and all that was seen of it."""
+    """One thing that the controller keeps running, and all that is known of it."""
 
     name: str
     group: int | None  # None: the Lighthouse, or a standby
     phase: Phase = Phase.PENDING
     attempt: int = -1  # the current or last launch
     place: Place | None = None
-    reason: str = "start"  # why the next launch, or the current one
-    due: float = 0.0  # PENDING: not before; STARTING: not after; STOPPING: when to kill (again)
+    reason: str = "start"  # reason for the next launch, or the current one
+    due: float = 0.0  # PENDING: earliest launch; STARTING: when it must be ready; STOPPING: when to kill (again)
     current: Attempt = Attempt()
     marks: Marks = Marks()
-    pulses: tuple[Pulse | None, ...] = ()  # task -> its last
+    pulses: tuple[Pulse | None, ...] = ()  # task -> its last sign of life
     retired: bool = False  # `ftslurm scale` takes it out of the run
     waits_for: str | None = None  # PENDING: why it is not launched although it is due
     exits: tuple[Exit, ...] = ()
@@ -327,13 +327,13 @@ class Unit:
 
     @property
     def group_id(self) -> int:
-        """Number of the replica group, of a unit that is one."""
+        """The number of the replica group; only for a unit that is a group."""
         assert self.group is not None
         return self.group
 
     @property
     def is_standby(self) -> bool:
-        """Whether it waits to become a group's next attempt."""
+        """Whether the unit is a standby, which waits to become a group's next attempt."""
         return self.name.startswith(STANDBY)
 
     @property
@@ -348,22 +348,22 @@ class Unit:
 
 @dataclass(frozen=True)
 class Look:
-    """A node of which nothing is heard, and a probe that was sent there."""
+    """A silent node, and the probe that was sent there."""
 
     node: str
-    since: float  # when the step that is missed was last heard
+    since: float  # when the silent step was last heard from
     asked: float  # when the probe was sent
-    heard: float | None = None  # when anything was, also of other steps there
-    slurm: bool = False  # slurmctld was there meanwhile
+    heard: float | None = None  # when anything on the node was heard from, including other steps
+    slurm: bool = False  # slurmctld has answered meanwhile
     answered: float | None = None
-    again: float | None = None  # Slurm has refused the probe: when the next one is sent
+    again: float | None = None  # Slurm has refused the probe: time of the next one
     reachable: bool = False
     steps: tuple[tuple[str, str], ...] | None = None  # "group-0003/2": "ST", the states of its processes; None: unknown
 
 
 @dataclass(frozen=True)
 class Fate:
-    """What Slurm says of a node on which a step may have died while no controller led (node_fate.py)."""
+    """Slurm's report on a node where a step may have died while no controller led (health/node_fate.py)."""
 
     node: str
     asked: float
@@ -374,7 +374,7 @@ class Fate:
 
 @dataclass(frozen=True)
 class Overtaken:
-    """A task that stands still since `moved`, and since when it is known that another has passed it."""
+    """A task that has not moved since `moved`, and since when another is known to have passed it."""
 
     unit: str
     task: int
@@ -384,7 +384,7 @@ class Overtaken:
 
 @dataclass(frozen=True)
 class Returning:
-    """A lost node, which may come back: when it is looked at next, and how often it has been."""
+    """A lost node that may come back, with the time of its next check and the number of checks done."""
 
     node: str
     since: float  # when it was left out
@@ -398,14 +398,14 @@ class Ending:
 
     outcome: RunOutcome
     reason: str
-    cause: Cause = Cause.CANCELLED  # what the steps that still run are said to end of
+    cause: Cause = Cause.CANCELLED  # the cause given to the steps that still run
     by: Requester | None = None
-    until: float = 0.0  # it is not over before: Slurm has been asked why
+    until: float = 0.0  # earliest end: Slurm has been asked for the reason
 
 
 @dataclass(frozen=True)
 class SaveAsked:
-    """A checkpoint that all groups were asked for; the group that leads saves it (rollover.py)."""
+    """A checkpoint that was requested from all groups; the group that leads saves it (rollover.py)."""
 
     step: int  # of this step or a later one
     until: float  # when the controller stops waiting for it
@@ -414,74 +414,74 @@ class SaveAsked:
 
 @dataclass(frozen=True)
 class Saved:
-    """What checkpoint.dir has to resume from: the newest complete checkpoint."""
+    """The newest complete checkpoint in checkpoint.dir, to resume from."""
 
     path: str
     step: int | None  # None: files that ftslurm cannot read; only the script knows what they are
-    damaged: str | None = None  # what is wrong with our newest, where none is complete
+    damaged: str | None = None  # what is wrong with our newest, if none is complete
 
 
 @dataclass(frozen=True)
 class Lineage:
-    """The state of the training: what it has reached, and from where groups start."""
+    """The progress of the training, and where groups start from."""
 
     step: int = 0  # the highest step any group has committed
     restarted: float | None = None  # when all groups last started over together
-    lost: str | None = None  # how the last live copy of the training's state went; until the groups start over
+    lost: str | None = None  # how the last live copy of the training's state was lost; until the groups start over
     resuming: bool = False  # all groups start from a checkpoint; until the first has committed a step
     resume_step: int = 0  # the step of that checkpoint; 0: only the script knows
     checkpoint: Saved | None = None  # the newest when a step last ended
-    saved: bool = False  # a group has told of a checkpoint
+    saved: bool = False  # a group has reported a checkpoint
     newest: int = 0  # the step of the last one that a group has saved in this job
     origin: int = 0  # the step of the checkpoint that was there when this job began
     saving: SaveAsked | None = None
-    rolling: Ending | None = None  # how the run ends here when that is answered: its job is about to end
-    allowed_by: StepId | None = None  # the Lighthouse that was told of this full restart
+    rolling: Ending | None = None  # how the run ends in this job, which is about to end, once `saving` is answered
+    allowed_by: StepId | None = None  # the Lighthouse that was sent this full restart
 
 
 @dataclass(frozen=True)
 class JobPool:
-    """The Slurm jobs that give groups their nodes, beside the controller's own."""
+    """The Slurm jobs that provide nodes for groups, beside the controller's own."""
 
-    by_name: Mapping[str, Job] = field(default_factory=dict)  # those that were asked for, oldest first; never changed
-    leaving: tuple[Job, ...] = ()  # those of which an earlier controller knew, at `since`, that they are about to end
+    by_name: Mapping[str, Job] = field(default_factory=dict)  # submitted jobs, oldest first; never modified
+    leaving: tuple[Job, ...] = ()  # jobs that an earlier controller knew, at `since`, to be about to end
     asking: tuple[Asking, ...] = ()
     had: int = 0  # nodes of the controller's own allocation when it was granted
-    polled: bool = False  # Slurm has told which jobs the run has
+    polled: bool = False  # Slurm has reported the run's jobs
     next_poll: float = 0.0
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs that were asked for, oldest first."""
+        """The submitted jobs, oldest first."""
         return tuple(self.by_name.values())
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """What is known of nodes: which are left out, and which are under suspicion."""
+    """The excluded, drained and suspected nodes, and the open questions about nodes."""
 
-    avoid: frozenset[str] = frozenset()  # nodes on which nothing is placed any more
-    returning: tuple[Returning, ...] = ()  # those of them that are looked at now and then: they may come back
-    shunned: frozenset[str] = frozenset()  # nodes that are being drained: used only where no other is free
+    avoid: frozenset[str] = frozenset()  # excluded nodes: nothing is placed there
+    returning: tuple[Returning, ...] = ()  # those of them that are checked now and then: they may come back
+    shunned: frozenset[str] = frozenset()  # nodes that Slurm drains: used only if no other is free
     drain_asked: float = 0.0  # when Slurm was asked about them last
-    suspected: tuple[tuple[str, int], ...] = ()  # those of them on which this group kept failing
+    suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
-    looks: tuple[Look, ...] = ()  # nodes of which nothing is heard, and what a look at them has shown
+    looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
 
 
 @dataclass(frozen=True)
 class Standstill:
-    """Which tasks stand still while others go on; see health/hangs.py."""
+    """The tasks that stand still while others make progress; see health/hangs.py."""
 
-    overtaken: tuple[Overtaken, ...] = ()  # see hangs.py
-    next_look: float = 0.0  # all groups are compared then at the earliest
-    ask: float | None = None  # when every task is asked how far it is, if the groups go on as they did
-    asked_where: float = 0.0  # when every task was last asked how far it is
+    overtaken: tuple[Overtaken, ...] = ()
+    next_look: float = 0.0  # earliest time of the next comparison of all groups
+    ask: float | None = None  # when every task is asked for its position, if the groups go on as they did
+    asked_where: float = 0.0  # when every task was last asked for its position
 
 
 @dataclass(frozen=True)
 class Drills:
-    """Which faults on purpose are done."""
+    """The drills that are done."""
 
     injected: frozenset[int] = frozenset()  # indices of the planned drills already done
     done: int = 0  # how many drills of the random stream are done

@@ -18,49 +18,49 @@ class Live:
     hosts: tuple[str, ...]  # of each task
     launched: float
     slurm_step: str | None = None
-    noticed: float | None = None  # when the failure was, or the move, that it answers
-    joined: float | None = None  # when it is in the journal that it has committed its first step
+    noticed: float | None = None  # time of the failure or move that led to it
+    joined: float | None = None  # when it committed its first step, if the journal has it
     home: str | None = None  # the only place where it can still run (Past.home); None: it has a Slurm job of its own
     away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)
 class Scheduled:
-    """A restart that the earlier controller had scheduled and not launched."""
+    """A restart that the earlier controller had scheduled but not launched."""
 
     unit: str
     due: float
     reason: str
-    noticed: float | None  # the failure that it answers
+    noticed: float | None  # time of the failure that led to it
     away: float | None = None  # as in Marks
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A node on which nothing was placed any more."""
+    """A node that was excluded."""
 
     node: str
     since: float
-    group: int | None = None  # which kept failing there; None: it was lost
+    group: int | None = None  # the group that kept failing there; None: the node was lost
 
 
 @dataclass(frozen=True)
 class Past:
     """The state of the run when the earlier controller wrote its last line."""
 
-    attempts: tuple[tuple[str, int], ...]  # unit -> its last attempt
+    attempts: tuple[tuple[str, int], ...]  # (unit, its last attempt)
     step: int  # the highest that any group had committed
     live: tuple[Live, ...] = ()
-    over: tuple[tuple[str, str], ...] = ()  # units that have finished, or were given up -> their last phase
+    over: tuple[tuple[str, str], ...] = ()  # (unit, last phase) of units that have finished or were given up
     resuming: int | None = None  # all groups were starting over, from the checkpoint of this step
-    saved: bool = False  # a group had told of a checkpoint
+    saved: bool = False  # a group had reported a checkpoint
     drilled: int = 0  # how many of the planned drills were done
-    groups: int | None = None  # how many `ftslurm scale` had made of them
-    planned: int = 0  # how many of the groups' attempts were launches in another job, or after `scale`, and no restarts
-    exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # group or standby -> how its attempts ended, oldest first
+    groups: int | None = None  # number of groups set by `ftslurm scale`
+    planned: int = 0  # number of attempts that were no restarts but launches in another job or after `scale`
+    exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # (group or standby, exits of its attempts, oldest first)
     left_out: tuple[LeftOut, ...] = ()
     shunned: tuple[str, ...] = ()  # nodes that Slurm drains
     scheduled: tuple[Scheduled, ...] = ()
-    leaving: tuple[Job, ...] = ()  # those that were about to end, and why; `since`: when that was known
+    leaving: tuple[Job, ...] = ()  # jobs that were about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
-    host: str = ""  # and the node
+    host: str = ""  # the node where the last controller ran

@@ -1,4 +1,4 @@
-"""Everything the controller knows, as one value."""
+"""The state of a run as one immutable value."""
 
 from __future__ import annotations
 
@@ -27,28 +27,26 @@ class RunState:
     """Everything the controller knows."""
 
     table: UnitTable
-    allocation: Allocation | None = None  # the controller's own; without nodes where all are asked for (array mode)
-    held: tuple[object, ...] = ()  # Ended of steps that Slurm had told to end, until it has said why (events.py)
-    parked: tuple[tuple[str, int], ...] = ()  # groups that `ftslurm scale` has taken out: unit, last attempt
+    allocation: Allocation | None = None  # the controller's own; without nodes in array mode: jobs provide all
+    held: tuple[object, ...] = ()  # Ended events whose verdict waits (rules._holds)
+    parked: tuple[tuple[str, int], ...] = ()  # (unit, last attempt) of groups that `ftslurm scale` has removed
     lineage: Lineage = field(default=Lineage())
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
     drills: Drills = field(default=Drills())
     lighthouse_url: str | None = None  # empty: there is none
-    released: bool = False  # all have started: later groups do not wait for one another
-    waited_for: int = 0  # until then: a group that the others wait for
+    released: bool = False  # all groups have started: later ones do not wait for one another
+    waited_for: int = 0  # until released: number of a group that the others wait for
     planned: int = 0  # see Past
-    told: Map[str, Announce | Evict] = Map()  # unit -> the last order about it that was given to a Lighthouse
-    warnings: frozenset[str] = frozenset()  # those the user has been told
-    stepless: tuple[float, float] | None = None  # since when all scripts run without a step, and told after how long
+    told: Map[str, Announce | Evict] = Map()  # unit -> the last order about it sent to a Lighthouse
+    warnings: frozenset[str] = frozenset()  # warnings that the user has been given
+    stepless: tuple[float, float] | None = None  # since when scripts run without a step; seconds last reported
     ending: Ending | None = None
     finished: bool = False
-    judged: tuple[object, ...] = field(default=(), compare=False)  # what concerns() was at the decision before
-    jobs_judged: tuple[object, ...] = field(
-        default=(), compare=False
-    )  # what job_concerns() was when rules saw all jobs
-    jobs_due: float = field(default=0.0, compare=False)  # when rules look at all jobs again, if nothing changes
+    judged: tuple[object, ...] = field(default=(), compare=False)  # concerns() at the previous decision
+    jobs_judged: tuple[object, ...] = field(default=(), compare=False)  # job_concerns() when rules last saw all jobs
+    jobs_due: float = field(default=0.0, compare=False)  # when the rules look at all jobs again, if nothing changes
 
     @property
     def lighthouse(self) -> Unit:
@@ -56,7 +54,7 @@ class RunState:
 
     @property
     def groups(self) -> tuple[Unit, ...]:
-        """All groups in order. It takes time in proportion to their number: rules that run often use the table."""
+        """All groups in order. Takes time in proportion to their number: rules that run often use the table."""
         return tuple(self.table.all_groups())
 
     @property
@@ -65,12 +63,14 @@ class RunState:
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """The Lighthouse, the groups and the standbys; as for `groups`, it takes its time."""
+        """The Lighthouse, the groups and the standbys. Takes time in proportion to their number, as `groups` does."""
         return tuple(self.table)
 
     def concerns(self) -> tuple[object, ...]:
-        """What every unit's rules look at, beside the unit itself. How far the training is changes with every event,
-        and is no part of it: only whether it has begun."""
+        """Return what the rules of every unit depend on, beside the unit itself.
+
+        The progress of the training changes with every event, so it is left out, except for whether it has begun.
+        """
         lineage, jobs, lighthouse = self.lineage, self.job_pool, self.lighthouse
         return (
             *(self.ending, self.allocation, self.lighthouse_url, self.released, self.nodes, self.table.groups),
@@ -79,12 +79,12 @@ class RunState:
         )
 
     def job_concerns(self) -> tuple[object, ...]:
-        """What the rules about jobs look at, beside the time and what concerns every unit."""
+        """Return what the rules about jobs depend on, beside the time and `concerns`."""
         standbys = (part for unit in self.standbys for part in (unit.phase, unit.current.adoption))
         return self.table.phases, self.table.having, self.table.in_job, *standbys
 
     def jobs_concerned(self, now: float) -> bool:
-        """Whether rules have to look at all jobs: something about them has changed, or one is due."""
+        """Return whether the rules must look at all jobs: something about them has changed, or one is due."""
         if now >= self.jobs_due or self.concerns_all or _differ(self.job_concerns(), self.jobs_judged):
             return True
         units = (self.table.by_name[name] for name in self.table.to_look_at() if name in self.table.by_name)
@@ -92,15 +92,15 @@ class RunState:
 
     @property
     def concerns_all(self) -> bool:
-        """Whether something has changed since the last decision that rules have to look at every unit for."""
+        """Whether the rules must look at every unit: `concerns` has changed since the last decision."""
         return _differ(self.concerns(), self.judged)
 
     def attended(self) -> list[Unit]:
-        """The units that rules have to look at, in order: those that have changed or are due, or all."""
+        """Return the units that the rules must look at, in order: those that have changed or are due, or all."""
         return list(self.table) if self.concerns_all else self.table.named(self.table.to_look_at())
 
     def allocations(self, pool: int | None = None) -> tuple[Allocation, ...]:
-        """Where steps may be started, those for groups of this pool if one is given; the own one first."""
+        """Return where steps may be started: the controller's own allocation, then jobs (only of `pool`, if given)."""
         own = () if self.allocation is None else (self.allocation,)
         jobs = (job for job in self.job_pool.jobs if job.usable and pool in (None, job.pool))
         return own + tuple(Allocation(job.name, job.nodes, own=False) for job in jobs)

@@ -1,7 +1,7 @@
-"""The phases of a unit: what leads from one to the next, and the functions that change the phase.
+"""The transitions between the phases of a unit, and the functions that change the phase.
 
-TRANSITIONS lists every change of phase. The tests of the core hold the code to it; docs/architecture.md shows it. No
-other module sets a unit's phase.
+TRANSITIONS lists every change of phase. The tests of the core check the code against it; docs/architecture.md shows
+it. No other module sets a unit's phase.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float
         place: the standby's nodes, and the group's share of them.
         due: when the group must have its store.
         now: the time.
-        begin_after: the script does not start before.
+        begin_after: earliest start of the script.
     """
     return replace(
         standby,
@@ -106,7 +106,7 @@ def adopt(unit: Unit, attempt: int, place: Place, marks: Marks, pulses: tuple[Pu
         unit: one without a step.
         attempt: its number.
         place: where the step runs.
-        marks: what the journal tells of it.
+        marks: its times from the journal.
         pulses: a first sign of life of each task.
         current: the attempt, with its `adoption`.
     """
@@ -123,7 +123,7 @@ def adopt(unit: Unit, attempt: int, place: Place, marks: Marks, pulses: tuple[Pu
 
 
 def run(unit: Unit) -> Unit:
-    """Mark a step as up: a group's script begins, a standby is ready, or the Lighthouse has told its address."""
+    """Mark a step as up: a group's script begins, a standby is ready, or the Lighthouse's address is known."""
     return replace(unit, phase=Phase.RUNNING)
 
 
@@ -188,7 +188,8 @@ def stop_politely(
         cause: as in `stop`.
         grace_s: stop.grace_s.
         now: the time.
-        adopting: whether to ask a step politely that has not answered this controller yet: its script may run.
+        adopting: whether a step whose guards have not reported to this controller yet gets SIGTERM too: its script
+            may run.
     """
     adopted = adopting and unit.current.adoption is not None and unit.current.adoption.asked
     polite = (unit.phase is Phase.RUNNING or adopted) and not unit.is_standby

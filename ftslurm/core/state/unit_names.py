@@ -1,4 +1,4 @@
-"""The names of what a run consists of, in the journal, in paths and in environments."""
+"""The names of units, as the journal, paths and environments have them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from functools import cache
 LIGHTHOUSE = "lighthouse"
 STANDBY = "standby"
 GROUP = "group"
-LOCAL_ALLOCATION = "local"  # the name of the nodes of a local run, which are all this machine
+LOCAL_ALLOCATION = "local"  # the allocation of a local run, whose nodes are all this machine
 
 
 @cache
 def group_unit(group: int) -> str:
-    """The unit name of a replica group: 3 -> "group-0003"."""
+    """Return the unit name of a replica group: 3 -> "group-0003"."""
     return f"{GROUP}-{group:04d}"
 
 
 def standby_unit(index: int) -> str:
-    """The unit name of a warm standby: 0 -> "standby-000"."""
+    """Return the unit name of a warm standby: 0 -> "standby-000"."""
     return f"{STANDBY}-{index:03d}"

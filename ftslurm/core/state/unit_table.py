@@ -1,11 +1,11 @@
 """All units of a run as one immutable value with indexes.
 
 A run may have 10,000 replica groups, so a decision must not look at every group because one of them has changed. `put`
-returns a table with one unit changed, in O(log n), and the indexes answer what the rules ask: which groups are in a
-phase, which units are on a node, when a unit has to be looked at again.
+returns a table with one unit changed, in O(log n). The indexes hold what the rules need: which groups are in a phase,
+which units are on a node, when a unit has to be looked at again.
 
-Two sets tell the rules which units they have to look at: `changed` holds the units that were put since the last
-decision, and the agenda holds the time at which each unit is due even if nothing is heard of it.
+Two sets give the units that the rules must look at: `changed` holds the units that were put since the last
+decision, and the agenda holds the time at which each unit is due even without an event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ K = TypeVar("K")
 
 
 class Trait(Enum):
-    """What a group is, beside its phase, that rules ask about all groups."""
+    """A property of a group, beside its phase, by which the rules select groups."""
 
     JOINED = "it has committed a step and runs"
     ADOPTING = "an earlier controller has launched it, and this one has yet to hear from it"
@@ -39,7 +39,7 @@ class Trait(Enum):
 
 
 def traits(unit: Unit) -> tuple[bool, ...]:
-    """Whether a unit has each of the traits, in the order of Trait."""
+    """Return whether a unit has each of the traits, in the order of Trait."""
     return unit.joined, unit.current.adoption is not None, unit.waits_for is not None, bool(unit.exits), unit.retired
 
 
@@ -54,15 +54,15 @@ class UnitTable:
     having: Map[Trait, Names] = field(default=Map(), compare=False)  # of groups only
     on_node: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the nodes of their last place
     in_job: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the job of their last place
-    taken_over: Map[StepId, str] = field(default=Map(), compare=False)  # a standby's step -> the group that it became
-    noticed: Names = field(default=NOBODY, compare=False)  # to be looked at by the rules of this decision
-    changed: Names = field(default=NOBODY, compare=False)  # put since its rules began, or else since the last decision
+    taken_over: Map[StepId, str] = field(default=Map(), compare=False)  # a standby's step -> the group that took it
+    noticed: Names = field(default=NOBODY, compare=False)  # the rules of this decision look at them
+    changed: Names = field(default=NOBODY, compare=False)  # put since the rules began, or since the last decision
     agenda: tuple[tuple[float, str], ...] = field(default=(), compare=False)  # a heap; some entries are out of date
-    armed: Map[str, float] = field(default=Map(), compare=False)  # the entry of each unit that counts
+    armed: Map[str, float] = field(default=Map(), compare=False)  # unit -> the time of its valid entry
 
     @staticmethod
     def of(units: Iterable[Unit]) -> UnitTable:
-        """The table of these units: the Lighthouse, groups from 0 on without a gap, standbys."""
+        """Return the table of these units: the Lighthouse, groups from 0 on without a gap, standbys."""
         table = UnitTable()
         for unit in units:
             table = table.put(unit)
@@ -71,7 +71,7 @@ class UnitTable:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Unit]:
-        """All units: the Lighthouse, the groups in order, the standbys."""
+        """Iterate over all units: the Lighthouse, the groups in order, the standbys."""
         yield self.by_name[LIGHTHOUSE]
         yield from self.all_groups()
         yield from (self.by_name[name] for name in self.standbys)
@@ -83,7 +83,7 @@ class UnitTable:
         return (self.by_name[group_unit(number)] for number in range(self.groups))
 
     def living(self, step: StepId) -> Unit | None:
-        """The unit whose live step this is; None: the step is over."""
+        """Return the unit whose live step this is; None: the step is over."""
         name = self.taken_over.get(step, step.unit) if self.taken_over else step.unit
         unit = self.by_name.get(name)
         if unit is None or unit.phase not in LIVE:
@@ -92,39 +92,39 @@ class UnitTable:
         return unit if own or unit.id == step else None
 
     def count(self, *phases: Phase) -> int:
-        """How many groups are in one of these phases."""
+        """Return the number of groups in one of these phases."""
         return sum(len(self.phases.get(phase, NOBODY)) for phase in phases)
 
     def having_trait(self, trait: Trait) -> Names:
         return self.having.get(trait, NOBODY)
 
     def in_phase(self, *phases: Phase) -> list[Unit]:
-        """The groups in one of these phases, in order."""
+        """Return the groups in one of these phases, in order."""
         if self.count(*phases) * 4 > self.groups:
             return [unit for unit in self.all_groups() if unit.phase in phases]
         return self.named(name for phase in phases for name in self.phases.get(phase, NOBODY))
 
     def others(self) -> tuple[Unit, ...]:
-        """The Lighthouse and the standbys."""
+        """Return the Lighthouse and the standbys."""
         return (self.by_name[LIGHTHOUSE], *(self.by_name[name] for name in self.standbys))
 
     def named(self, names: Iterable[str]) -> list[Unit]:
-        """The units of these names, in order; names that are in the table no more are left out."""
+        """Return the units of these names, in order, without those that are no longer in the table."""
         units = (self.by_name.get(name) for name in names)
         return sorted((unit for unit in units if unit is not None), key=_place_in_order)
 
     def near(self, node: str) -> list[Unit]:
-        """The units whose last place has this node, in order."""
+        """Return the units whose last place has this node, in order."""
         return self.named(self.on_node.get(node, NOBODY))
 
     def of_job(self, job: str) -> list[Unit]:
-        """The units whose last place is in this Slurm job, in order."""
+        """Return the units whose last place is in this Slurm job, in order."""
         return self.named(self.in_job.get(job, NOBODY))
 
     # --- changing ----------------------------------------------------------------------------------------------------
 
     def put(self, unit: Unit) -> UnitTable:
-        """The table with a unit in place of the one of its name, or with a new unit."""
+        """Return the table with a unit replaced by name, or added."""
         old = self.by_name.get(unit.name)
         if old is unit:
             return self
@@ -153,10 +153,10 @@ class UnitTable:
         return table
 
     def put_unnoticed(self, units: Iterable[Unit]) -> UnitTable:
-        """The table with these units in place of those of their names, which no rule needs to look at for that.
+        """Return the table with these units replaced by name, without counting them as changed.
 
-        For what is told so often that looking at each would cost too much (signs of life): phase, place and traits
-        must be the same as before.
+        For updates so frequent that the rules cannot look at each (signs of life). Phase, place and traits must be the
+        same as before.
         """
         names = self.by_name.mutate()
         for unit in units:
@@ -184,18 +184,18 @@ class UnitTable:
             in_job = in_job if new.place.allocation is None else _with(in_job, new.place.allocation, name)
         return replace(self, on_node=on_node, in_job=in_job)
 
-    # --- when to look at which ---------------------------------------------------------------------------------------
+    # --- which units to look at ---------------------------------------------------------------------------------------
 
     def to_look_at(self) -> Names | set[str]:
-        """The names of the units that rules have to look at now: those that were noticed, and what rules have put."""
+        """Return the names of the units that the rules must look at now: those noticed, and those put by rules."""
         return {*self.noticed, *self.changed} if self.changed else self.noticed
 
     def noticing(self) -> UnitTable:
-        """The table at the beginning of the rules: what has changed until now is noticed."""
+        """Return the table for the beginning of the rules: the changed units become the noticed ones."""
         return replace(self, noticed=self.changed, changed=NOBODY) if self.changed or self.noticed else self
 
     def woken(self, now: float) -> UnitTable:
-        """The table in which the units that are due by `now` count as changed."""
+        """Return the table in which the units that are due by `now` count as changed."""
         if not self.agenda or self.agenda[0][0] > now:
             return self
         agenda, armed, changed = list(self.agenda), self.armed, self.changed
@@ -206,7 +206,7 @@ class UnitTable:
         return replace(self, agenda=tuple(agenda), armed=armed, changed=changed)
 
     def due_at(self, times: Iterable[tuple[str, float]]) -> UnitTable:
-        """The table in which these units are looked at by then at the latest."""
+        """Return the table in which these units are due at these times at the latest."""
         earlier = [(time, name) for name, time in times if time < self.armed.get(name, inf)]
         if not earlier:
             return self
@@ -217,7 +217,7 @@ class UnitTable:
         return replace(self, agenda=tuple(agenda), armed=armed.finish())
 
     def without_early_entries(self, due: Callable[[Unit], float]) -> UnitTable:
-        """The table whose agenda begins with a unit that is due then; entries of units that are due later move."""
+        """Return the table with early entries at the head of the agenda moved to the time their unit is due."""
         table = self
         while table.agenda:
             time, name = table.agenda[0]
@@ -237,7 +237,7 @@ class UnitTable:
 
     @property
     def next_due(self) -> float:
-        """When the first unit is due; infinite: none is."""
+        """The time at which the first unit is due; infinite: none is."""
         return self.agenda[0][0] if self.agenda else inf
 
 

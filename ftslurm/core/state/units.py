@@ -1,4 +1,4 @@
-"""Small questions about units, and how the state gets a changed one."""
+"""Facts about units that follow from the configuration, and the replacement of units in the state."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ftslurm.core.state.values import replace
 
 
 def tasks_of(unit: Unit, config: Config) -> int:
-    """How many tasks a step of this unit has."""
+    """Return the number of tasks of a step of this unit."""
     return step_tasks(unit.name, config)
 
 
 def step_tasks(unit: str, config: Config) -> int:
-    """How many tasks a step of the unit of this name has."""
+    """Return the number of tasks of a step of the unit of this name."""
     return 1 if unit == LIGHTHOUSE else config.groups.nodes * config.groups.workers
 
 
 def independent(config: Config) -> bool:
-    """Whether groups have no quorum: none waits for another, heals from it, or is too late when it has finished."""
+    """Return whether groups have no quorum: none waits for another, heals from it, or is too late once it finished."""
     return config.lighthouse.kind == "none"
 
 
 def serves(group: int | None, config: Config) -> bool:
-    """Whether this group only serves the others (groups.serve)."""
+    """Return whether this group only serves the others (groups.serve)."""
     if group is None or not config.groups.serve:
         return False
     role = role_of(config.groups.roles, group)
@@ -35,7 +35,7 @@ def serves(group: int | None, config: Config) -> bool:
 
 
 def pool_of(group: int | None, config: Config) -> int:
-    """Which jobs a group may get its nodes from: 0, or i + 1 if it is in cluster.ranges[i]."""
+    """Return the pool of jobs that a group gets its nodes from: 0, or i + 1 if it is in cluster.ranges[i]."""
     if group is None:
         return 0
     ranges = (i + 1 for i, one in enumerate(config.cluster.ranges) if group in members(one.groups))
@@ -43,13 +43,13 @@ def pool_of(group: int | None, config: Config) -> int:
 
 
 def places(units: Iterable[Unit], *, but: Unit, phases: frozenset[Phase] = LIVE) -> list[Place]:
-    """Where all of these units but one are that are in one of these phases."""
+    """Return the places of these units without `but`, as far as they are in one of these phases."""
     others = (u for u in units if u.phase in phases and u.name != but.name)
     return [u.place for u in others if u.place is not None]
 
 
 def swap(state: RunState, *units: Unit) -> RunState:
-    """The state with units replaced by their new selves, or with new ones."""
+    """Return the state with these units replaced by name, or added."""
     table = state.table
     for unit in units:
         table = table.put(unit)

@@ -1,4 +1,4 @@
-"""Where a rank is in its data: noted after every step, found again after kills, full restarts and full disks."""
+"""A rank's position in its data: saved after every step, restored after kills, full restarts and full disks."""
 
 import os
 from pathlib import Path
@@ -23,7 +23,7 @@ def positions(folder: Path, ranks: int = 1) -> DataPositions:
 
 
 def train(here: DataPositions, *steps: int) -> None:
-    """One batch a step."""
+    """Train with one batch per step."""
     for step in steps:
         here.data.at += 1
         here.note(step)

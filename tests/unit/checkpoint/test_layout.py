@@ -1,4 +1,4 @@
-"""Checkpoints on disk as the controller sees them: what counts, what does not, and why."""
+"""Checkpoints on disk as the controller sees them: which are complete, which are not, and why."""
 
 import json
 import os
@@ -15,7 +15,7 @@ ME = Writer("run-1", 3, 2)
 
 
 def save(folder: Path, step: int, **files: str) -> Path:
-    """A complete checkpoint."""
+    """Write a complete checkpoint."""
     path = folder / layout.name_of(step)
     path.mkdir(parents=True)
     contents = files or {"a": "12345", "b": ""}
@@ -134,7 +134,7 @@ def test_what_may_be_ours_or_another_scripts_is_neither_passed_over_nor_claimed(
     assert [(each.foreign, each.doubtful) for each in found] == [(False, True)] * 3
     assert "symbolic link" in found[0].reason
     assert layout.only_foreign(tmp_path)
-    (tmp_path / layout.name_of(2) / layout.MANIFEST).write_text("{}")  # its own manifest, and nothing else of ours
+    (tmp_path / layout.name_of(2) / layout.MANIFEST).write_text("{}")  # its own manifest and no other file of ours
     assert [found.foreign for found in layout.survey(tmp_path) if isinstance(found, Ignored)] == [False, True, False]
 
 
@@ -235,7 +235,7 @@ def test_pruning_keeps_the_last_and_never_the_undone_ones_instead() -> None:
 def test_a_step_is_due_at_multiples_and_when_the_newest_is_too_old() -> None:
     due = [step for step in range(1, 31) if layout.is_due(step, 10, step // 10 * 10)]
     assert due == [10, 20, 30]
-    assert layout.is_due(21, 10, 10)  # whoever was to save step 20 died over it
+    assert layout.is_due(21, 10, 10)  # the rank that was saving step 20 has died
     assert not layout.is_due(19, 10, 10)
 
 
@@ -245,7 +245,7 @@ def test_only_what_nobody_writes_any_more_is_dead() -> None:
 
     assert dead(Writer("run-1", 3, 1))
     assert not dead(ME)
-    assert not dead(Writer("run-1", 2, 0))  # alive, for all we know
+    assert not dead(Writer("run-1", 2, 0))  # possibly alive
     assert dead(Writer("run-1", 2, 0), idle_s=4000)
     assert not dead(Writer("another/run 9", 3, 1))
     assert dead(Writer("another/run 9", 3, 1), idle_s=4000)

@@ -1,4 +1,4 @@
-"""What a plan says about standbys and lost nodes."""
+"""The lines of a plan about standbys and lost nodes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ftslurm.config.schema import Config, Range
 
 
 def said(kind: str = "slurm", spare: int = 0, standbys: int = 0, replace: bool = False, **groups: int) -> list[str]:
-    """The lines that begin with a standby or a node."""
+    """Return the lines that begin with a standby or a node."""
     config = Config()
     config.run.name, config.job.script, config.groups.gpus = "ddp", "train.py", 0
     config.cluster.kind, config.cluster.spare_nodes, config.standby.count = kind, spare, standbys

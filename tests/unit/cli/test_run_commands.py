@@ -1,4 +1,4 @@
-"""inject: what it refuses, what it asks of the controller, and what it tells of the answer. status: what is down."""
+"""inject: its refusals, its request to the controller, its report of the answer. status: failed parts of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answers = list[ex.Line]
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run of three groups of two ranks, at step 61; nobody controls it."""
+    """A run of three groups of two ranks, at step 61, without a controller."""
     run = ex.new_run(tmp_path, [line for line in ex.one_kill() if line["time"] < ex.START + 15.2])
     config = Config()
     config.job.script, config.run.name = "train.py", "ddp"
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def answering(run: RunDir) -> Callable[[Callable[[dict[str, Any]], Answers]], list[dict[str, Any]]]:
-    """Plays a controller that answers the first command; returns the list into which that goes."""
+    """A function that answers the first command as a controller does and returns the list that receives it."""
 
     def play(answer: Callable[[dict[str, Any]], Answers]) -> list[dict[str, Any]]:
         taken: list[dict[str, Any]] = []
@@ -64,7 +64,7 @@ def test_it_tells_what_the_controller_did(run: RunDir, answering: Any, capsys: p
     assert main(["inject", str(run.root), "stop", "--group", "1", "--rank", "1"]) == 0
     told = capsys.readouterr()
     assert told.out == "drill: SIGSTOP of rank 1 of group 1 at step 61\n"
-    assert "health=hangs" in told.err  # nobody looks for hangs in this run
+    assert "health=hangs" in told.err  # the search for hangs is off in this run
     (command,) = taken
     assert command.items() >= {"what": "inject", "fault": "stop", "group": 1, "rank": 1, "by": os.getuid()}.items()
 

@@ -1,4 +1,4 @@
-"""Whatever a user asks for: a configuration that makes sense, or one paragraph that names the setting."""
+"""Arbitrary overrides give a valid configuration, or one paragraph that names the setting."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ check(absolute(copy.deepcopy(PLAIN)))
 
 
 def settings(value: Any, prefix: str = "") -> dict[str, object]:
-    """Every setting there is, dotted, and its default."""
+    """Return every setting, dotted, with its default."""
     found: dict[str, object] = {}
     for field in fields(value):
         inner, key = getattr(value, field.name), f"{prefix}{field.name}"
@@ -54,7 +54,7 @@ WORDS = [key for key, value in SETTINGS.items() if isinstance(value, str)]
 
 
 def changed(**settings: object) -> Config:
-    """The plain configuration with these settings: changed(groups__count=3)."""
+    """Return the default configuration with these settings: changed(groups__count=3)."""
     made = copy.deepcopy(PLAIN)
     for key, value in settings.items():
         section, name = key.split("__")
@@ -64,7 +64,7 @@ def changed(**settings: object) -> Config:
 
 
 def judged(made: Config) -> str | None:
-    """Why a configuration is refused; None: it is not, and then its plan can be shown."""
+    """Return why a configuration is refused; None: it is valid, and its plan can be shown."""
     began = time.monotonic()
     try:
         check(absolute(made))

@@ -1,4 +1,4 @@
-"""Every preset composes, makes sense and differs from the defaults only where it says."""
+"""Every preset composes, is valid, and differs from the defaults only as documented."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(
     config = composed(f"job={kind}")
     window_s = config.torchft.quorum_timeout_s
     assert changed(config, "health") == {"join_timeout_s": 2 * window_s, "first_step_s": window_s}
-    assert config.health.hang_after_s == 0  # a group that computes for long is never called hung unless somebody asks
+    assert config.health.hang_after_s == 0  # a group with long steps never counts as hung unless the user asks for that
     sleep = config.torchft.quorum_timeout_s / (config.torchft.quorum_retries + 1)
     assert sleep == pytest.approx(60 / 201, rel=0.1)  # before a Lighthouse that was away is asked again, as everywhere
     assert config.job.total_steps == config.job.args["steps"]

@@ -20,7 +20,7 @@ from ftslurm.config.schema import (
 
 
 def config(**settings: Any) -> Config:
-    """The defaults, but for these: config(groups__count=3)."""
+    """Return the defaults with changes: config(groups__count=3)."""
     made = Config()
     for key, value in settings.items():
         section, name = key.split("__")

@@ -1,4 +1,4 @@
-"""Every check of the configuration: what makes no sense is refused, by name."""
+"""Every check of the configuration: an invalid setting is refused by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.errors import ConfigError
 
 
 def config(**settings: Any) -> Config:
-    """A sound configuration, but for these: config(groups__count=3)."""
+    """Return a valid configuration with changes: config(groups__count=3)."""
     made = Config()
     made.run.name, made.job.script = "ddp", __file__
     for key, value in settings.items():

@@ -1,4 +1,4 @@
-"""An error in the handling of one message: dropped and recorded, and everything else is still done."""
+"""A message whose handling raises is dropped and recorded; all others are still handled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ftslurm.slurm.questions import AskNodeState
 
 @dataclass
 class Told:
-    """An error boundary whose records and clock a test has at hand."""
+    """An error boundary with records and a clock for the test."""
 
     now: float = 0.0
     records: list[dict[str, object]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Told:
 
 @pytest.fixture
 def bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in the core: a warning of this text cannot be handled."""
+    """Plant an error in the core: it cannot handle a warning with this text."""
 
     def broken(state, event, now, config):
         if isinstance(event, ev.Warned) and event.text == "poison":

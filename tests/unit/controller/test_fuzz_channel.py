@@ -1,4 +1,4 @@
-"""Whatever a worker says: a message is an event, or is refused as documented; and no event ends the state machine."""
+"""An arbitrary message of a worker becomes an event or is refused as documented; no event ends the state machine."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ WRONG = [-1, 2**53, 10**30, 10**400, True, float("nan"), float("inf"), -1e308]
 
 
 def heard(sender: StepId, message: dict[str, Any]) -> ev.Event | None:
-    """A message as the controller takes it: as a line, then translated; None: it is refused, or says nothing."""
+    """Encode a message as a line and translate it as the controller does; None: it is refused, or is no event."""
     decoded = parse(json.dumps(message).encode())
     try:
         return None if decoded is None else translate(sender, decoded, 21.0, tasks=1)
@@ -98,7 +98,7 @@ def test_no_number_in_a_message_ends_the_state_machine(number: object) -> None:
 
 
 def goes_on(story: str, said: list[tuple[StepId, Any]]) -> None:
-    """The state machine hears these messages, nothing new, and the messages once more."""
+    """Give the state machine these messages, then none, then the same messages again."""
     config, state, now = STORIES[story][0], STATES[story], 21.0
     events = [event for sender, message in said if (event := heard(sender, message)) is not None]
     for news in (events, [], events):

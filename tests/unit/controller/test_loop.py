@@ -1,4 +1,4 @@
-"""The controller's loop: an error of ours in one action."""
+"""The controller's loop, with an error in one action."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLACE = Place(("local0",))
 
 @pytest.fixture
 def controller(tmp_path: Path) -> Iterator[Controller]:
-    """A controller of a local run that has not begun."""
+    """Return the controller of a local run that has not begun."""
     handlers = [(number, signal.getsignal(number)) for number in (*SIGNALS, signal.SIGCHLD)]
     wakeup = signal.set_wakeup_fd(-1)
     config = Config()

@@ -1,4 +1,4 @@
-"""A successor reads the journal from where the controller has last written down what it had come to, and only there."""
+"""A successor reads only the journal after the last state that a controller has saved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def lines() -> list[dict[str, Any]]:
 
 
 def begun(tmp_path: Path, lines: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> RunDir:
-    """A run whose controller has written down what it came to after two thirds of these lines."""
+    """Return a run whose controller has saved its state after two thirds of these lines."""
     run = write(RunDir(tmp_path / "run"), iter(lines[: 2 * len(lines) // 3]))
     story = Story(run)
     with monkeypatch.context() as patched:
@@ -40,7 +40,7 @@ def begun(tmp_path: Path, lines: list[dict[str, Any]], monkeypatch: pytest.Monke
 
 
 def read(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Read the run as a successor does, and check what it learns; returns how many bytes of the journal it has read."""
+    """Read the run as a successor does and check the result; return the number of journal bytes read."""
     sizes = list[int]()
     blocks = JournalReader.blocks
 

@@ -1,4 +1,4 @@
-"""What a signal to the controller means, and what squeue's word on it."""
+"""The meaning of a signal to the controller, given the job's state in squeue."""
 
 from __future__ import annotations
 

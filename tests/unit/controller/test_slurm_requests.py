@@ -1,4 +1,4 @@
-"""Which jobs are a run's own: also where another run's folder is called the same, or a site takes comments away."""
+"""The jobs of a run are recognised, also beside a run of the same folder name or where a site removes comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers say, as events: every message there is, and every way of getting one wrong."""
+"""Messages of workers as events: every kind of message, and every kind of error in one."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ MESSAGES: dict[str, dict[str, Any]] = {
 
 
 def sender_of(kind: str) -> StepId:
-    """A step that sends messages of this type."""
+    """Return a step that sends messages of this type."""
     return LIGHTHOUSE if kind in ("address", "quorum") else GROUP
 
 
 def heard(sender: StepId, kind: str, /, **fields: object) -> ev.Event | None:
-    """A message as it comes out of the channel, translated."""
+    """Pass a message through the channel; return its translation."""
     message = parse(json.dumps({"type": kind, **fields}).encode())
     assert message is not None
     return translate(sender, message, 1000.0, tasks=2)

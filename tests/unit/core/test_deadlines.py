@@ -1,4 +1,4 @@
-"""When the next decision is due, and that deciding never changes the state it was given."""
+"""The time of the next decision; and a decision never changes the state that it gets."""
 
 from __future__ import annotations
 

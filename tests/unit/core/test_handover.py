@@ -1,4 +1,4 @@
-"""Groups leave jobs that are about to end: politely, one at a time while there is time, all when there is none."""
+"""Groups leave jobs that are about to end: one at a time while there is time, all at once when there is none."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_successors_are_asked_for_before_the_time_limit_and_not_earlier() -> Non
     assert story.all(act.RequestJobs) == [act.RequestJobs(0, 2)]
     story.wait(HANDOVER + 1)
     assert story.all(act.RequestJobs, since=100) == [act.RequestJobs(0, 2)]
-    assert story.all(act.Stop) == []  # nobody moves before there is a place
+    assert story.all(act.Stop) == []  # no group moves before there is a place
 
 
 def moving() -> Story:
-    """The successors of both pilots run; group 0 has been told to move."""
+    """Play until the successors of both pilots run and group 0 has the order to move."""
     story = play(*AT_WORK, seen(20), config=ARRAY)
     story.wait(HANDOVER + 1)
     story.turn(HANDOVER + 5, [ev.JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9), pilot("91_1", "n4", ends=9e9)), 2704)])
@@ -83,7 +83,7 @@ def test_a_group_that_stops_is_given_its_grace_time_and_no_more() -> None:
 
 def test_the_only_group_that_holds_the_state_does_not_move_before_it_must() -> None:
     story = play(*AT_WORK, seen(20), config=ARRAY)
-    story.turn(HANDOVER - 10, [ev.Ended(B0, code=1)])  # it starts again when it is known whether its job still runs
+    story.turn(HANDOVER - 10, [ev.Ended(B0, code=1)])  # it starts again once the state of its job is known
     story.wait(HANDOVER + 1)
     story.turn(HANDOVER + 5, [ev.JobsSeen((*OLD, pilot("91_0", "n3", ends=9e9)), HANDOVER + 4)])
     assert story.unit(B1).phase is Phase.STARTING

@@ -1,4 +1,4 @@
-"""What the Lighthouse is told of the groups and they of it, and when, as histories. Only our own takes orders."""
+"""Orders to the Lighthouse about groups, and messages to groups about it, as histories. Only ours takes orders."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ MOVED = "http://n1:40000"
          [(31, A0, MOVED), (31, B1, MOVED)]),
         # when the run is being stopped, groups may still take their last steps together
         ([(30.5, stop()), (31, ev.LighthouseUp(LIGHT1, MOVED))], [(31, A0, MOVED), (31, B0, MOVED)]),
-        # the Lighthouse that has moved dies again: they have been told where it was, and are told where it is
+        # the moved Lighthouse dies again: the groups have its old address and get the new one
         ([(31, ev.LighthouseUp(LIGHT1, MOVED)), (32, killed(LIGHT1)), (33, ev.LighthouseUp(LIGHT2, MOVED))],
          [(31, A0, MOVED), (31, B0, MOVED)]),
         ([(31, ev.LighthouseUp(LIGHT1, MOVED)), (32, finished(A0))], [(31, A0, MOVED), (31, B0, MOVED)]),

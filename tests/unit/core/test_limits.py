@@ -1,4 +1,4 @@
-"""How long may it take: to find a node, to commit the first step; and what a run that is told to end says of it."""
+"""Time limits to find a node and to commit the first step; and the messages of a run that has to end."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_without_the_limit_it_may_take_as_long_as_it_likes() -> None:
     assert deadline(story.state, 50_000, story.config) is None
 
 
-# --- what a run that ends says of it ---------------------------------------------------------------------------------
+# --- messages of a run that ends -------------------------------------------------------------------------------------
 
 TERM = ev.StopAsked("the controller was sent SIGTERM", SIGTERM)
 PREEMPTED = ev.StopAsked("Slurm has preempted the job", SLURM, Cause.PREEMPTED)

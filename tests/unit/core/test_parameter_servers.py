@@ -1,4 +1,4 @@
-"""Groups without a quorum: each comes back on its own, those that serve are stopped last, all know where they are."""
+"""Groups without a quorum: each restarts alone, servers are stopped last, and all groups know their addresses."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ URL, MOVED = "http://n1:4711/new_session", "http://n1:4712/new_session"
 
 
 def apart(**sections: dict[str, Any]) -> Config:
-    """Groups that have nothing to do with one another."""
+    """Return the settings of independent groups."""
     return config(lighthouse={"kind": "none"}, **sections)
 
 
 def served(min: int = 1, **sections: dict[str, Any]) -> Config:
-    """A server, group 0, and two workers."""
+    """Return the settings of a server, group 0, and two workers."""
     roles = {"count": 3, "min": min, "roles": {"server": 1, "worker": 2}, "serve": ["server"]}
     return apart(groups=roles, **sections)
 
@@ -66,7 +66,7 @@ def test_no_lighthouse_is_started_and_nobody_waits_for_another() -> None:
     story.turn(9, [*finished(A0)])
     story.turn(60, [*finished(B0)])
     assert story.outcome() == "succeeded"
-    assert story.reason() == "all groups finished"  # no question why no step was committed
+    assert story.reason() == "all groups finished"  # no warning that no step was committed
 
 
 def test_a_group_is_brought_back_after_another_has_finished() -> None:
@@ -143,7 +143,7 @@ def test_a_standby_takes_any_role() -> None:
     ]
 
 
-# --- where the servers are --------------------------------------------------------------------------------------------
+# --- addresses of the servers -----------------------------------------------------------------------------------------
 
 
 def told(story: Story, since: float) -> list[tuple[StepId, tuple[str, ...]]]:
@@ -154,7 +154,7 @@ def test_everybody_is_told_where_the_server_is_that_it_is_gone_and_where_it_is_a
     story = play(*SERVED, config=served())
     assert told(story, 0) == [(step, (URL,)) for step in (A0, B0, C0)]
     story.turn(30, [*killed(A0)])
-    assert told(story, 30) == [(B0, ("",)), (C0, ("",))]  # at once: its port may soon be another's
+    assert told(story, 30) == [(B0, ("",)), (C0, ("",))]  # at once: another process may soon get its port
     assert story.ids(act.Launch, since=30) == [A1]
     story.turn(31, [*ready(A1)])
     story.turn(32, [store(A1), ev.Serving(A1, MOVED)])
@@ -253,7 +253,7 @@ def test_stop_asks_servers_and_workers_alike() -> None:
     assert story.ids(act.Stop) == [A0, B0, C0]
 
 
-# --- how far it is ----------------------------------------------------------------------------------------------------
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_step_of_the_run_is_the_servers_also_when_it_goes_back() -> None:

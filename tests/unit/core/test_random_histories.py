@@ -1,8 +1,8 @@
-"""The state machine against a world of dice: whatever happens in whatever order, some things never do.
+"""The state machine in a random world: its invariants hold for all events in all orders.
 
-The world starts steps when it is told to, lets them live, fail, hang, fall silent, lose their node or finish, is slow
-to die, and repeats old words. Nodes go dark; some come back, some are taken away by Slurm. The controller's clock is
-sometimes late. Every history ends with a stop at the latest, and then everything has to come to its end.
+The world starts the steps that are launched, lets them train, fail, hang, fall silent, lose their node or finish; ends
+them late, and repeats old messages. Nodes become unreachable; some come back, Slurm takes others away. The controller's
+clock is sometimes late. Every history ends with a stop at the latest, after which all steps must end.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
 
 ENDS = ("run_finished", "run_requeued")
-BLOCKS, HISTORIES = 10, 30  # of histories, and how many each has
+BLOCKS, HISTORIES = 10, 30  # blocks of histories, and histories in each
 
 
 class World:
-    """Everything outside the state machine."""
+    """The world outside the state machine."""
 
     def __init__(self, seed: int) -> None:
         self.dice = dice = random.Random(seed)
@@ -70,17 +70,17 @@ class World:
             groups.roles, groups.serve = {"server": 1, "worker": groups.count - 1}, ["server"]
         self.misfortune = dice.choice([0.0, 0.2, 0.6])
         self.allocation = Allocation("7", tuple(f"n{i}" for i in range(max(1, nodes_needed(config)))))
-        self.step = 0  # the training's
+        self.step = 0  # of the training
         self.live: set[StepId] = set()
         self.launched: dict[StepId, float] = {}
         self.dying: set[StepId] = set()
-        self.hosts: dict[StepId, list[str]] = {}  # of those that have said hello
+        self.hosts: dict[StepId, list[str]] = {}  # of steps that have sent hello
         self.states: dict[StepId, str] = {}  # S: moves on; T: a rank is stopped; H: hangs
-        self.stood: dict[StepId, float] = {}  # since when it does not move
+        self.stood: dict[StepId, float] = {}  # time since which it makes no progress
         self.mute: set[StepId] = set()
-        self.dark: set[str] = set()  # nodes that nobody reaches
-        self.gone: set[str] = set()  # nodes that the job has no more
-        self.struck: set[str] = set()  # nodes of which something has ever been wrong
+        self.dark: set[str] = set()  # unreachable nodes
+        self.gone: set[str] = set()  # nodes that the job has lost
+        self.struck: set[str] = set()  # nodes that ever had a fault
         self.coming: list[tuple[float, int, ev.Event]] = []
         self.numbers = itertools.count()
         self.later(0.0, ev.Granted(self.allocation))
@@ -97,7 +97,7 @@ class World:
         heapq.heappush(self.coming, (time, next(self.numbers), event))
 
     def until(self, now: float) -> list[ev.Event]:
-        """What has happened by then; whoever can be heard has just been."""
+        """Return the events until then, with a heartbeat of every reachable step."""
         self.nodes_change(now)
         events: list[ev.Event] = []
         for step in sorted(self.live & self.hosts.keys() - self.mute, key=str):
@@ -130,7 +130,7 @@ class World:
             self.dark.remove(node)
 
     def looks(self, now: float, node: str) -> None:
-        """A probe, and the question to Slurm that goes with it; slurmctld may be away."""
+        """Schedule the answers of a probe and of the question to Slurm with it; slurmctld may be away."""
         if self.dice.random() < 0.9:
             left = tuple(name for name in self.allocation.nodes if name not in self.gone)
             self.struck |= self.gone
@@ -156,7 +156,7 @@ class World:
             self.later(time + attempt * 5, ev.TaskFailed(step, Evidence(None, node, node_lost=True)))
 
     def ends(self, now: float, step: StepId, code: int = 137, slow: float = 0.5) -> None:
-        """A step's processes end soon; what was under way may still arrive, some of it after its end."""
+        """End a step's processes soon; messages under way may still arrive, some after the end."""
         if step not in self.dying:
             self.dying.add(step)
             self.later(
@@ -244,7 +244,7 @@ class World:
         elif lot < self.misfortune / 3:
             self.mute.add(step)
             self.states[step] = self.dice.choice("ST")
-            self.struck |= set(self.hosts[step])  # a probe may not find what is there
+            self.struck |= set(self.hosts[step])  # a probe may miss existing processes
         elif self.chance():
             self.fails(time - self.dice.uniform(0, 2), step)
         elif self.dice.random() < 0.7:
@@ -254,7 +254,7 @@ class World:
 
 
 def check_action(story: Story, world: World, action: act.Action) -> None:
-    """What must hold of everything that is done."""
+    """Check the invariants of an action."""
     state, config = story.state, story.config
     match action:
         case act.Launch():
@@ -304,7 +304,7 @@ def owner(story: Story, step: StepId) -> Unit:
 
 
 def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
-    """What must hold after every decision."""
+    """Check the invariants of the state after a decision."""
     state = story.state
     owners = Counter(unit.id for unit in state.units if unit.phase in LIVE)
     assert owners == Counter(world.live), f"a step that nobody owns, or a unit without its step: {owners}"

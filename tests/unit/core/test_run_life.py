@@ -1,4 +1,4 @@
-"""A run from its launch to its end, as histories; every decision is asked twice (see histories.Story.turn)."""
+"""A run from its launch to its end, as histories; every decision is made twice (see histories.Story.turn)."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_groups_of_a_script_that_never_steps_end_when_they_like() -> None:
     story = play(*STARTED, (10, finished(A0)), (600, finished(B0)), (601, ev.Ended(LIGHT0, 0)))
     (end,) = story.all(act.Finish)
     assert end.outcome == "succeeded"
-    assert "no step was ever committed" in end.reason  # whoever forgot torchft's Manager should hear of it
+    assert "no step was ever committed" in end.reason  # a script without torchft's Manager must get a warning
     assert story.times(act.Kill, B0) == []
 
 
@@ -209,7 +209,7 @@ def test_a_lighthouse_that_awaits_its_restart_when_a_group_finishes_is_not_given
 
 
 def test_a_group_that_begins_a_new_history_when_another_has_finished_is_brought_down() -> None:
-    # torchft's Lighthouse forgets the finished group after a second of silence and then lets the newcomer step alone.
+    # torchft's Lighthouse drops the finished group after a second of silence and then lets the newcomer step alone.
     running = ((50, killed(B0)), (51, ready(B1)), (52, store(B1)))
     story = play(*RUNNING, *running, (60, finished(A0)), (61.5, stepped(B1, 1)), (63, ev.Ended(B1, code=137)))
     assert story.times(act.Kill, B1)[0] <= 60 + FINISH_TOGETHER_S

@@ -1,4 +1,4 @@
-"""A run is stopped: which steps are asked, which are killed, and when it has ended."""
+"""The stop of a run: steps that are asked to end, steps that are killed, and the end of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the phases: no other change of phase is made, and each of the table is made by some history."""
+"""The table of phase changes: no other change happens, and some history makes each of the table."""
 
 from __future__ import annotations
 

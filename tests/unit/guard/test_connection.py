@@ -1,4 +1,4 @@
-"""A step that outlives its controller: another one attaches to its guards, hears all, and commands them."""
+"""A step outlives its controller: a successor attaches to its guards, gets all messages, and commands them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 
 WAITING = "import time\nprint('now', flush=True)\ntime.sleep(1000)"
-# Says what a worker says of its commits, through the pipe that its reports go through.
+# Sends a worker's progress messages through the pipe of its reports.
 COMMITS = """
 import sys, time
 from ftslurm.protocol import messages, outbox as tell
@@ -37,7 +37,7 @@ while True:
 
 
 def adopted(there: Attached) -> dict[str, object]:
-    """What the guard says first, but for what is different each time."""
+    """Return the guard's first report, without the fields that differ each time."""
     assert there.until("hello")["host"] == "n1"
     message = there.until("adopted")
     return {name: value for name, value in message.items() if name not in ("type", "task", "host")}
@@ -59,7 +59,7 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
             there.send("where")
             assert there.until("alive")["state"] in "SR"
             heard = len(task.lines)
-            task.send("kill")  # the old one, which does not know yet
+            task.send("kill")  # the old controller, which does not know yet
             there.send("dump")
             there.until("dumped")
             assert len(task.lines) == heard
@@ -99,7 +99,7 @@ def test_a_worker_that_ends_while_nobody_leads_has_its_end_told_to_who_attaches(
     with step(folder, "--adoptable") as task:
         task.begin("import time\nprint('now', flush=True)\ntime.sleep(0.3)\nraise ValueError('nine')")
         task.until("exited")
-        assert task.process.wait(PATIENCE_S) == 1  # whoever heard that may have been about to go
+        assert task.process.wait(PATIENCE_S) == 1  # the receiver may have been about to exit
         for _ in range(2):
             with attached(folder) as there:
                 assert adopted(there)["begun"] is True
@@ -139,7 +139,7 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
 
 
 def connected() -> set[bytes]:
-    """The names of the abstract sockets to which somebody is connected."""
+    """Return the names of the abstract sockets with a connection."""
     lines = Path("/proc/net/unix").read_text().splitlines()[1:]
     rows = [line.split() for line in lines]
     return {b"\0" + row[7][1:].encode() for row in rows if len(row) > 7 and row[5] in ("02", "03") and row[7][0] == "@"}
@@ -152,11 +152,11 @@ def test_an_end_that_cannot_be_kept_is_complained_of(tmp_path: Path) -> None:
         task.begin("print('now', flush=True)")
         task.until("exited")
         time.sleep(0.3)
-        assert task.process.poll() is None  # so it waits until somebody is heard
+        assert task.process.poll() is None  # so it waits for the first message
         assert "cannot write how this task has ended, for a new controller" in task.step_log()
         with attached(folder) as there:
             assert there.until("exited")["code"] == 0
-            with suppress(BrokenPipeError):  # that somebody has come may have been enough
+            with suppress(BrokenPipeError):  # the new connection alone may have been enough
                 there.send("ping")
             assert there.process.wait(PATIENCE_S) == 0
             assert task.process.wait(PATIENCE_S) == 0
@@ -293,6 +293,6 @@ def test_a_guard_on_a_cluster_counts_the_time_in_which_its_machine_was_suspended
     there, here = socket.socketpair()
     guard.selector.register(here, selectors.EVENT_READ, lambda _: guard.wire._hear(here.recv(100)))
     there.send(b"\n")
-    assert not guard.wire.is_silent(60.0)  # what was said meanwhile is heard before it is judged
+    assert not guard.wire.is_silent(60.0)  # messages sent meanwhile are read before the silence is judged
     for end in (there, here, ours):
         end.close()

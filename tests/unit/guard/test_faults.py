@@ -1,4 +1,4 @@
-"""Every fault that can be inflicted on a worker, on real processes."""
+"""Every fault that a drill can inject into a worker, on real processes."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_fault_that_cannot_be_is_refused_and_nobody_suffers(tmp_path: Path) ->
         for fault in faults.INSIDE:
             assert "has not started" in str(inject(task, fault))
         assert "no fault of a worker" in str(inject(task, "flood"))
-        task.send("inject", fault="kill", task=1)  # another one's
+        task.send("inject", fault="kill", task=1)  # of another task
         task.send("where")
         assert task.until("alive")["state"] in "RSD"
         assert processes.state(task.pid) in ("R", "S", "D")
@@ -185,7 +185,7 @@ def test_a_lost_node_takes_every_process_of_this_run_and_node_and_no_other(tmp_p
 
 
 def stands_still(task: Step) -> bool:
-    """Whether it has printed nothing for a while."""
+    """Return whether it prints nothing for a while."""
     before = task.log()
     time.sleep(0.3)
     return task.log() == before

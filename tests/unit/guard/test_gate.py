@@ -1,4 +1,4 @@
-"""The port that strangers can reach, with real sockets: the run gets through, strangers get nothing."""
+"""The gate, a port that strangers can reach, with real sockets: the run is let in, strangers get nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 20.0
 
 
 class Loop(threading.Thread):
-    """A guard's loop with one gate and doors, and what has been refused."""
+    """A guard's loop with one gate and doors, and its refusals."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -57,7 +57,7 @@ class Loop(threading.Thread):
         until(lambda: what not in self.todo)
 
     def door(self, address: str, key: bytes = KEY) -> socket.socket:
-        """A connection to a door that leads to an address."""
+        """Connect to a door that leads to an address."""
         made = Proxy(self.selector, address, key=lambda: key, refusals=self.refusals, moves=False)
         self.do(lambda: self.doors.append(made))
         return connect(int(made.url.rpartition(":")[2]))
@@ -96,7 +96,7 @@ def ended(sock: socket.socket) -> bool:
 
 
 def inode(path: Path) -> int:
-    """A descriptor of a socket's file, which goes."""
+    """Open a socket's file without connecting, and remove it; return the descriptor."""
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     path.unlink()
     return found
@@ -104,7 +104,7 @@ def inode(path: Path) -> int:
 
 @contextlib.contextmanager
 def echo(listener: socket.socket) -> Iterator[None]:
-    """Answer what comes with the same in capitals."""
+    """Answer each message with its text in capitals."""
 
     def serve(sock: socket.socket) -> None:
         with contextlib.suppress(OSError), sock:
@@ -254,7 +254,7 @@ def test_whose_a_connection_is() -> None:
             assert whose([peer], ("127.0.0.1", port + 1)) == [None]
         assert list(socket_owners.clients_of(port)) == [(peer, os.getuid())]
         near.close()
-        until(lambda: socket_owners.uids_of_clients([peer], far.getsockname()) == [None])  # nobody holds it any more
+        until(lambda: socket_owners.uids_of_clients([peer], far.getsockname()) == [None])  # no holder any more
         assert socket_owners.from_tables([peer], far.getsockname()) == [None]
         far.close()
 
@@ -312,7 +312,7 @@ def test_the_port_asked_for_is_had_or_said(tmp_path: Path) -> None:
 
 
 class Asked:
-    """A guard that answers when it is told to."""
+    """A guard that answers when the test lets it."""
 
     def __init__(self) -> None:
         self.requests, questions = pair()
@@ -322,7 +322,7 @@ class Asked:
         self.questions = questions
 
     def say(self, data: bytes, *descriptors: int) -> bytes:
-        """What the guard answers to a message."""
+        """Send a message to the guard; return its answer."""
         socket.send_fds(self.questions, [data], descriptors)
         self.network._asked(selectors.EVENT_READ)
         return self.questions.recv(4096)

@@ -1,4 +1,4 @@
-"""What the guard does by itself: it tells, it passes on, it ends what must end."""
+"""The guard: it reports, relays messages, and ends processes."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_worker_that_was_dead_before_it_was_to_be_killed_has_its_end_told_all_
         os.kill(task.process.pid, signal.SIGSTOP)  # a guard that does not get a core in time
         os.kill(task.pid, signal.SIGKILL)
         task.wait(lambda: processes.is_ending(task.pid), "the worker's end")
-        task.send("kill")  # because of what a sibling says
+        task.send("kill")  # because of a sibling's message
         os.kill(task.process.pid, signal.SIGCONT)
         assert task.until("exited")["signal"] == signal.SIGKILL
         assert task.process.wait(PATIENCE_S) == -signal.SIGKILL
@@ -254,7 +254,7 @@ def _sleeper(env: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def _gone(left: dict[str, subprocess.Popen[bytes]], expected: set[str]) -> set[str]:
-    """Who has ended when those that were to be killed have, and a moment later; it takes a busy machine a while."""
+    """Wait until the expected processes have ended, and a moment more; return all that have ended."""
     deadline = time.monotonic() + PATIENCE_S
     while any(left[name].poll() is None for name in expected) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -326,5 +326,5 @@ def test_the_worker_can_see_how_far_the_run_is_and_a_standby_forgets_it_when_it_
     guard.receive(encode(assign))
     assert task.position.reached == 0
     guard.receive(encode(messages.Ping(7)))
-    guard.receive(encode(messages.Ping()))  # nothing is known any more: all groups start over
+    guard.receive(encode(messages.Ping()))  # the state is lost: all groups start over
     assert task.position.reached == 0

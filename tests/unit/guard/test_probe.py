@@ -1,4 +1,4 @@
-"""What of a run is still on a node, asked from outside."""
+"""The probe: the processes of a run that are still on a node."""
 
 from __future__ import annotations
 

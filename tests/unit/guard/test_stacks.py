@@ -1,4 +1,4 @@
-"""What a worker leaves in its log when it is asked for its stacks, whatever state it is in."""
+"""The stacks that a worker writes to its log on request, in any state."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ time.sleep(1000)
 
 
 def dump(task: Step) -> str:
-    """Ask; the answer comes within a second, and what the log has gained is returned."""
+    """Ask for the stacks; check that the answer comes within a second; return the new text of the log."""
     before = len(task.log())
     asked = time.monotonic()
     task.send("dump", by="a test")

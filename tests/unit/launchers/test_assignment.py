@@ -1,4 +1,4 @@
-"""What a group's step is told when its ranks are known."""
+"""The assignment that a group's step gets when its ranks are known."""
 
 from __future__ import annotations
 

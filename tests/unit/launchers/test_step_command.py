@@ -1,4 +1,4 @@
-"""What a step runs: command lines and environments, for both launchers."""
+"""The command lines and environments of steps, for both launchers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def config(**groups: Any) -> Config:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a batch process."""
+    """Set the environment of a batch process."""
     for name in [name for name in os.environ if name.startswith(("SLURM", "FTSLURM", "TORCHFT", "CUDA", "OMP"))]:
         monkeypatch.delenv(name)
     for name, value in {
@@ -60,7 +60,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def understood(argv: list[str]) -> Any:
-    """The worker's own reading of its command line."""
+    """Return the command line as the worker parses it."""
     return options(argv[argv.index("-m") + 2 :])
 
 
@@ -73,7 +73,7 @@ def test_a_worker_understands_its_command_line(here: bool) -> None:
     assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
     got = understood(argv)
     assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 2.0, 60.0, None)
-    assert got.eof_ends is here  # through srun no end-of-file arrives that means anything
+    assert got.eof_ends is here  # through srun an end-of-file has no meaning
     assert got.lighthouse is None
 
 
@@ -109,7 +109,7 @@ def test_a_lighthouse_that_follows_another_takes_its_port() -> None:
         json.loads(understood(step_command.command(made, LIGHTHOUSE, Path("/l"), local=False, url=url)).lighthouse)
         for url in (None, "http://n1:40123", "http://[fd00::1]:40124")
     ]
-    # Who asks for a port is told when it is taken; later the training goes on, on another if need be.
+    # At the start a requested port that is in use is an error; later the Lighthouse moves to another if needed.
     assert [(s["port"], s["may_move"]) for s in settings] == [(29510, False), (40123, True), (40124, True)]
 
 

@@ -1,4 +1,4 @@
-"""The ways to steps of an earlier controller: how each of them may end, and when the step itself has to end with it."""
+"""The connections to steps of an earlier controller: how each may end, and when the step must end with it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ HELLO = 'echo \'{"type": "hello", "task": 0}\'; '
 
 @pytest.fixture
 def cancelled(programs: Programs) -> Iterator[Callable[[], list[str]]]:
-    """Calls of scancel, which only writes them down."""
+    """The calls of a fake scancel, which only records them."""
     programs.add("scancel", delay_s=0.2)
     yield programs.calls
-    prctl(PR_SET_CHILD_SUBREAPER, 0)  # other tests' orphans are not this process's to reap
+    prctl(PR_SET_CHILD_SUBREAPER, 0)  # this process must not reap other tests' orphans
 
 
 def adopt(children: Children, script: str, folder: Path) -> None:
@@ -47,7 +47,7 @@ def until_gone(children: Children) -> list[News]:
         ("exit 76", True),  # nobody to adopt
         (f"{HELLO} exit 3", True),
         (f"{HELLO} kill -9 $$", True),
-        ("exit 78", False),  # srun itself has failed, slurmctld is away: the step trains on, and is tried again
+        ("exit 78", False),  # srun itself has failed, slurmctld is away: the step trains on, and a retry follows
         (f"{HELLO} exit 78", True),
         (f"{HELLO} exit 0", False),
     ],

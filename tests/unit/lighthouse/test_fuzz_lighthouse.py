@@ -1,4 +1,4 @@
-"""Whatever lies in the Lighthouse's files, whoever asks and whatever it is ordered: refused as documented, or fine."""
+"""Arbitrary files, requests and orders of the Lighthouse are refused as documented, or accepted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ MEMBERS = st.builds(
 
 
 def load(folder: Path, text: bytes) -> Memory | None:
-    """What a Lighthouse makes of this lighthouse.json, and writes again; None: it is refused as documented."""
+    """Return what a Lighthouse reads from this lighthouse.json and writes again; None: it is refused as documented."""
     (folder / "lighthouse.json").write_bytes(text)
     keep = Keep(str(folder))
     try:

@@ -1,4 +1,4 @@
-"""What the first bytes of a connection say of who it is, and which connection gives way in a flood."""
+"""The authority in the first bytes of a connection, and the connection that is closed in a flood."""
 
 from __future__ import annotations
 

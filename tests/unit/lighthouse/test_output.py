@@ -1,4 +1,4 @@
-"""Lines and a pulse: neither stops the Lighthouse; and an order that goes wrong does not take others with it."""
+"""The Lighthouse's log lines and heartbeats never block it, and a failed order does not affect others."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_pulse_stops_while_the_event_loop_stands_still() -> None:
         beats = asyncio.create_task(beat(Pulse(lighthouse)))
         await asyncio.sleep(0.7)
         alive = since(lighthouse)
-        time.sleep(0.8)  # as if a file system did not answer
+        time.sleep(0.8)  # like a file system that does not answer
         still = since(lighthouse)
         beats.cancel()
         return alive, still
@@ -178,6 +178,6 @@ def test_the_guard_tells_for_how_long_a_stopped_lighthouse_has_stood_still(tmp_p
         os.kill(worker, signal.SIGCONT)
         until(lambda m: m["type"] == "alive" and m["step"] > still["step"] and m["since_s"] < 0.5)
     finally:
-        process.stdin.close()  # the end of everything, see --eof-ends
+        process.stdin.close()  # end-of-file ends the process, see --eof-ends
         process.wait(20)
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""What is kept on a disk that is full: as much as there is room for, and never something that is wrong."""
+"""The Lighthouse's files on a full disk: as much as fits is kept, and never wrong data."""
 
 from __future__ import annotations
 

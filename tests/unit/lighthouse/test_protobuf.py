@@ -1,4 +1,4 @@
-"""The wire format, against bytes that were written down by hand from torchft.proto."""
+"""The wire format, against bytes written by hand from torchft.proto."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_quorum_survives_being_written_and_read() -> None:
     assert protobuf.read_quorum(protobuf.write_quorum(quorum, 0.0)) == quorum
 
 
-# Field 9 a repeated string, 10 a message, 11 a varint, 12 a fixed32, 13 a fixed64: in an order that is not theirs.
+# Field 9 a repeated string, 10 a message, 11 a varint, 12 a fixed32, 13 a fixed64: not in their order.
 NEWER = (
     b"\x4a\x02h0" + b"\x65\x01\x02\x03\x04" + b"\x4a\x02h1" + b"\x52\x02\x08\x01" + b"\x58\xac\x02" + b"\x69" + bytes(8)
 )

@@ -1,4 +1,4 @@
-"""The quorum rules as tables, torchft's and ours. Times are seconds; everybody beats at 0 unless the row says other."""
+"""The quorum rules as tables, torchft's and ours. Times are in seconds; all groups beat at 0 unless a row differs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def view(
     step: int = 0,
     **fields: Any,
 ) -> View:
-    """One letter is one group: those who ask (and beat), those who only beat, the members of the last quorum."""
+    """Build a view; a letter is a group: groups that ask (and beat), that only beat, members of the last quorum."""
     quorum = None if last is None else Quorum(7, tuple(member(name) for name in last))
     asks = {name: Ask(member(name, step), since) for name in asking}
     return View(**{"beats": dict.fromkeys(asking + alive, 0.0), "asking": asks, "last": quorum, **fields})
 
 
 def who(view: View, now: float = 0.0, **rules: Any) -> str | None:
-    """The members of the quorum, or None."""
+    """Return the members of the quorum; None: there is none."""
     verdict = judge(view, Rules(**{**vars(RULES), **rules}), now, NEXT)
     return "".join(verdict.quorum.ids) if isinstance(verdict, Formed) else None
 
@@ -52,14 +52,14 @@ def who(view: View, now: float = 0.0, **rules: Any) -> str | None:
         (view("ab", alive="c"), 4, {"join_timeout_s": 1}, "ab"),
         (view("ab", alive="cd"), 4, {"join_timeout_s": 1}, None),
         (view("a", beats={"a": 3.0, "b": 0.0}), 5, {}, "a"),  # b is dead after heartbeat_timeout
-        (view("ab", beats={"a": 3.0, "b": 0.0}), 5, {}, "a"),  # who asks and falls silent is dead as well
+        (view("ab", beats={"a": 3.0, "b": 0.0}), 5, {}, "a"),  # a group that asks and falls silent is dead as well
         # the fast path: all of the last quorum ask again
         (view("ab", alive="c", last="ab"), 0, {}, "ab"),  # c is not waited for
-        (view("abc", alive="d", last="ab"), 0, {}, "abc"),  # but who asks is taken along
-        (view("ab", last="abc"), 0, {}, "ab"),  # c is dead: not fast, but nobody else is alive
+        (view("abc", alive="d", last="ab"), 0, {}, "abc"),  # but a group that asks is included
+        (view("ab", last="abc"), 0, {}, "ab"),  # c is dead: not fast, but no other group is alive
         (view("ab", alive="c", last="abc"), 0, {}, None),  # c is alive, and busy
         (view("ab", alive="cde", last="ab"), 0, {"min_replicas": 3}, "ab"),  # T asks for no minimum here
-        # ours: who is gone is no member to wait for
+        # ours: a group that is gone is not waited for
         (view("ab", last="abc", gone={"c"}), 0, {}, "ab"),
         (view("ab", alive="c", last="abc", gone={"c"}), 0, {}, "ab"),  # a late heartbeat does not revive it
         (view("abc", last="abc", gone={"c"}), 0, {}, "ab"),  # nor does a late request
@@ -67,13 +67,13 @@ def who(view: View, now: float = 0.0, **rules: Any) -> str | None:
         (view("a", alive="bd", last="abc", gone={"c"}), 0, {}, None),  # b is waited for
         (view("a", alive="de", last="abc", gone={"b", "c"}), 0, {}, "a"),  # a minority, but all that is left
         (view("a", last="abc", gone={"b", "c"}), 0, {"min_replicas": 2}, None),  # the minimum holds
-        (view("d", alive="e", last="ab", gone={"a", "b"}), 0, {}, None),  # nobody left: as if there had been none
+        (view("d", alive="e", last="ab", gone={"a", "b"}), 0, {}, None),  # none left: as without a last quorum
         # ours: strangers, who beat but never asked, count for no more than the controller has announced
         (view("ab", alive="xyz", strangers=set("xyz"), expected=0), 0, {}, "ab"),
         (view("ab", alive="xyz", strangers=set("xyz"), expected=1), 0, {}, None),
         (view("ab", alive="xyz", strangers=set("xyz"), expected=1), 4, {"join_timeout_s": 4}, "ab"),
         (view("ab", alive="xyz", strangers=set("xyz"), expected=2), 4, {"join_timeout_s": 4}, None),  # no majority
-        # ours: at the first start those are waited for that are still importing, for join_timeout
+        # ours: at the first start, groups that are still importing are waited for, for join_timeout
         (view("ab", strangers=set(), expected=1), 0, {}, None),
         (view("ab", strangers=set(), expected=1), 4, {"join_timeout_s": 4}, "ab"),
         (view("ab", strangers=set(), expected=1, last="ab"), 0, {}, "ab"),  # later no more
@@ -135,10 +135,10 @@ def test_the_id_changes_with_the_members_and_after_a_failed_commit(
         ({"a": 100}, 100, "", True),  # it has been healed, or has loaded the newest checkpoint
         ({"a": 120}, 100, "", True),
         ({"a": 90}, 100, "", False),  # it has loaded an old checkpoint
-        ({"a": 99}, 100, "a", True),  # the one that committed step 100 alone has died of it
-        ({"a": 99}, 100, "", False),  # but a stranger's step 99 is some other history
+        ({"a": 99}, 100, "a", True),  # the group that committed step 100 alone has died then
+        ({"a": 99}, 100, "", False),  # but a stranger's step 99 belongs to another history
         ({"a": 98}, 100, "a", False),
-        ({"a": 0}, 1, "a", False),  # let in to heal, could not
+        ({"a": 0}, 1, "a", False),  # was accepted to heal, and could not
         ({"a": 1}, 2, "a", True),
     ],
 )

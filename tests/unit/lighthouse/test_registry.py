@@ -1,4 +1,4 @@
-"""What the Lighthouse makes of what managers and the controller tell it, as histories."""
+"""The Lighthouse's state after messages of managers and of the controller, as histories."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def book(memory: Memory | None = None, now: float = 0.0) -> Book:
 
 
 def m(name: str, step: int = 0, failures: int = 0) -> Member:
-    """A member whose store goes by its name: a1 and a2 are two attempts of a group."""
+    """Return a member whose store is named after it: a1 and a2 are two attempts of a group."""
     return Member(name, store_address=f"host:{name}", step=step, commit_failures=failures)
 
 
 def step(it: Book, now: float, *members: Member) -> Quorum:
-    """All of them ask, and get a quorum."""
+    """Let all members ask; return their quorum."""
     for one in members:
         assert isinstance(it.ask(one, now), Ask)
     quorum = it.form(now)
@@ -35,7 +35,7 @@ def step(it: Book, now: float, *members: Member) -> Quorum:
 
 
 def running(groups: str = "ab", at: int = 10) -> Book:
-    """Announced groups that have taken some steps: a1 of group 0, b1 of group 1 ..."""
+    """Return a registry with announced groups that have taken some steps: a1 of group 0, b1 of group 1 ..."""
     it = book()
     for number, group in enumerate(groups):
         it.announce(number, 0, f"host:{group}1")
@@ -76,7 +76,7 @@ def test_a_new_attempt_ends_the_ones_before() -> None:
     it.announce(1, 1, "host:b2")
     assert isinstance(it.ask(m("b1", 11), 2.0), Refused)
     assert step(it, 2.0, m("a1", 11), m("b2")).ids == ("a1", "b2")
-    it.announce(1, 0, "host:b1")  # an old word
+    it.announce(1, 0, "host:b1")  # a late message
     assert isinstance(it.ask(m("b1", 11), 2.0), Refused)
 
 
@@ -93,18 +93,18 @@ def test_a_port_that_is_used_again_is_the_new_attempts() -> None:
     it.announce(1, 1, "host:b1")
     quorum = step(it, 2.0, m("a1", 11), Member("b2", store_address="host:b1"))
     assert quorum.ids == ("a1", "b2")
-    it.evict(1, 0, "host:b1")  # said again
+    it.evict(1, 0, "host:b1")  # repeated
     assert step(it, 3.0, m("a1", 12), Member("b2", store_address="host:b1", step=12)).id == quorum.id
 
 
 def test_once_the_controller_has_told_of_any_attempt_there_are_no_others() -> None:
     it = book()
-    assert isinstance(it.ask(m("x1"), 0.0), Ask)  # a Lighthouse without a controller takes anybody
+    assert isinstance(it.ask(m("x1"), 0.0), Ask)  # a Lighthouse without a controller accepts every member
     it = running("a")
     assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")
     assert it.memory.highest == 10
     it.evict(0, 0)
-    assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")  # also when nobody is left
+    assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")  # also when no member is left
     assert it.ask(Member("y", step=99), 2.0) == Unknown("")
 
 
@@ -171,7 +171,7 @@ def test_memory_is_bounded_whatever_beats() -> None:
     assert step(it, 2.0, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
 
 
-# --- steps that nobody can have reached ---------------------------------------------------------------------------
+# --- impossible steps ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("absurd", [12, 10**6, MOST_STEPS - 1, MOST_STEPS, 2**62])
@@ -227,7 +227,7 @@ def test_a_second_manager_with_the_same_store_waits_until_the_first_is_silent() 
     assert step(it, 6.1, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")  # it is not disturbed
     it.beat("b1", 10.0)
     assert step(it, 11.0, second, m("b1", 12)).ids == ("a1-second", "b1")
-    assert it.ask(m("a1", 12), 11.3) == Taken("host:a1", "a1-second", 15.5)  # the first may not come back beside it
+    assert it.ask(m("a1", 12), 11.3) == Taken("host:a1", "a1-second", 15.5)  # the first is not accepted beside it
 
 
 def test_a_manager_whose_request_waits_lives_however_long_it_is_silent() -> None:
@@ -251,7 +251,7 @@ def test_where_no_controller_tells_of_stores_they_may_be_the_same() -> None:
     assert step(it, 0.0, Member("a"), Member("b")).ids == ("a", "b")
 
 
-# --- who is told -----------------------------------------------------------------------------------------------------
+# --- reports ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_refusal_is_reported_once_for_a_store_and_few_strangers_are() -> None:
@@ -279,7 +279,7 @@ def keep(tmp_path: Path) -> Keep:
 
 
 def killed_and_back(it: Book, keep: Keep, now: float, *, quorum_kept: bool = True) -> Book:
-    """What is on disk is all that the successor knows."""
+    """Save the registry; return a successor, which knows only what is on disk."""
     keep.write_state(keep.snapshot(it.memory))
     if quorum_kept and it.memory.last is not None:
         keep.write_quorum(protobuf.write_quorum(it.memory.last, 1.5))
@@ -302,18 +302,18 @@ def test_the_first_to_come_back_waits_for_the_others(keep: Keep) -> None:
 
 
 def test_who_has_not_dialled_a_successor_in_time_counts_no_longer(keep: Keep) -> None:
-    """Of four dead and two that are new the two are the majority then; before, they waited for five seconds more."""
+    """Of four dead and two new members, the two are then the majority; before, they waited five seconds more."""
     it = killed_and_back(running("abcd"), keep, 2.0)
     now = 2.0 + BACK_WITHIN_S + 0.1
     it.beat("a1", now)
     assert step(it, now, m("a1", 11)).ids == ("a1",)
 
 
-# --- without a controller, who may begin anew ------------------------------------------------------------------------
+# --- new histories without a controller ------------------------------------------------------------------------------
 
 
 def trained(memory: Memory | None = None) -> Book:
-    """Groups that no controller tells of, at step 10."""
+    """Return a registry with groups at step 10, without a controller."""
     it = book(memory)
     step(it, 0.0, m("a1", 9), m("b1", 9))
     step(it, 1.0, m("a1", 10), m("b1", 10))
@@ -369,7 +369,7 @@ def test_a_suspended_holder_does_not_come_back_beside_a_new_history_even_at_its_
         refused = one.ask(m("b1", 5), 31.0)
         assert isinstance(refused, Refused)
         assert "begun anew" in refused.reason
-        assert step(one, 31.0, m("a2", 6)).ids == ("a2",)  # nobody waits for it
+        assert step(one, 31.0, m("a2", 6)).ids == ("a2",)  # no member waits for it
 
 
 def test_a_holder_that_was_only_cut_off_and_comes_first_goes_on() -> None:
@@ -392,7 +392,7 @@ def test_without_lineage_any_step_is_as_good_as_another() -> None:
 def test_who_missed_the_last_answer_gets_it_again(keep: Keep) -> None:
     it = killed_and_back(running("ab"), keep, 2.0)
     before = it.memory.last
-    assert it.ask(m("b1", 10), 2.1) == before  # a1 has its answer, and is in the step that b1 is missing from
+    assert it.ask(m("b1", 10), 2.1) == before  # a1 has its answer and is in the step, without b1
     assert isinstance(it.ask(m("b1", 10), 2.2), Ask)  # once
 
 

@@ -1,4 +1,4 @@
-"""Where the token comes from, and that nobody else can read it."""
+"""The source of the token, which no other user can read."""
 
 from __future__ import annotations
 

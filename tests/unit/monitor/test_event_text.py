@@ -1,4 +1,4 @@
-"""What people read about one event by itself."""
+"""The text for a single event."""
 
 from __future__ import annotations
 

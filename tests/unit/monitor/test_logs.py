@@ -1,4 +1,4 @@
-"""Logs are printed in time order, in whole lines, and without being read into memory."""
+"""Logs are printed by time, in whole lines, without reading them into memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ftslurm.guard.rank_log import RankLog
 from ftslurm.monitor.logs import Wanted, select, show
 from ftslurm.run.directory import RunDir
 
-Mark = tuple[float, str]  # a time, and what was written until then
+Mark = tuple[float, str]  # (time, text written until then)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def wrote(run: RunDir, group: int, *marks: Mark, rank: int = 0, attempt: int = 0, rest: str = "") -> Path:
-    """A log as the watcher of a worker leaves it: every mark is (time, what was written until then)."""
+    """Write a log as a worker's watcher does; a mark is (time, text written until then)."""
     path = run.rank_log(group_unit(group), attempt, rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     size, times = 0, ""
@@ -162,7 +162,7 @@ def test_a_run_without_any_log_says_where_to_look(run: RunDir) -> None:
 
 
 class Sink(BytesIO):
-    """Counts, and keeps nothing."""
+    """A stream that counts its input and keeps nothing."""
 
     size = 0
 
@@ -218,7 +218,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(run: RunDir) -> None:
 
 
 def stages(*actions: Callable[[], object]) -> Callable[[], bool]:
-    """An `until` that does one thing each round and says true after the last."""
+    """Return an `until` that takes one action per round and returns true after the last."""
     left = list(actions)
 
     def until() -> bool:

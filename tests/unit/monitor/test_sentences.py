@@ -1,4 +1,4 @@
-"""Every event has its words, and together they read like a story."""
+"""Every event has its sentence, and the sentences of a run are consistent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DRILLS = [
 
 
 def told(lines: Iterable[ex.Line]) -> list[str]:
-    """What a person reads."""
+    """Return the lines that the user reads."""
     status, said = RunStatus(), []
     for line in lines:
         status = fold(status, line)

@@ -1,4 +1,4 @@
-"""What a person reads about the jobs that give groups their nodes: in lines, in the table, as JSON."""
+"""The output about the jobs that give groups their nodes: lines, table and JSON."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def array_start(groups: int = 3) -> ex.Line:
 
 
 def running(groups: int = 3) -> list[ex.Line]:
-    """Groups in the tasks of job array 82, each until an hour after the start, at step 10 after ten seconds."""
+    """Return a journal of groups in tasks of job array 82, each limited to an hour, at step 10 after ten seconds."""
     lines = [array_start(groups), *(waits(0.1, g) for g in range(groups)), requested(0.2, groups)]
     lines += [waits(0.9, g, f"82_{g}", f"Slurm job 82_{g} (pending)") for g in range(groups)]
     lines += [granted(2, f"82_{g}", f"n{g + 1}", 3600) for g in range(groups)]

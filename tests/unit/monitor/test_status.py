@@ -380,7 +380,7 @@ def test_a_line_that_comes_late_tells_when_its_step_was() -> None:
     lines = [ex.started(1), ex.launched(1, 0), ex.ready(2, 0), ex.joined(3, 0, 1), ex.progress(4, 0, 5)]
     status = play(*lines, *[ex.progress(20, 0, 10, at=ex.START + 5), ex.exited(20, 0)])
     assert status.groups[0].stepped == ex.START + 5
-    assert status.groups[0].longest_gap_s == 14.0  # it stood still until its end
+    assert status.groups[0].longest_gap_s == 14.0  # it made no step until its end
     assert status.updated == ex.START + 20
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: plain lines into a pipe, a live table on a terminal, a summary at the end."""
+"""The console output: plain lines into a pipe, a live table on a terminal, a summary at the end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def at(time: float) -> RunStatus:
 
 
 def many(groups: int = 64, total_steps: int | None = 100_000) -> RunStatus:
-    """64 groups: 7 has died, 9 is given up, 60 to 63 still start, the others step."""
+    """Return a status of 64 groups: 7 has died, 9 is given up, 60 to 63 are starting, the others train."""
     lines = [ex.started(groups, total_steps), *ex.lighthouse(0.2)]
     lines += [ex.launched(1, g, node=f"gpu-node-{g:03d}") for g in range(groups)]
     lines += [ex.ready(2, g) for g in range(60)]

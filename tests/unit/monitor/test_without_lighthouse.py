@@ -1,4 +1,4 @@
-"""How a run without a Lighthouse reads: roles and sessions are shown, and nothing that does not exist."""
+"""The output for a run without a Lighthouse: roles and sessions, and no missing parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def served(time: float, step: int, sessions: int, attempt: int = 0) -> ex.Line:
 
 
 def journal() -> list[ex.Line]:
-    """A server and two workers; a worker dies, then the server."""
+    """Return a journal of a server and two workers; a worker dies, then the server."""
     return [
         ex.started(3, 400, roles=ROLES, lighthouse="none"),
         *(ex.launched(1, group) for group in range(3)),
@@ -143,9 +143,7 @@ def test_groups_that_tell_nothing_run_all_the_same() -> None:
     text = drawn(render(status, ex.START + 10, 100))
     assert "2 of 2 groups running" in text
     assert "role" not in text
-    assert " - " in drawn(summary(status, RunDir(Path("/run")))).replace(
-        "  ", " "
-    )  # it is back, nobody knows since when
+    assert " - " in drawn(summary(status, RunDir(Path("/run")))).replace("  ", " ")  # it is back, at an unknown time
 
 
 def test_a_server_that_stands_still_is_seen() -> None:

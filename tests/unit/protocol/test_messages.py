@@ -1,4 +1,4 @@
-"""The control channel: lines that survive the way through srun, and nonsense that does no harm."""
+"""The control channel: lines pass through srun unchanged, and invalid lines do no harm."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_line_to_the_controller_is_never_longer_than_srun_keeps_whole(text: st
     assert line.count(b"\n") == 1
     message = parse(line)
     assert message is not None
-    assert all(text.endswith(message[name]) for name in names)  # what is at the end says most
+    assert all(text.endswith(message[name]) for name in names)  # the end of a text is the most useful part
     assert message[names[0]] or message[names[-1]]
 
 

@@ -1,4 +1,4 @@
-"""Where a worker says it is, read by another process while it moves on."""
+"""A worker's position, read by another process while it changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run is meant by RUN."""
+"""The search for the run that RUN names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ftslurm.run.find import find, newest
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Seven runs, run-0 the oldest, and things that are no run."""
+    """A folder with seven runs, run-0 the oldest, and entries that are no run."""
     root = tmp_path / "my 'runs'"
     for n in range(7):
         run = RunDir(root / f"run-{n}")

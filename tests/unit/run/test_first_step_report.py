@@ -1,4 +1,4 @@
-"""What is told of a training that takes no step: the ranks' last lines, whatever is in their logs."""
+"""The report on a training without a first step: the ranks' last lines, from arbitrary logs."""
 
 from __future__ import annotations
 

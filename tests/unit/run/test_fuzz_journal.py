@@ -1,4 +1,4 @@
-"""Whatever a journal says: it is read soon, and what is made of it can be shown, printed as JSON, and gone on with."""
+"""An arbitrary journal is read quickly, and its status can be shown, printed as JSON, and resumed from."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ SOON_S = 10.0  # on a busy machine; it takes some milliseconds
 
 
 def mixed(bad: list[Line]) -> list[Line]:
-    """A journal with these lines in the middle, and the end of it after them."""
+    """Return a journal with these lines in its middle."""
     lines = STORIES["kill"]
     return [*lines[:40], *bad, *lines[-8:]]
 
@@ -79,14 +79,14 @@ JOURNALS = st.lists(BAD, min_size=1, max_size=6)
 
 
 def shown(lines: list[Line]) -> None:
-    """All that people and programs get to see of a journal, line by line and at its end."""
+    """Render all output for users and programs, line by line and at the end of a journal."""
     now, out = status_fold.RunStatus(), Console(file=StringIO(), width=100)
     for line in lines:
         now = status_fold.fold(now, readable(line))
         sentences.describe(readable(line), now)
     assert len(now.groups) <= MOST_GROUPS
     json.dumps(status_json.to_json(now, example.START + 30), allow_nan=False)
-    if len(now.groups) < 100:  # the table of thousands of groups takes its time, and is as right as that of a few
+    if len(now.groups) < 100:  # a table of thousands of groups is slow, and the same code as for a few
         out.print(table.render(now, example.START + 30, width=100, height=40))
         out.print(summary.summary(now, RUN))
 

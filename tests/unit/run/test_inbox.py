@@ -1,4 +1,4 @@
-"""Commands to a running controller: each is taken once, in order, and only ours."""
+"""Commands to a running controller: each is read once, in order, and only from the run's owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journal lines as types: what is written is read back, and lines of other versions stay readable."""
+"""Typed journal lines: they are read back as written, and lines of other versions stay readable."""
 
 from __future__ import annotations
 

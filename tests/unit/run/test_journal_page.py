@@ -1,4 +1,4 @@
-"""docs/journal.md and the JSON Schemas agree with the types, and what is written with the schemas."""
+"""docs/journal.md and the JSON Schemas agree with the types, and written lines with the schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is the controller of a run: one at a time, whoever wants to be, and never after the run is over."""
+"""Election of a run's controller: one at a time among all candidates, and none after the run has ended."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def journal(run: RunDir, event: str, **fields: object) -> None:
 
 
 class Looks:
-    """Somebody who looks at the leader, by a clock of his own."""
+    """An observer of the leader with its own clock."""
 
     def __init__(self, run: RunDir, ended: bool = False, jitter_s: float = 0.0) -> None:
         self.run, self.ended, self.jitter_s = run, ended, jitter_s
@@ -77,7 +77,7 @@ def test_a_claim_on_a_full_disk_deposes_nobody_in_favour_of_nobody(
     monkeypatch.undo()
     assert leadership.held(run, 2)
     assert not leadership.held(run, 1)
-    assert leadership.leader(run) is None  # who it is nobody can say: then its silence tells when it is gone
+    assert leadership.leader(run) is None  # the leader is unknown: its silence shows that it is gone
 
 
 def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
@@ -101,7 +101,7 @@ def test_of_many_who_want_it_at_once_one_gets_it(run: RunDir) -> None:
         (4.0, False, 0.0, False),
         (6.0, False, 0.0, True),
         (6.0, False, 2.0, False),
-        (0.1, True, 0.0, False),  # its last word may be on its way
+        (0.1, True, 0.0, False),  # its last sign of life may be under way
         (1.0, True, 0.0, True),
     ],
 )
@@ -174,7 +174,7 @@ def test_the_alive_file_is_touched_in_long_work_but_not_once_another_leads(run: 
             assert time.monotonic() < until
             changes.add(run.alive.stat().st_mtime_ns)
         leadership.take(run)
-        time.sleep(0.1)  # a touch that was under way
+        time.sleep(0.1)  # a late touch
         watch.silent_s(run.alive)
         time.sleep(0.3)
         silent_s = watch.silent_s(run.alive)
@@ -192,7 +192,7 @@ def test_who_has_left_is_not_waited_for_but_whoever_came_after_it_is(run: RunDir
     journal(run, ControllerLeft.event, leader=1)
     assert Looks(run).vacant() == 1
     leadership.take(run, after=1)
-    assert Looks(run).vacant() is None  # the journal's last word is the first one's
+    assert Looks(run).vacant() is None  # the last line of the journal is the first controller's
 
 
 def test_a_run_that_is_over_has_no_leader_any_more(run: RunDir) -> None:

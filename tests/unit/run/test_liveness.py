@@ -1,4 +1,4 @@
-"""A controller that is not heard: who may end the job, what stop does, what status says."""
+"""A silent controller: which process may end the job, what stop does, what status says."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ esac
 
 @pytest.fixture
 def slurm(programs: Programs) -> Programs:
-    """squeue shows job 77, in $STATE, and $EXTRA; scancel only writes down how it was called."""
+    """Fakes: squeue shows job 77, in $STATE, and $EXTRA; scancel only records its calls."""
     programs.add("squeue", body=QUEUE)
     programs.add("scancel")
     return programs
@@ -40,7 +40,7 @@ def slurm(programs: Programs) -> Programs:
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
-    """A run on Slurm, as job 77, under way; nobody controls it."""
+    """A started run on Slurm, as job 77, without a controller."""
     run = ex.new_run(tmp_path, [line for line in ex.one_kill() if line["time"] < ex.START + 15.2])
     config = Config()
     config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "slurm"
@@ -58,7 +58,7 @@ def silent_for(run: RunDir, seconds: float) -> None:
 
 
 def heard_for(run: RunDir, ahead_s: float, seconds: float) -> threading.Thread:
-    """A controller that lives for so long, on a file server whose clock is so far ahead."""
+    """Touch the run's sign of life for some seconds, on a file server whose clock is ahead_s ahead."""
 
     def live() -> None:
         until = time.monotonic() + seconds
@@ -77,7 +77,7 @@ def orphan_of(run: RunDir, after_s: float) -> bool:
 
 
 def settled(text: str) -> str:
-    """The same as if no time had passed since the test began."""
+    """Return the text as if no time had passed since the test began."""
     return re.sub(r"for 1\d\d s", "for 100 s", text)
 
 

@@ -1,4 +1,4 @@
-"""A log that is too large is cut in place, under the hands of those who write it, and says what it lacks."""
+"""A log that is too large is cut in place while it is written, and says what is missing."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_lines_of_who_writes_all_the_time_stay_whole_and_in_order(tmp_path: Path
     assert numbers[0] == 0
     said = sum(int(found[1]) for found in NOTICE.finditer(text))
     assert len(NOTICE.sub(b"", text)) == len(numbers) * LINE
-    assert said + len(numbers) * LINE <= count * LINE + 100 * cuts  # a line that says it may itself have been dropped
+    assert said + len(numbers) * LINE <= count * LINE + 100 * cuts  # the line that reports it may be dropped too
 
 
 def test_positions_follow_the_lines() -> None:

@@ -1,4 +1,4 @@
-"""What a controller finds: the work of an earlier one, and whose the checkpoints are."""
+"""A controller's view of the past: the work of an earlier controller, and the owner of the checkpoints."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ARRAY = [
     *(launched(f"group-000{n}", 0, f"n{n}", f"81_{n}") for n in range(4)),
     launched("standby-000", 0, "n7", "81_7"),
     line("step_ready", unit="group-0000", attempt=0, slurm_step="91.0"),
-    line("step_ready", unit="group-0000", attempt=0, slurm_step="--me"),  # no step is called so
+    line("step_ready", unit="group-0000", attempt=0, slurm_step="--me"),  # no step has this name
     line("group_joined", group=0, attempt=0, step=1),
     line("step_ready", unit="standby-000", attempt=0, slurm_step="97.0"),
     line("step_exited", unit="group-0001", group=1, attempt=0, cause="killed", noticed=ex.START - 1, away_since=1.5),
@@ -187,7 +187,7 @@ def test_two_live_runs_do_not_share_their_checkpoints(tmp_path: Path) -> None:
     assert claim(config, first) is None
     config.checkpoint.dir = str(tmp_path / "ckpt")
     assert claim(config, first) is None
-    assert claim(config, second) is None  # the first has never been heard
+    assert claim(config, second) is None  # the first has never sent a message
     assert claim(config, first) is None
     for run in (first, second):
         run.alive.touch()

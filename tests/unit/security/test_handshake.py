@@ -1,4 +1,4 @@
-"""Who has the run's key is let in, for one address, once; nobody else is, and nobody learns anything."""
+"""The handshake lets in holders of the run's key, for one address, once; all others are refused and learn nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_client_answers_nobody_but_a_gate() -> None:
 
 
 def both(server: Callable[[socket.socket], None], client: Callable[[socket.socket], None]) -> list[BaseException]:
-    """Let both sides run; what they raise."""
+    """Run both sides; return what they raise."""
     ends = socket.socketpair()
     raised: list[BaseException] = []
 

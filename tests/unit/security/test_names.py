@@ -1,4 +1,4 @@
-"""What may be the name of a job, a step or a node."""
+"""The permitted names of jobs, steps and nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be acted on: judged from what stat says, and asked of real files, links, pipes and folders."""
+"""The files that may be used, judged by stat results, and by real files, links, pipes and folders."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def found(mode: int, uid: int = ME, gid: int = MINE, kind: int = stat.S_IFDIR) -
         (found(0o1777, ROOT, LAB), None, None, False),  # /tmp
         (found(0o775, ME, MINE), None, None, False),
         (found(0o2770, ROOT, LAB), None, LAB, False),  # the folder of a project
-        (found(0o3770, ROOT, LAB), None, None, False),  # the same, where nobody can take away what others have made
+        (found(0o3770, ROOT, LAB), None, None, False),  # with the sticky bit: no user can remove files of others
         (found(0o777, ROOT, LAB), None, LAB, True),
         (found(0o707, ME, MINE), None, None, True),
         (found(0o755, STRANGER), STRANGER, None, False),
         (found(0o1777, STRANGER), STRANGER, None, False),  # the owner of a sticky folder can
         (found(0o2770, STRANGER, LAB), STRANGER, LAB, False),
-        (found(0o777, ROOT, LAB, stat.S_IFLNK), None, None, False),  # a link's mode says nothing
+        (found(0o777, ROOT, LAB, stat.S_IFLNK), None, None, False),  # a link's mode has no meaning
         (found(0o777, STRANGER, LAB, stat.S_IFLNK), STRANGER, None, False),
     ],
 )

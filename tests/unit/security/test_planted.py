@@ -1,4 +1,4 @@
-"""What others may leave where runs are looked for: none of it is acted on, and nothing waits for it."""
+"""Entries that other users leave where runs are searched: no verb acts on them or blocks."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ftslurm.run.replay import OWNER, claim
 from ftslurm.submission import array_task, requeue, submit
 
 STRANGE = 54321
-QUICK_S = 60.0  # whatever would wait for a named pipe would wait for ever
+QUICK_S = 60.0  # a verb that opened a named pipe would block for ever
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 ACTING = (["stop"], ["scale", "3"], ["inject", "kill"])
 
 
 def planted(root: Path, name: str = "ddp-0930-k3", **cluster: object) -> RunDir:
-    """A run that seems to train; it is ours until somebody says otherwise."""
+    """A run that seems to train; it is ours until a test gives it away."""
     root.mkdir(parents=True, exist_ok=True)
     run = RunDir(root / name)
     run.create()
@@ -42,13 +42,13 @@ def planted(root: Path, name: str = "ddp-0930-k3", **cluster: object) -> RunDir:
 
 
 def give_away(run: RunDir) -> None:
-    """The run becomes another user's."""
+    """Make another user the owner of the run."""
     for path in (run.root, *run.root.rglob("*")):
         os.lchown(path, STRANGE, STRANGE)
 
 
 def ftslurm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command line in a process of its own, which may not wait for ever."""
+    """Run the command line in a process with a time limit."""
     command = [sys.executable, "-m", "ftslurm", *words]
     return subprocess.run(
         command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUICK_S, check=False
@@ -56,7 +56,7 @@ def ftslurm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def entered(*words: str) -> subprocess.CompletedProcess[str]:
-    """What a submitted job would run."""
+    """Run what a submitted job runs."""
     command = [sys.executable, "-m", "ftslurm.entry", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=QUICK_S, check=False)
 
@@ -110,7 +110,7 @@ def test_nothing_is_done_to_a_run_that_others_could_have_put_there(
     assert main([words[0], str(run.root), *words[1:]]) == 2
     assert f"{tmp_path}/pub may be written by everybody" in capsys.readouterr().err
     assert list(run.inbox.iterdir()) == []
-    assert main(["status", "--json", str(run.root)]) == 0  # looking does no harm
+    assert main(["status", "--json", str(run.root)]) == 0  # reading does no harm
 
 
 @pytest.mark.parametrize("words", ACTING, ids=" ".join)

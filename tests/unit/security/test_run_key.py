@@ -1,4 +1,4 @@
-"""A run's key is made once, is its owner's alone, and is the same for every controller."""
+"""A run's key is made once, is readable by its owner only, and is the same for every controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets are told by their names, asked for before anything is submitted, and given to the workers alone."""
+"""Secrets are recognised by name, checked before submission, and passed to the workers only."""
 
 from __future__ import annotations
 

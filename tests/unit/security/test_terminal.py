@@ -1,4 +1,4 @@
-"""Nothing that a log, a journal or a name contains steers the terminal of who reads it."""
+"""Control characters in a log, a journal or a name never reach the reader's terminal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_log_is_harmless_however_it_is_cut_into_pieces(size: int) -> None:
 
 
 def hostile(folder: Path) -> RunDir:
-    """A run directory as somebody else may have made it."""
+    """A run directory that another user has made."""
     lines = [
         {**ex.started(), "run_id": EVIL, "name": EVIL, "job_id": EVIL},
         *ex.lighthouse(0.2),
@@ -101,7 +101,7 @@ def test_another_users_run_can_be_looked_at(tmp_path: Path) -> None:
 
 
 def on_a_terminal(*words: str | Path) -> str:
-    """What ftslurm sends to a terminal."""
+    """Return the output of ftslurm on a terminal."""
     ours, theirs = os.openpty()
     command = [sys.executable, "-m", "ftslurm", *map(str, words)]
     sent = bytearray()

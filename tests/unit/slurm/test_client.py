@@ -1,4 +1,4 @@
-"""One place runs Slurm's commands: time-outs, failures and the user's own defaults are judged there."""
+"""The only module that runs Slurm's commands: time-outs, failures and the user's own defaults."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_program_that_is_missing_is_a_failure_too(tmp_path: Path) -> None:
 def test_defaults_that_a_user_has_set_for_slurms_commands_do_not_count(
     programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # scancel would ask back
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")  # scancel would ask for confirmation
     monkeypatch.setenv("SQUEUE_PARTITION", "debug")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     programs.add("scancel", body="env")

@@ -1,4 +1,4 @@
-"""Slurm's text in and out: recorded lines, and tables."""
+"""Parsing and building of Slurm's text: recorded lines, and tables."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_host_list_of_more_nodes_than_there_can_be_is_refused_at_once(text: st
         expand_hosts(text)
 
 
-# --- what srun says --------------------------------------------------------------------------------------------------
+# --- messages of srun ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

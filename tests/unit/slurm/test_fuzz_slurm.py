@@ -1,4 +1,4 @@
-"""Whatever srun, squeue, sinfo, a probe or a pilot prints: it is read, or refused as documented, and soon."""
+"""Arbitrary output of srun, squeue, sinfo, a probe or a pilot is read, or refused as documented, quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Job arrays that were submitted by hand: their tasks share a run, and reach their time limit one by one."""
+"""Job arrays submitted by hand: their tasks share a run and reach their time limit one by one."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_task_in_which_the_controller_runs_is_requeued_by_another_controller
 
 
 def training(config: Config) -> RunState:
-    """Each group in its task, all with the same time limit."""
+    """Return a state with each group in its task, all with the same time limit."""
     state = begin(config)
     groups, jobs = [], []
     for unit in state.groups:

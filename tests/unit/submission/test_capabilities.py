@@ -1,4 +1,4 @@
-"""What is settled once it is known which cluster this is."""
+"""The settings that depend on the capabilities of the cluster."""
 
 from __future__ import annotations
 

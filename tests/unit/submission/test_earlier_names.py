@@ -1,4 +1,4 @@
-"""Keepers and files of the version before name modules that have moved: the names of then still work."""
+"""Keepers and files of the previous version name modules that have moved: the old names still work."""
 
 from __future__ import annotations
 

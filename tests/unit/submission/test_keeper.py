@@ -1,4 +1,4 @@
-"""The small parent of a controller: what it takes for a crash, how often it tries, and that signals get through."""
+"""The keeper, a controller's parent: what counts as a crash, how often it retries, and that it relays signals."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def last(run: RunDir, event: str, **fields: object) -> None:
         (0, ControllerLeft.event, None),
         (0, "progress", None),  # another one leads
         (1, "run_requeued", None),
-        (keeper.BAD_INPUT, "progress", None),  # it would not begin the next time either
+        (keeper.BAD_INPUT, "progress", None),  # it would not start the next time either
     ],
 )
 def test_what_is_a_crash(run: RunDir, code: int, event: str, how: str | None) -> None:
@@ -58,7 +58,7 @@ def test_three_crashes_within_a_minute_are_too_many(monkeypatch: pytest.MonkeyPa
     assert [crashes.note() for _ in range(4)] == [False, False, False, True]
 
 
-# A controller that writes down what it is told, and does what its number says.
+# A controller that records its signals; its number decides whether it crashes.
 CONTROLLER = """
 import json, os, select, sys, time
 words = sys.argv[1:]
@@ -133,7 +133,7 @@ def test_one_that_crashes_again_and_again_ends_the_run_and_says_what_still_ran(r
 
 
 def test_a_run_whose_next_controller_cannot_begin_has_an_end_that_says_where_to_look(run: RunDir) -> None:
-    process = kept(run, crashes=1, bad=2)  # its config.yaml has become somebody else's to write, say
+    process = kept(run, crashes=1, bad=2)  # for instance, others can now write its config.yaml
     process.communicate(timeout=60)
     assert process.returncode == 1
     *_, end = events(run)
@@ -176,7 +176,7 @@ def test_a_signal_that_comes_before_a_controller_can_handle_it_waits(
 
 
 def test_a_keeper_whose_run_is_led_by_another_leaves_it_alone(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when its machine had stood still, and a requeued job leads."""
+    """As after its machine has stalled, and a requeued job leads."""
     monkeypatch.setattr(keeper, "COMMAND", ["sh", "-c", f"touch {run.leaders}/0002; kill -9 $$"])
     config = Config()
     config.cluster.kind = "slurm"
@@ -186,7 +186,7 @@ def test_a_keeper_whose_run_is_led_by_another_leaves_it_alone(run: RunDir, monke
 
 
 class Still:
-    """No signals; they can only be had in the main thread of a process of one's own."""
+    """Stands for the signal reader and never has a signal: only the main thread of a process can set handlers."""
 
     def __init__(self) -> None:
         self.fd, _ = os.pipe()

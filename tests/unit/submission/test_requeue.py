@@ -1,4 +1,4 @@
-"""A run goes on in another job: Slurm is asked once, by the right name of the job, and the job finds its run again."""
+"""A run goes on in another job: one request to Slurm, with the right job id, and the job finds its run again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH"}
 
 @pytest.fixture
 def slurm(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
-    """squeue prints $STATE; scontrol succeeds, or fails with $REFUSAL."""
+    """Fakes: squeue prints $STATE; scontrol succeeds, or fails with $REFUSAL."""
     programs.add("squeue", body='echo "$STATE"')
     programs.add("scontrol", body='test -z "$REFUSAL" || { echo "$REFUSAL" >&2; exit 1; }')
     monkeypatch.setattr(requeue, "WAIT_S", 0.0)
@@ -32,7 +32,7 @@ def slurm(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> Programs:
         ("RUNNING 2 None", {"SLURM_RESTART_COUNT": "2"}, "77"),
         ("COMPLETING 0 TimeLimit", {}, "77"),
         ("RUNNING 0 None", {"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "3"}, "70_3"),
-        ("", {}, "77"),  # squeue does not know
+        ("", {}, "77"),  # squeue does not know the job
         ("COMPLETING 1 None", {}, None),  # by Slurm, which preempts it
         ("COMPLETING 0 None", {}, "cancelled"),
         ("CANCELLED 0 None", {}, "cancelled"),
@@ -70,7 +70,7 @@ def test_where_there_is_no_scontrol_it_is_said(tmp_path: Path, monkeypatch: pyte
 
 
 def begun(config: Config, job: str, outcome: str | None = None) -> RunDir:
-    """A run that a job has begun."""
+    """Return a run that a job has begun."""
     config.run.dir = None
     run = submit.create(config)
     config.run.dir = None

@@ -1,4 +1,4 @@
-"""What sbatch is asked for."""
+"""The sbatch command of a run."""
 
 from __future__ import annotations
 

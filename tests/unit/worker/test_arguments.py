@@ -1,4 +1,4 @@
-"""What becomes of braces in job.args."""
+"""Braces in job.args and their substitution."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ENVIRON = {
         ("--replica={REPLICA_GROUP_ID}/{NUM_REPLICA_GROUPS}", "--replica=3/4"),
         ("tcp://n1:{MASTER_PORT}", "tcp://n1:29500"),
         ("{TORCHFT_LIGHTHOUSE}", "http://n1:29510"),
-        ("{FTSLURM_CHECKPOINT_DIR}/x", "/runs/a {RANK} b/x"),  # what has been filled in is not looked at again
+        ("{FTSLURM_CHECKPOINT_DIR}/x", "/runs/a {RANK} b/x"),  # substituted values are not substituted again
         ("{{RANK}}", "{0}"),
         ('{"rank": {RANK}, "lr": {}}', '{"rank": 0, "lr": {}}'),
         ("{REPLICA_GROUP}", "{REPLICA_GROUP}"),  # unknown

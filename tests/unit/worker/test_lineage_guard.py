@@ -1,4 +1,4 @@
-"""Which quorums a worker refuses, and why: the words are what somebody reads in the log."""
+"""The quorums that a worker refuses, and the reasons as they are logged."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def check(history: LineageGuard, floor: int, quorum: tuple[int, int, bool], expe
     ("heals", "quorum_id", "step", "max_members", "members", "refused"),
     [
         ("1", -1, 100, 1, 2, True),
-        ("1", -1, 100, 1, 1, False),  # alone: whether that is far enough, the floor says
-        ("1", -1, 100, 2, 3, False),  # another has the same: it is the training's
-        ("1", 7, 100, 1, 2, False),  # not its first quorum: it is those others that come newly
+        ("1", -1, 100, 1, 1, False),  # alone: the floor decides whether its step is high enough
+        ("1", -1, 100, 2, 3, False),  # another group has the same step: it belongs to the training
+        ("1", 7, 100, 1, 2, False),  # not its first quorum: the others are the joining groups
         ("1", -1, 0, 1, 2, False),
         ("0", -1, 100, 1, 2, False),  # all start from checkpoints, and this one could read the newest
     ],

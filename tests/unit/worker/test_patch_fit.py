@@ -1,4 +1,4 @@
-"""Whether a patch fits: what is found, what is missing, and what is said then."""
+"""The check whether a patch fits: names found, names missing, and the message then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does the Observer say about a history of quorums, commits, aborts and heals? torchft is a fake of its shape."""
+"""The Observer's reports on a history of quorums, commits, aborts and heals, with a fake of torchft."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ KEYS = ["step", "quorum_id", "participants", "committed", "aborted", "healed", "
 
 
 class Run:
-    """One observed Manager and a clock that moves when told."""
+    """One observed Manager and a clock that the test sets."""
 
     def __init__(self, report=None, every_s=1.0):
         self.now = 100.0

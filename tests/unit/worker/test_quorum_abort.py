@@ -1,4 +1,4 @@
-"""Waiting for the members of a quorum: until they are there, or one of them is known to be gone."""
+"""The wait for the members of a quorum, until all have joined or one is known to be gone."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def answer(*members: str, quorum_id: int = 1, step: int = 5) -> Any:
 
 
 def meets(manager: Manager, quorum: Any, repeats: RepeatedIds | None = None) -> str:
-    """Under which address a member meets the others."""
+    """Return the store address at which a member meets the others."""
     (repeats or RepeatedIds()).tell_apart(manager, quorum)
     return f"{quorum.store_address}/torchft/{quorum.quorum_id}/0"
 

@@ -1,4 +1,4 @@
-"""What the worker makes of its assignment and of an exception, before and without torch."""
+"""A worker's handling of its assignment and of exceptions, before and without torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANKS = tuple(messages.Place(rank, "n1", rank, 0) for rank in range(2))
 
 
 def assigned(**fields: Any) -> messages.Assign:
-    """Group 2 of 4, in its second attempt."""
+    """Return the assignment of group 2 of 4, in its second attempt."""
     known = messages.Assign(2, 1, "http://127.0.0.1:1", None, None, (), RANKS, "x", 4, 3)
     return replace(known, **fields)
 
@@ -89,11 +89,11 @@ def test_the_end_of_a_traceback_is_twenty_lines_and_no_more_than_anybody_reads()
 
 
 class OutOfMemoryError(RuntimeError):
-    """Named as torch's, which is torch.OutOfMemoryError and, in older versions, torch.cuda.OutOfMemoryError."""
+    """Has the name of torch.OutOfMemoryError and, in older versions, torch.cuda.OutOfMemoryError."""
 
 
 class TooLarge(MemoryError):
-    """As numpy's _ArrayMemoryError."""
+    """Stands for numpy's _ArrayMemoryError."""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ LIKE_ITS_GROUP = {"ROLE_NAME": "default", "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "
 
 
 def told(**fields: Any) -> dict[str, str]:
-    """The environment of rank 1 of 2."""
+    """Return the environment of rank 1 of 2."""
     return session.environment(assigned(**fields), RANKS[1])
 
 

@@ -1,4 +1,4 @@
-"""The verdict on a step that has ended: evidence in, cause out."""
+"""The cause of a step's end: evidence in, cause out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named '
 @pytest.mark.parametrize(
     ("evidence", "launcher", "cause", "node", "rank"),
     [
-        # What the launcher ends with is only asked when nobody has said anything better.
+        # The launcher's exit code only counts when there is no better evidence.
         ((), ended(0), Cause.OK, None, None),
         ((), ended(None, 9), Cause.KILLED, None, None),
         ((), ended(137), Cause.UNKNOWN, None, None),
@@ -52,7 +52,7 @@ UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named '
         ((GUARD_MEMORY,), ended(137), Cause.OUT_OF_MEMORY, "n2", 2),
         ((NODE,), ended(137), Cause.NODE_LOST, "n2", None),
         ((UNBORN,), ended(1), Cause.START_FAILED, "n2", 3),
-        # Several: a killed rank makes its siblings raise, and whose word arrives first is chance.
+        # Several: a killed rank makes its siblings raise, and the order of their messages is chance.
         ((RAISED, KILLED), ended(137), Cause.KILLED, "n1", 1),
         ((KILLED, RAISED), ended(137), Cause.KILLED, "n1", 1),
         ((RAISED, KILLED, MEMORY), ended(1), Cause.OUT_OF_MEMORY, "n2", 2),

@@ -1,4 +1,4 @@
-"""Drills: what is planned has its step, what is random is the same for the same seed."""
+"""Drills: planned faults have their step, random faults are the same for the same seed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_planned_faults_keep_their_order_which_is_how_they_are_told_apart() -> N
 
 
 def test_the_same_seed_draws_the_same_stream_on_every_python() -> None:
-    """These numbers may never change: a drill that found something is repeated by its seed."""
+    """These numbers must never change: a drill is repeated by its seed."""
     first = drawn(config(mean_s=60.0, kinds=["kill", "term", "exit"], seed=7), 4)
     assert [(round(d.after_s, 6), d.kind, d.group, d.rank) for d in first] == LITERAL
 

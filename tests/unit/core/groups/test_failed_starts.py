@@ -1,4 +1,4 @@
-"""Starts that go wrong: which errors are the script's and end the run, and which are tried again."""
+"""Failed starts: errors of the script, which end the run, and errors that are retried."""
 
 from __future__ import annotations
 

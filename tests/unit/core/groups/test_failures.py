@@ -191,7 +191,7 @@ def test_without_a_spare_node_the_group_waits_and_the_others_go_on() -> None:
     assert story.phases() == [Phase.RUNNING, Phase.PENDING]
     assert story.ids(act.Launch, since=30) == []
     due = deadline(story.state, 500, story.config)
-    assert due is not None  # it is looked for now and then
+    assert due is not None  # its return is checked at intervals
     assert due >= 510  # and not in a busy loop
 
 

@@ -1,4 +1,4 @@
-"""Drills in the life of a run: what is done to whom, what is written down, and what is refused."""
+"""Drills in the history of a run: the faults and their targets, the journal lines, and the refusals."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_the_stream_ends_with_the_run() -> None:
 
 
 def drilled(**fault: float) -> list[float]:
-    """When group B was hit, if it commits steps 10 to 60 at the seconds of the same number, restarted at 40."""
+    """Return the times at which group B was hit; it commits step N at second N, 10 to 60, and restarts at 40."""
     settings = config(faults={"plan": [Fault(**{"group": 1, **fault})]}, job={"total_steps": 100})  # type: ignore[arg-type]
     steps = [(t, stepped(A0, t), stepped(B0, t)) for t in (10, 20, 30)]
     again = [(t, stepped(A0, t), stepped(B1, t)) for t in (50, 60)]

@@ -1,4 +1,4 @@
-"""Which nodes a group gets: tables, and two properties over many small allocations."""
+"""The choice of nodes for a group: tables, and two properties over many small allocations."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_node_on_which_a_group_keeps_failing_is_excluded_and_the_group_moves
     (excluded,) = story.records("node_excluded")
     assert excluded == {"node": "n2", "group": 1, "reason": "group 1 failed there 2 times, and nowhere else"}
     assert [launch.place for launch in story.all(act.Launch, since=30)] == [at("n2"), at("n3")]
-    assert story.all(act.Probe) == []  # it is not lost: nobody has to look whether it comes back
+    assert story.all(act.Probe) == []  # it is not lost: its return need not be checked
 
 
 def test_it_is_not_excluded_if_there_is_no_other_place() -> None:

@@ -1,4 +1,4 @@
-"""How often groups' progress is written down: in small runs as often as it is told, else about eight lines a second."""
+"""The rate of progress lines: each report in small runs, about eight lines a second in large ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Line = tuple[float, dict[str, object]]
 
 
 def run_of(groups: int) -> tuple[RunState, Config]:
-    """A run whose groups are about to commit their first step."""
+    """Return a run whose groups are about to commit their first step."""
     config = Config()
     config.groups.count, config.cluster.kind = groups, "local"
     state = begin(config)
@@ -34,7 +34,7 @@ def report(state: RunState, group: int, step: int, committed: int = 5, gap_s: fl
 
 
 def train(groups: int, seconds: int, seed: int = 0) -> tuple[RunState, list[Line], Config]:
-    """All groups make five steps a second, and tell of them a second after they told last."""
+    """Let all groups make five steps a second, each reporting a second after its last report."""
     state, config = run_of(groups)
     dice, lines = random.Random(seed), list[Line]()
     for tenth in range(10 * seconds):
@@ -64,7 +64,7 @@ def test_a_large_run_writes_eight_lines_a_second_and_some_group_is_always_up_to_
     first, later = lines[:groups], lines[groups:]
     assert {line["group"] for _, line in first} == set(range(groups))  # each its first commit, at once
     assert len(later) <= 8 * seconds + groups
-    for second in range(2, seconds):  # whoever looks sees how far the run is
+    for second in range(2, seconds):  # every reader sees the run's progress
         assert max(int(str(line["step"])) for time, line in lines if time <= START + second + 1) >= 5 * (second - 1) + 1
 
 

@@ -1,4 +1,4 @@
-"""Who is who in a step, from where its tasks are."""
+"""The ranks of a step's tasks, from their nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a unit run again, and when? A table: exit times in, the answer out."""
+"""The restart decision as a table: exit times in; the time of the restart, or giving up, out."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -
     assert "it is the script, not the node" in given_up["reason"]
 
 
-# --- nobody ever starts -----------------------------------------------------------------------------------------------
+# --- no group ever starts ---------------------------------------------------------------------------------------------
 
 
 def test_groups_that_all_keep_failing_to_start_end_the_run_within_their_budgets() -> None:

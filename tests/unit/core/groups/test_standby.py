@@ -1,4 +1,4 @@
-"""Warm standbys: where they wait, and which of them takes over, as tables (histories: test_standby_takeover.py)."""
+"""Warm standbys: their nodes, and the choice of the one that takes over, as tables (see test_standby_takeover.py)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def warm(count: int = 1, **sections: dict[str, Any]) -> Config:
 def state_of(
     settings: Config, nodes: int, groups: dict[str, tuple[Place, Phase]], standbys: list[Place], avoid: str = ""
 ) -> RunState:
-    """A state with groups, by letter, and ready standbys at these places."""
+    """Return a state with groups, by letter, and ready standbys at these places."""
     state = begin(settings)
     units = list(state.groups)
     for letter, (place, phase) in groups.items():

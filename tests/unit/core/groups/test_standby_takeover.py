@@ -1,4 +1,4 @@
-"""Warm standbys, as histories: one takes over, and what happens when something goes wrong meanwhile."""
+"""Warm standbys, as histories: a standby takes over, also with faults meanwhile."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_our_lighthouse_is_told_of_the_groups_attempt_whatever_step_it_runs_as()
     assert told == [act.Announce(LIGHT1, 0, 0, "n1:29500/store"), act.Announce(LIGHT1, 1, 1, "n3:29500/store")]
 
 
-# --- when it goes wrong ----------------------------------------------------------------------------------------------
+# --- faults during the takeover --------------------------------------------------------------------------------------
 
 
 def test_a_standby_that_dies_unused_is_started_again_and_the_group_starts_cold() -> None:

@@ -1,4 +1,4 @@
-"""How long each part of a way back took, from the marks of an attempt and through the life of a run."""
+"""The duration of each phase of a recovery, from the marks of an attempt and in the history of a run."""
 
 from __future__ import annotations
 

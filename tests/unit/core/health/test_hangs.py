@@ -1,4 +1,4 @@
-"""Hangs: which group is to blame, row by row, and what is done about it."""
+"""Hangs: the group that is to blame, row by row, and the reaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings(groups: int = 3, workers: int = 1) -> Config:
 
 
 def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | None], now: float = 200.0) -> str:
-    """Who is blamed at `now`, when all answer. Of each task: when it moved, to which step and stage."""
+    """Return the blamed at `now` if all answer. For each task: when it moved, to which step and stage."""
     state = begin(settings(len(groups)))
     units = []
     for unit, tasks in zip(state.groups, groups, strict=True):
@@ -59,7 +59,7 @@ def blamed(*groups: list[tuple[float, int, int] | tuple[float, int, int, str] | 
 @pytest.mark.parametrize(
     ("groups", "culprit"),
     [
-        # Nobody hangs.
+        # No group hangs.
         pytest.param([[(199, 10, ASKS)], [(180, 10, COMPUTES)]], "", id="all have moved lately"),
         pytest.param([[(100, 10, COMPUTES)], [(101, 10, COMPUTES)], [(120, 10, COMPUTES)]], "", id="all evaluate"),
         pytest.param([[(100, 10, COLLECTIVE)], [(130, 10, COLLECTIVE)]], "", id="all in one collective: the network?"),

@@ -1,4 +1,4 @@
-"""Groups of several nodes: a rank fails of a lost connection, and what happened on the node that says nothing."""
+"""Groups of several nodes: a rank fails with a lost connection; the cause is found on the silent node."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLURM_IS_THERE = ev.NodesLeft(("n1", "n2", "n3", "n4", "n5", "n6"))
 
 
 def echo(task: int = 0, error: str = GLOO) -> list[ev.Event]:
-    """What a rank raises whose sibling is gone, told by the script and by its guard."""
+    """Return the reports of a rank whose sibling is gone, from the script and from its guard."""
     return [
         ev.TaskFailed(B0, Evidence(task, None, code=1, error=error)),
         ev.TaskFailed(B0, Evidence(task, None, code=1, error="last line printed: bye")),
@@ -31,7 +31,7 @@ def echo(task: int = 0, error: str = GLOO) -> list[ev.Event]:
 
 
 def at_20(*moments: Moment, error: str = GLOO, until: float = 26.0) -> Story:
-    """Rank 0 of group B, on n3 and n4, has raised at 20; of n4 nothing is heard any more."""
+    """Play group B on n3 and n4, whose rank 0 has raised at 20; n4 is silent."""
     heard = merged(beats({LIGHT0: until, A0: until}), beats({A0: until}, task=1))
     before = merged(beats({B0: 19.0}), beats({B0: 19.0}, task=1))
     return play(*merged(UP, before, heard, [(20, echo(error=error))], moments, [(until,)]), config=WIDE)
@@ -65,7 +65,7 @@ def test_at_a_lost_connection_the_silent_node_is_probed_and_nothing_is_killed_ye
 
 def test_a_node_that_no_probe_reaches_is_lost_and_the_next_attempt_does_not_go_there() -> None:
     story = at_20((20.3, SLURM_IS_THERE), (22.1, ev.Ended(B0, 137)))
-    assert story.times(act.Kill, B0)[0] == 21  # not later, whatever the probe says
+    assert story.times(act.Kill, B0)[0] == 21  # not later, whatever the probe's result
     assert [time for time, action in story.done if isinstance(action, act.Launch) and action.id == B1] == [25.1]
     assert verdict(story) == ("node_lost", "n4")
     assert next_nodes(story) == ("n5", "n6")

@@ -1,4 +1,4 @@
-"""A training that takes no step: when people are told, and what is said to be the likely reason."""
+"""A training without a first step: the times of the report, and its likely reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def settings(limit_s: float = 60.0, **sections: dict[str, Any]) -> Config:
 
 
 def told(*moments: Moment, config: Config | None = None) -> list[float]:
-    """After how many seconds people were told, each time."""
+    """Return the times of the reports, in seconds."""
     return [record["seconds"] for record in play(*moments, config=config or settings()).records("no_first_step")]
 
 
@@ -69,7 +69,7 @@ def test_a_full_restart_begins_the_time_anew() -> None:
 
 
 def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = False, seen: bool = False) -> str:
-    """The reason for groups at these steps and stages, with so many aborted steps each."""
+    """Return the reason for groups at these steps and stages, with so many aborted steps each."""
     made = settings(groups={"count": len(doing), "min": least})
     units = []
     for unit, place in zip(begin(made).groups, doing, strict=True):

@@ -1,4 +1,4 @@
-"""Silence: who is asked about it, and what the answer means, row by row of health.py's table."""
+"""Silence: the probes and questions to Slurm, and the meaning of the answers, row by row of the table in silence.py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def listening(**sections: dict[str, Any]) -> Config:
 
 
 def silent_b(*moments: Moment, until: float = 29.0, settings: Config | None = None) -> Story:
-    """Group B, on n2, is heard until 20; the others until the end."""
+    """Play group B, on n2, with heartbeats until 20; the others until the end."""
     heard = beats({LIGHT0: until, A0: until, B0: min(20.0, until)})
     return play(*merged(STARTED, heard, moments, [(until,)]), config=settings or listening())
 
@@ -40,7 +40,7 @@ def cause(story: Story) -> tuple[str, str | None]:
     return exited["cause"], exited["error"]
 
 
-# --- who is asked ----------------------------------------------------------------------------------------------------
+# --- probes and questions --------------------------------------------------------------------------------------------
 
 
 def test_halfway_to_lost_a_probe_goes_to_the_silent_node_and_nothing_else_happens() -> None:
@@ -81,7 +81,7 @@ def test_two_groups_of_one_silent_node_are_one_suspicion_and_one_lost_node() -> 
 
 
 def wide_b(*moments: Moment, until: float) -> Story:
-    """Group B has a rank on n2 and one on n3, and its first has ended well at 20."""
+    """Play group B with a rank on n2, which has ended well at 20, and one on n3."""
     settings = listening(groups={"nodes": 2})
     start = ((0, granted(4)), STARTED[1])
     up = [(2, ready(A0, "n1", "n2"), ready(B0, "n3", "n4")), (3, store(A0), store(B0)), STARTED[4]]
@@ -113,7 +113,7 @@ def test_while_the_run_ends_nobody_is_asked_about() -> None:
     assert story.times(act.Kill, B0)[0] == 34  # the grace, as for everybody
 
 
-# --- what the answers mean -------------------------------------------------------------------------------------------
+# --- the meaning of the answers --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -204,11 +204,11 @@ def test_a_step_just_launched_on_a_silent_node_is_no_word_from_it() -> None:
     assert story.state.nodes.avoid == {"n1"}
 
 
-# --- steps that have not said a word, the Lighthouse, standbys -------------------------------------------------------
+# --- steps without any message, the Lighthouse, standbys -------------------------------------------------------------
 
 
 def never_heard(*moments: Moment, until: float) -> Story:
-    """Group B, on n2, is launched at 0 and says nothing."""
+    """Play group B, on n2, which is launched at 0 and sends no message."""
     started = [
         (0, granted(3)),
         (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL)),
@@ -269,11 +269,11 @@ def test_a_group_of_two_nodes_is_brought_down_when_one_of_them_is_lost() -> None
     assert story.all(act.Launch, since=12) == [act.Launch(B1, 1, Place(("n3", "n5")))]
 
 
-# --- everybody at once, and this machine alone -----------------------------------------------------------------------
+# --- all groups at once, and this machine alone ----------------------------------------------------------------------
 
 
 def four(until: dict[str, float]) -> Story:
-    """Four groups on n1 to n4; each is heard until its time, and 60 s are lived through with Slurm there."""
+    """Play 60 s of four groups on n1 to n4 with a working Slurm; each sends heartbeats until its time."""
     steps = [StepId(f"group-{g:04d}", 0) for g in range(4)]
     started = [
         (0, granted(4)),
@@ -312,7 +312,7 @@ def test_on_this_machine_no_node_is_excluded() -> None:
 
 
 def lost_b(*moments: Moment, until: float, nodes: int = 2) -> Story:
-    """n2 is lost at 30, and there is no spare node."""
+    """Play the loss of n2 at 30, without a spare node."""
     started = ((0, granted(nodes)), *STARTED[1:])
     heard = beats({LIGHT0: until, A0: until, B0: 20}, every=3)
     lost = [(26, ev.Looked("n2", False)), (30.2, ev.Ended(B0, 137))]

@@ -1,4 +1,4 @@
-"""Pilots that are gone while their jobs run: another one is started there, once, and again if that has not helped."""
+"""Pilots that have ended while their jobs run: another is started there, and again if that has not helped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Array mode against a world of dice: jobs that wait, end, come back and are refused, answers that are late or lost.
+"""Array mode in a random world: jobs wait, end, come back and are refused; answers are late or lost.
 
-After a time in which anything may happen Slurm is left in peace; then every group trains again, in a job of its own,
-and there is no job too many.
+After a time of random faults Slurm works again; then every group must train in its own job, and no job may be left
+over.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ ENDS = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETED")
 
 @dataclass
 class Truth:
-    """A job, as slurmctld has it."""
+    """A job as slurmctld knows it."""
 
     name: str
     state: str = "PENDING"
     reason: str = ""
     node: str = ""
-    until: float = 0.0  # when it starts, or is no more COMPLETING
+    until: float = 0.0  # when it starts, or leaves COMPLETING
 
 
 class Slurm:
@@ -133,7 +133,7 @@ class Slurm:
                 self.jobs[name].reason, self.jobs[name].until = "", now + dice.uniform(0, 30)
             case act.Launch(id=step, group=group, place=place) if group is not None:
                 self.live[step] = str(place.allocation)
-                if self.jobs[str(place.allocation)].node != place.nodes[0]:  # it is no more what it was
+                if self.jobs[str(place.allocation)].node != place.nodes[0]:  # it has changed
                     self.later(soon, ev.Ended(step, code=1, launcher_failed=True, checkpoint=FOREIGN))
                     return
                 self.later(now + 0.1, ev.Hello(step, 0, place.nodes[0]))

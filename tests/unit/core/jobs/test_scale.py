@@ -1,4 +1,4 @@
-"""More groups and fewer, while the others train."""
+"""Groups are added and removed while the others train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many jobs a run has beside the controller's: asked for, waited for, requeued, given back. Never two for one."""
+"""The jobs of a run beside the controller's: requested, awaited, requeued, given back; never two for one group."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_job_that_slurm_requeued_is_not_asked_for_again_and_its_delay_is_cut_l
 )
 def test_a_job_that_is_over_ends_its_group_for_its_reason_and_is_asked_for_again(word: str, cause: str) -> None:
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), over("90_1", word))), config=ARRAY)
-    assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]  # its srun may hang, and is not waited for
+    assert story.all(act.Kill) == [act.Kill(B0, stuck=True)]  # its srun may hang and is not awaited
     assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
     story.turn(12.4, [ev.Ended(B0, code=137)])
     assert story.records("step_exited")[-1]["cause"] == cause
@@ -283,7 +283,7 @@ def test_a_pilot_that_is_cancelled_says_only_sigterm_and_its_step_says_why(first
 
 @pytest.mark.parametrize("first", ["its pilot", "squeue"])
 def test_a_job_that_slurm_preempts_with_a_grace_time_is_not_taken_for_cancelled(first: str) -> None:
-    """Then slurmstepd says of the step what it says after scancel."""
+    """slurmstepd then reports the step as after scancel."""
     cut = replace(pilot("90_1", "n2", ends=15.0), began=1.0, preempted=True)
     words = [PREEMPTED, seen(12.1, BOTH[0], cut)]
     told = [(12 + i / 10, word) for i, word in enumerate(words if first == "its pilot" else words[::-1])]
@@ -311,7 +311,7 @@ def test_a_requeue_that_slurm_refuses_is_a_job_that_is_replaced() -> None:
     story.turn(18.6, [ev.RequeueRefused("90_1", "there is no scontrol here")])
     assert requests(story) == [FIRST, act.RequestJobs(0, 1)]
     assert "there is no scontrol here" in story.records("allocation_lost")[-1]["reason"]
-    assert story.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]  # it would else hold its nodes for nothing
+    assert story.all(act.CancelJobs) == [act.CancelJobs(("90_1",))]  # otherwise it would hold its nodes without use
 
 
 # --- too few, too many, none -----------------------------------------------------------------------------------------
@@ -396,7 +396,7 @@ def test_each_range_of_groups_has_its_own_jobs() -> None:
     assert story.ids(act.Launch)[1:] == [B0]  # group 0 does not take a cheap node
 
 
-# --- how often Slurm is asked ----------------------------------------------------------------------------------------
+# --- rate of requests to Slurm ---------------------------------------------------------------------------------------
 
 
 def test_in_steady_state_slurm_is_asked_every_poll_s() -> None:
@@ -423,7 +423,7 @@ def test_one_that_does_not_answer_is_asked_more_and_more_rarely() -> None:
         gaps.append(story.state.job_pool.next_poll - story.now)
     assert gaps[0] >= 15
     assert max(gaps) <= 300
-    assert story.phases() == [Phase.RUNNING] * 2  # nobody is judged for it
+    assert story.phases() == [Phase.RUNNING] * 2  # no group is judged for it
 
 
 def test_an_answer_to_an_earlier_question_does_not_make_a_new_job_gone() -> None:
@@ -441,7 +441,7 @@ def test_in_steps_mode_slurm_is_never_asked_as_long_as_no_job_is_needed() -> Non
 
 
 def satellites(**cluster: object) -> Story:
-    """Two groups on n1 and n2 in steps mode, no spare; n2 is lost."""
+    """Play two groups on n1 and n2 in steps mode without a spare; n2 is lost."""
     start: tuple[Moment, ...] = ((0, granted(2)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)))
     return play(*start, (12, node_lost(B0, "n2")), config=config(cluster={"kind": "slurm", **cluster}))
 
@@ -488,7 +488,7 @@ def test_a_satellite_that_waits_may_have_the_lost_node_once_slurm_knows_of_its_l
 
 
 def spares(*moments: Moment, until: float, **cluster: object) -> Story:
-    """Two groups on n1 and n2 and a spare n3 in steps mode; n2 is lost at 12, and B goes to n3."""
+    """Play two groups on n1 and n2 with a spare n3 in steps mode; n2 is lost at 12, and B moves to n3."""
     start: tuple[Moment, ...] = ((0, granted(3)), *STARTED[1:], (5, stepped(A0, 1), stepped(B0, 1)))
     settings = config(cluster={"kind": "slurm", "spare_nodes": 1, **cluster})
     back: tuple[Moment, ...] = ((14, ready(B1, "n3")), (15, store(B1)), (16, stepped(B1, 30)))

@@ -1,4 +1,4 @@
-"""Where the training goes on from: live groups, a checkpoint, or nowhere. The controller's part of the guard."""
+"""The source of the training's state: live groups, a checkpoint, or none; the controller's part of the guard."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_requeued_run_that_had_not_committed_a_step_begins_again() -> None:
 
 
 def requeued(*, at: float = 10_000.0, events: tuple[Any, ...] = (), **past: Any) -> Story:
-    """A run of two groups that is at step 17 goes on in a job with three nodes; then, a second later, this happens."""
+    """Play a run of two groups at step 17, requeued into a job with three nodes; a second later come these events."""
     before = Past((("group-0000", 0), ("group-0001", 4)), 17, **past)
     return play((at, ev.Granted(NODES, CHECKPOINT, before)), (at + 1, *events), config=OURS)
 

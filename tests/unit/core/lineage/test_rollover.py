@@ -1,4 +1,4 @@
-"""A checkpoint is asked for, and the run goes on in another job; or it is stopped, with a word of what to set."""
+"""A checkpoint is requested and the run goes on in another job; or it is stopped, naming the setting to change."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def saved(step: int, by: StepId = A0, error: str | None = None) -> ev.Event:
 
 
 def down(step: int | None, *groups: StepId) -> list[ev.Event]:
-    """The groups are gone, and so is the Lighthouse; the newest checkpoint is of this step."""
+    """Return the ends of the groups and of the Lighthouse; the newest checkpoint is of this step."""
     newest = None if step is None else Saved(f"/ckpt/step-{step:08d}", step)
     return [*(ev.Ended(group, 143, checkpoint=newest) for group in groups or (A0, B0)), ev.Ended(LIGHT0, 0)]
 
 
 def end(story: Story) -> tuple[str, str]:
-    """How the run ends here: the name of its last record, and the reason."""
+    """Return the outcome of the run in this job, and the reason."""
     (record,) = [fields for name in ("run_requeued", "run_finished") for fields in story.records(name)]
     assert story.state.finished
     return str(record["outcome"]), str(record["reason"])
@@ -175,7 +175,7 @@ def test_other_rules_may_ask_too_and_the_answer_is_about_what_was_asked() -> Non
     assert rollover.answered(asked, 40.0)
     assert rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=10)), 30.0)
     assert not rollover.answered(replace(asked, lineage=replace(asked.lineage, newest=9)), 30.0)
-    assert rollover.answered(state, 30.0)  # nobody has asked
+    assert rollover.answered(state, 30.0)  # no user has asked
 
 
 def test_a_run_that_scale_has_made_larger_is_as_large_in_its_next_job() -> None:

@@ -1,4 +1,4 @@
-"""No live group has the state any more: the run fails, or every group resumes from a checkpoint, as histories."""
+"""When no live group has the state, the run fails or all groups resume from a checkpoint, as histories."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_with_a_checkpoint_every_group_starts_over_and_only_when_all_are_down() 
     last = ((31, ready(B1)), (32, store(B1)), (33, ev.TaskFailed(A0, Evidence(0, None, signal=9))))
     ends = ((34, ev.Ended(B1, 137, checkpoint=CHECKPOINT)), (39, ev.Ended(A0, 137, checkpoint=CHECKPOINT)), (40,))
     story = play(*RUNNING, early, *last, *ends, config=RESUME)
-    assert story.times(act.Kill, B1) == [33]  # it had not healed: what it would train from is nobody's state
+    assert story.times(act.Kill, B1) == [33]  # it had not healed: its weights are not the training's state
     assert story.records("full_restart")[0]["step"] > 0
     assert story.ids(act.Launch, since=33) == [A1, B2]
     assert min(story.times(act.Launch, B2)) >= 39

@@ -1,4 +1,4 @@
-"""A controller is lost or makes way, and its successor adopts what runs: as histories that begin with a past."""
+"""A controller is lost or makes way, and its successor adopts the running steps: histories that begin with a past."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def jobs(*names: str, state: str = "RUNNING") -> ev.Event:
 
 
 def word(of: StepId, task: int = 0, **fields: Any) -> list[ev.Event]:
-    """All of it, but for what is said otherwise."""
+    """Return the hello and the report of an adopted guard: all is done, but for the fields given."""
     known: dict[str, Any] = {"ready": True, "assigned": True, "begun": True, "lighthouse": OLD, "floor": 3, "step": 41}
     known |= {"store": (of.unit, 29500) if task == 0 else None}
     return [ev.Hello(of, task, PLACES[of].nodes[0], "9.0"), ev.Adopted(of, GuardReport(task, **(known | fields)))]
@@ -94,7 +94,7 @@ def test_who_has_joined_while_nobody_led_is_told_of() -> None:
     )
     (back,) = story.records("group_joined")
     assert back.items() >= {"group": 1, "attempt": 0, "step": 41, "seconds": 10.5, "recovery_s": 11.0}.items()
-    assert set(back["phases"].values()) == {None}  # nobody has seen them
+    assert set(back["phases"].values()) == {None}  # no controller has seen them
     late = play(
         (10, opening(past(live(A0), live(B0, joined=None)))),
         (11, ALL),
@@ -139,7 +139,7 @@ def test_who_had_not_begun_begins_and_who_had_not_been_assigned_is() -> None:
 def test_a_group_that_heals_meanwhile_is_still_watched_as_one_that_comes_back() -> None:
     story = play((10, opening(past())), (11, ALL), (11.5, word(A0), word(B0, step=None, floor=39)), UP, config=array())
     assert [unit.joined for unit in story.state.groups] == [True, False]
-    story.turn(13, [stepped(B0, 39)])  # below what it was told to heal to
+    story.turn(13, [stepped(B0, 39)])  # below the step that it had to heal to
     assert story.ids(act.Kill) == [B0]
 
 
@@ -156,7 +156,7 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
     assert (assigned.id, assigned.group, assigned.attempt) == (S0, 1, 1)
 
 
-# --- what cannot be adopted ------------------------------------------------------------------------------------------
+# --- steps that cannot be adopted ------------------------------------------------------------------------------------
 
 
 def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> None:
@@ -171,7 +171,7 @@ def test_a_step_that_does_not_answer_is_a_failed_one_and_the_others_go_on() -> N
 
 def test_codes_of_the_way_to_a_step_are_no_codes_of_a_script() -> None:
     assert read_attach(Evidence(0, "n1", code=3)) == Evidence(0, "n1", code=3)
-    assert read_attach(Evidence(0, "n1", code=ExitCode.END_REPORTED)) is None  # its end has been told
+    assert read_attach(Evidence(0, "n1", code=ExitCode.END_REPORTED)) is None  # its end is in the journal
     assert cast(Evidence, read_attach(Evidence(0, "n1", code=ExitCode.NO_GUARD))).cause is Cause.UNKNOWN
     assert cast(Evidence, read_attach(Evidence(0, "n1", code=ExitCode.DETACHED))).signal == 9
 
@@ -316,7 +316,7 @@ def test_a_lighthouse_that_its_controller_has_ended_is_not_gone_to() -> None:
     assert [e["unit"] for e in story.records("step_exited")] == ["lighthouse"]
 
 
-# --- what else the successor goes on with ----------------------------------------------------------------------------
+# --- other state that the successor keeps ----------------------------------------------------------------------------
 
 
 def test_who_had_finished_or_was_given_up_is_not_launched_again() -> None:

@@ -61,7 +61,7 @@ def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp
 
 @pytest.mark.parametrize("last", ["known", "forgotten"])
 def test_an_eviction_ends_all_ids_with_the_store_and_the_inherited_quorum(last: str) -> None:
-    """Nobody gets a predecessor's quorum again once one of its members is gone, however that becomes known."""
+    """No member gets a predecessor's quorum again once one of its members is gone, however that becomes known."""
     quorum = Quorum(7, tuple(member(number, 3) for number in range(3)))
     memory = Memory(8, 3, True, {f"host:{number}": (number, 0) for number in range(3)}, last=quorum)
     book = Book(RULES, memory, 0.0)

@@ -32,7 +32,7 @@ def assign(state: RunState, now: float, config: Config) -> Outcome:
         table = ranks.table([str(host) for host in unit.current.hosts])
         slot = unit.place.slot if unit.place is not None else 0
         earlier = fence(unit) if unit.current.ran_as is not None else ()
-        actions.append(Assign(unit.id, unit.group or 0, table, str(url), unit.attempt, slot, earlier, servers))
+        actions.append(Assign(unit.id, unit.group_id, table, str(url), unit.attempt, slot, earlier, servers))
         current = replace(unit.current, assigned=True, lighthouse=url, servers=servers)
         due = now + config.health.start_timeout_s  # for its store
         state = swap(state, replace(unit, due=due, current=current))

@@ -26,7 +26,7 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
-from ftslurm.core.state.model import LIVE, Cause, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Cause, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
@@ -37,7 +37,6 @@ from ftslurm.protocol import records
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet
-OVER = (Phase.SUCCEEDED, Phase.FAILED)
 EXACT = 256  # in an agenda with more entries the first may be too early, which costs a needless look
 STUCK_S = 0.3  # the same if srun cannot end by itself, because a node it waits for is gone
 
@@ -216,7 +215,7 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
 def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:
     """Return the groups that only serve; of the others, those that have succeeded and those that were given up."""
     serving = [u for u in state.groups if serves(u.group, config)] if config.groups.serve else []
-    ended = state.table.in_phase(Phase.SUCCEEDED, Phase.FAILED) if state.table.count(*OVER) else []
+    ended = state.table.in_phase(*OVER) if state.table.count(*OVER) else []
     ended = [u for u in ended if not u.retired and not serves(u.group, config)]
     return serving, [u for u in ended if u.phase is Phase.SUCCEEDED], [u for u in ended if u.phase is Phase.FAILED]
 

@@ -12,7 +12,7 @@ from itertools import islice
 
 from typing_extensions import assert_never
 
-from ftslurm.core.state.model import Phase
+from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
@@ -525,7 +525,7 @@ def ended(outcome: str) -> str:
 
 def phase(group: GroupStatus, status: RunStatus) -> str:
     """Return the phase for a table. In a finished run, a group that had not ended by itself shows as "stopped"."""
-    over = status.outcome != "running" and group.phase not in (Phase.SUCCEEDED, Phase.FAILED)
+    over = status.outcome != "running" and group.phase not in OVER
     return "stopped" if over else group.phase.value
 
 

@@ -9,7 +9,7 @@ from ftslurm.core.groups.timings import phases
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, AskState
 from ftslurm.core.state.events import LAST_LINE, Ended
-from ftslurm.core.state.model import LIVE, Cause, Ending, Exit, Marks, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Cause, Ending, Exit, Marks, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.unit_table import Trait
@@ -153,7 +153,7 @@ def _alone(verdict: Exit, state: RunState, unit: Unit, now: float, config: Confi
     begun = unit.marks.begun
     verdict = replace(verdict, healthy_s=0.0 if begun is None else round(now - begun, 3))
     others = [u for u in state.groups if not serves(u.group, config)]
-    over = all(u.phase in (Phase.SUCCEEDED, Phase.FAILED) or len(u.current.done) == tasks_of(u, config) for u in others)
+    over = all(u.phase in OVER or len(u.current.done) == tasks_of(u, config) for u in others)
     if verdict.cause is not Cause.OK or over or not serves(unit.group, config):
         return verdict
     error = "it has ended although groups that it serves (groups.serve) have not finished"

@@ -17,7 +17,7 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import Outcome, living
 from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import Asking, Cause, Job, Phase, Unit
+from ftslurm.core.state.model import OVER, Asking, Cause, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
@@ -32,7 +32,6 @@ MOST_EXCLUDED = 100  # most nodes in sbatch --exclude
 SHORT_S = 60.0  # a node lost for less than this is not replaced while a spare one is free
 SAVES_S = 30.0  # time reserved for saving a checkpoint
 SPARE_S = 5.0  # margin between the end of a group's grace time and the end of its job
-_OVER = (Phase.SUCCEEDED, Phase.FAILED)
 HOPELESS = 4  # consecutive refusals of sbatch after which a group without a place will get none
 
 
@@ -111,12 +110,12 @@ def _open_groups(state: RunState, pool: int, config: Config) -> int:
     if config.cluster.ranges:
         return sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in state.table.all_groups())
     retired = state.table.named(state.table.having_trait(Trait.RETIRED))
-    gone = sum(unit.phase not in _OVER for unit in retired)
-    return state.table.groups - state.table.count(*_OVER) - gone if pool == 0 else 0
+    gone = sum(unit.phase not in OVER for unit in retired)
+    return state.table.groups - state.table.count(*OVER) - gone if pool == 0 else 0
 
 
 def _is_open(unit: Unit) -> bool:
-    return unit.group is not None and unit.phase not in _OVER and not unit.retired
+    return unit.group is not None and unit.phase not in OVER and not unit.retired
 
 
 def _instead(state: RunState, groups: int, now: float, config: Config) -> int:

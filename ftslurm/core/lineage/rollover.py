@@ -16,7 +16,7 @@ from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Action, SaveNow
 from ftslurm.core.state.events import Checkpointed, JobEnds
-from ftslurm.core.state.model import Ending, Phase, RunOutcome, SaveAsked
+from ftslurm.core.state.model import OVER, Ending, Phase, RunOutcome, SaveAsked
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import independent, swap
 from ftslurm.core.state.values import replace
@@ -37,7 +37,7 @@ def answered(state: RunState, now: float) -> bool:
     saving = state.lineage.saving
     if saving is None or state.lineage.newest >= saving.step or saving.error is not None or now >= saving.until:
         return True
-    return state.table.count(Phase.SUCCEEDED, Phase.FAILED) == state.table.groups
+    return state.table.count(*OVER) == state.table.groups
 
 
 def checkpointed(state: RunState, event: Checkpointed) -> RunState:

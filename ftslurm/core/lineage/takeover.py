@@ -132,8 +132,8 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
     """Restore scheduled restarts, so that a change of the controller does not shorten their backoff."""
     latest = now + config.restart.backoff_max_s  # the clock of another node may be wrong
     for one in past.scheduled:
-        unit = next((unit for unit in state.groups if unit.name == one.unit), None)
-        if unit is not None:
+        unit = state.table.by_name.get(one.unit)
+        if unit is not None and unit.group is not None:
             due = min(max(now, one.due), latest)
             state = swap(
                 state, replace(unit, due=due, reason=one.reason, marks=Marks(noticed=one.noticed, away=one.away))

@@ -29,6 +29,7 @@ class Phase(str, Enum):
 
 
 LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in which a step exists
+OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED})  # phases in which no further step will exist
 
 
 class Cause(str, Enum):

@@ -84,19 +84,9 @@ def take_standby(unit: Unit, standby: Unit, place: Place, due: float, now: float
         now: the time.
         begin_after: earliest start of the script.
     """
-    return replace(
-        standby,
-        name=unit.name,
-        group=unit.group,
-        phase=Phase.STARTING,
-        attempt=unit.attempt + 1,
-        place=place,
-        reason=unit.reason,
-        due=due,
-        marks=replace(unit.marks, launched=now, hello=now, ready=now),
-        exits=unit.exits,
-        current=replace(standby.current, ran_as=standby.id, begin_after=begin_after),
-    )
+    current = replace(standby.current, ran_as=standby.id, begin_after=begin_after)
+    group = launch(unit, place, due, now, current)
+    return replace(group, marks=replace(group.marks, hello=now, ready=now), pulses=standby.pulses)
 
 
 def adopt(unit: Unit, attempt: int, place: Place, marks: Marks, pulses: tuple[Pulse, ...], current: Attempt) -> Unit:

@@ -1,6 +1,6 @@
 """Train a small classifier with torch's own DistributedDataParallel. Nothing here survives the loss of a process.
 
-This is where docs/fault-tolerant.md starts from: the page shows, as a diff, what makes it fault tolerant.
+This is where `ftslurm help fault-tolerant` starts from: the page shows, as a diff, what makes it fault tolerant.
 """
 
 import argparse

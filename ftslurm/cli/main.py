@@ -11,33 +11,61 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from typing import NamedTuple
 
 from ftslurm import __version__
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.security.terminal import guarded_output
 
+
+class Verb(NamedTuple):
+    """One verb, as the overview shows it. Its module is `ftslurm/cli/NAME_verb.py`."""
+
+    name: str
+    arguments: str
+    about: str
+
+
+VERBS_BY_PURPOSE = {
+    "run": (
+        Verb("run", "[OVERRIDE...]", "check the settings, submit, follow; the default verb"),
+        Verb("plan", "[OVERRIDE...]", "show what run would do: nodes, ranks, sbatch, srun"),
+    ),
+    "see": (
+        Verb("status", "[RUN]", "phase, step, quorum and node of each group"),
+        Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
+    ),
+    "steer": (
+        Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),
+        Verb("scale", "[RUN] N", "more groups or fewer while it trains"),
+    ),
+    "trust": (
+        Verb("inject", "[RUN] FAULT", "do one real fault to a running run, to see it recover"),
+        Verb("help", "[PAGE]", "the pages of the documentation"),
+    ),
+}
+VERBS = tuple(verb.name for verbs in VERBS_BY_PURPOSE.values() for verb in verbs)
+
 OVERVIEW = """\
-ftslurm trains with torchft replica groups and restarts only the group that failed.
+ftslurm trains with torchft replica groups and restarts only those that fail.
 
-  ftslurm job=ddp                        run the example: on Slurm if it answers, else on this machine
-  ftslurm job=ddp cluster=local groups.count=3 faults=kill_one
-                                         three groups here; one is killed half way and comes back
-  ftslurm job.script=train.py groups.count=4 groups.nodes=2 groups.workers=8 cluster.partition=gpu
-                                         your script: 4 groups of 2 nodes with 8 workers on each node
-
-verbs (the default is run: ftslurm key=value ...)
-  run    [OVERRIDE...]     compose the configuration, check it, submit, follow      `ftslurm run --help`
-  plan   [OVERRIDE...]     show what run would do: nodes, ranks, sbatch and srun lines, and the loss of each node
-  status [RUN]             phase, step, quorum, attempt and node of each group      `--json`, `--once`
-  logs   [RUN]             what the scripts printed, merged in time order           `--group N --rank N -f`
-  stop   [RUN]             end a run: SIGTERM, after stop.grace_s SIGKILL
-  scale  [RUN] N           more groups or fewer while it trains, up to groups.max   `ftslurm scale --help`
-  inject [RUN] FAULT       do one real fault to a running run, to see it recover    `--group N --rank R`
-
-RUN is a run directory, a run id or its beginning, or the Slurm job of its controller. The default is the newest run
-under runs/ (--root DIR: another folder).
+  ftslurm job=ddp                  the example: on Slurm if it answers, else here
+  ftslurm job.script=train.py groups.count=4 groups.nodes=2 groups.workers=8
+                                   your script: 4 groups of 2 nodes with 8 workers
+{verbs}
+RUN is a run directory, a run id or its beginning, or the Slurm job of its
+controller; default: the newest run under runs/ (--root DIR: another folder).
+`ftslurm VERB --help` has the options of a verb.
 """
-VERBS = ("run", "plan", "status", "logs", "stop", "scale", "inject")
+
+
+def overview() -> str:
+    """Return the text of `ftslurm --help`: every verb below its purpose, at most 80 columns wide."""
+    lines = list[str]()
+    for purpose, verbs in VERBS_BY_PURPOSE.items():
+        lines.append(f"\n{purpose}")
+        lines.extend(f"  {verb.name:<10} {verb.arguments:<13} {verb.about}" for verb in verbs)
+    return OVERVIEW.format(verbs="\n".join(lines) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if not words or words[0] in ("-h", "--help", "help"):
-        print(OVERVIEW, end="")
+    if not words or words[0] in ("-h", "--help"):
+        print(overview(), end="")
         return 0 if words else 2
     if words[0] == "--version":
         print(f"ftslurm {__version__}")

@@ -93,7 +93,7 @@ def plan(config: Config) -> Iterator[str]:
     if jobs:
         yield (
             "if the controller's node died   the groups wait at their next quorum until another process leads the run, "
-            "and go on (docs/controller.md)"
+            "and go on (ftslurm help controller)"
         )
     for node in nodes:
         yield f"if {node} died   {_if_lost(config, state, node)}"

@@ -341,7 +341,7 @@ def absolute(config: Config) -> Config:
 
 
 def shipped(folder: str) -> Path:
-    """Return the path of conf/, examples/ or sbatch/: inside the package in a wheel, beside it in a checkout."""
+    """Return the path of conf/, docs/, examples/ or sbatch/: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).parents[1]
     return package / folder if (package / folder).is_dir() else package.parent / folder
 

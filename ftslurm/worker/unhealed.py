@@ -97,5 +97,5 @@ def words(groups: int, distributed: bool) -> str:
     return (
         f"the script trains {how} (it has made no Manager): {apart}nothing heals a group that fails, its next attempt "
         "starts from the beginning, or from a checkpoint that the script itself loads. The few lines that change this: "
-        "docs/fault-tolerant.md"
+        "ftslurm help fault-tolerant"
     )

@@ -149,7 +149,7 @@ def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Ba
     said = str(warning["text"])
     assert said.startswith("the script trains with torch.distributed but without torchft (it has made no Manager)")
     assert "its 2 groups train a model each" in said
-    assert "docs/fault-tolerant.md" in said
+    assert "ftslurm help fault-tolerant" in said
     assert f"warning: {said}" in run.text  # as it was followed
     assert run.text.count(said) == 2  # ... and in the closing summary
     for group in range(2):

@@ -35,7 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     copy = folder / "sources"
     copy.mkdir()
-    for name in ("ftslurm", "conf", "examples", "sbatch"):
+    for name in ("ftslurm", "conf", "docs", "examples", "sbatch"):
         shutil.copytree(SOURCES / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(SOURCES / name, copy)
@@ -86,6 +86,13 @@ def test_presets_and_examples_are_found_in_the_wheel(python: Path, tmp_path: Pat
     assert Path(script).is_relative_to(python.parents[1])
     assert Path(script).is_file()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_help_prints_the_pages_that_come_with_the_wheel(python: Path, tmp_path: Path) -> None:
+    listed = run(python, "-m", "ftslurm", "help", cwd=tmp_path)
+    assert {path.stem for path in (SOURCES / "docs").glob("*.md")} <= set(listed.split())
+    page = (SOURCES / "docs/checkpoints.md").read_text()
+    assert run(python, "-m", "ftslurm", "help", "checkpoints", cwd=tmp_path) == page
 
 
 def test_the_command_is_installed_too(python: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import runpy
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_dependencies import FOLDERS
 
-from ftslurm.cli import main
+from ftslurm.cli import help_verb, main
 from ftslurm.core import rules
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +53,22 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
 def test_every_command_that_a_page_shows_exists(page: Path) -> None:
     typed = re.findall(r"^(?:ftslurm|python -m ftslurm) ([a-z]+)(?=\s|$)", commands(page), re.MULTILINE)
     assert set(typed) <= set(main.VERBS)
+
+
+def test_messages_name_a_page_by_ftslurm_help_and_not_by_its_path() -> None:
+    """Users of the wheel have no folder docs/: messages say `ftslurm help PAGE`, and only pages that exist."""
+    named = dict[str, list[str]]()
+    for path in sorted((ROOT / "ftslurm").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        comments = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in comments]
+        named[str(path)] = [text for text in texts if isinstance(text, str) and re.search(r"docs/", text)]
+        pages = [page for text in texts if isinstance(text, str) for page in re.findall("ftslurm help ([a-z-]+)", text)]
+        assert set(pages) <= {*help_verb.documented(), *main.VERBS}, path
+    named.pop(str(ROOT / "ftslurm/cli/help_verb.py"))  # it takes a path for its page
+    assert {path: texts for path, texts in named.items() if texts} == {}
+    for path in [*(ROOT / "conf").rglob("*.yaml"), *(ROOT / "sbatch").iterdir(), *(ROOT / "examples").glob("*.py")]:
+        assert "docs/" not in path.read_text(), path
 
 
 def test_every_make_target_that_a_page_shows_exists(page: Path) -> None:

@@ -87,14 +87,15 @@ def reason(running: list[Unit], config: Config) -> str:
     if len(early) == len(running):
         return (
             "no script has asked for a quorum: it still loads its model or data or computes its first step (then raise "
-            "health.first_step_s), it has caught an error, or it uses no Manager of torchft (docs/fault-tolerant.md)"
+            "health.first_step_s), it has caught an error, or it uses no Manager of torchft (ftslurm help "
+            "fault-tolerant)"
         )
     if asking and early:
         return f"{_named(asking)} asked for a quorum and may wait for {_named(early)}, which has not"
     if len(asking) == len(running) and all(u.current.seen is None for u in running):
         return (
             "all ask for a quorum and none is given: see lighthouse.log; groups.min, or the version of torchft, which "
-            "may be one that ftslurm was not tried with (docs/fault-tolerant.md)"
+            "may be one that ftslurm was not tried with (ftslurm help fault-tolerant)"
         )
     if any(stages[u.name] in (Stage.SEEKING_QUORUM, Stage.COLLECTIVE) for u in running):
         return (

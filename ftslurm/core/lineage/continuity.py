@@ -158,8 +158,8 @@ def why_no_restart(saved: Saved | None, config: Config) -> str | None:
     if config.checkpoint.every > 0:
         return f"none was complete yet (checkpoint.every={config.checkpoint.every}), {never}"
     return (
-        f"there is no checkpoint, {never}. Let the script save with ftslurm.checkpoint (docs/checkpoints.md), as the "
-        f"examples do, and set checkpoint.every=STEPS"
+        f"there is no checkpoint, {never}. Let the script save with ftslurm.checkpoint (ftslurm help checkpoints), as "
+        f"the examples do, and set checkpoint.every=STEPS"
     )
 
 
@@ -175,7 +175,7 @@ def unsaved(state: RunState, event: Progressed, config: Config) -> str | None:
         return None
     return (
         f"checkpoint.every={every}, and {PATIENT} times as many steps later no checkpoint has been heard of: does the "
-        f"script save with ftslurm.checkpoint? (docs/checkpoints.md; if in a way of its own, say so with "
+        f"script save with ftslurm.checkpoint? (ftslurm help checkpoints; if in a way of its own, say so with "
         f"restart.on_state_loss=checkpoint)"
     )
 
@@ -231,7 +231,7 @@ def _not_resumed(state: RunState) -> str:
     path = state.lineage.checkpoint.path if state.lineage.checkpoint else "checkpoint.dir"
     return (
         f"{path} has the training at step {state.lineage.resume_step}, and no group has resumed from it: the run would "
-        f"have begun anew. Let the script load it before its first step (docs/checkpoints.md), or name another "
+        f"have begun anew. Let the script load it before its first step (ftslurm help checkpoints), or name another "
         f"checkpoint.dir"
     )
 

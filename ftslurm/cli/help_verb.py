@@ -1,0 +1,48 @@
+"""`ftslurm help`: list the pages of the documentation, or print one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+
+from ftslurm.cli import main as overview
+from ftslurm.config.schema import shipped
+from ftslurm.errors import EnvironmentProblem
+
+
+def main(words: list[str]) -> int:
+    """Print a page, the help of a verb, or the list of pages.
+
+    Raises:
+        EnvironmentProblem: there is no such page.
+    """
+    about = "Print a page of the documentation (Markdown), or the list of pages."
+    parser = argparse.ArgumentParser(prog="ftslurm help", description=about)
+    parser.add_argument("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages")
+    page = parser.parse_args(words).page
+    if page in overview.VERBS:
+        return overview.main([page, "--help"])
+    pages = documented()
+    if page is None:
+        width = max(map(len, pages))
+        print(*(f"{name:<{width}}  {_title(path)}" for name, path in pages.items()), sep="\n")
+        print("\nftslurm help PAGE prints one. ftslurm --help lists the verbs.")
+        return 0
+    name = page.removeprefix("docs/").removesuffix(".md")
+    if name not in pages:
+        near = difflib.get_close_matches(name.lower(), pages, n=1)
+        hint = f"did you mean {near[0]}? There" if near else "there"
+        raise EnvironmentProblem(f"there is no page {page!r}; {hint} are: {', '.join(pages)}")
+    print(pages[name].read_text(encoding="utf-8"), end="")
+    return 0
+
+
+def documented() -> dict[str, Path]:
+    """Return the pages of the documentation, by name."""
+    return {path.stem: path for path in sorted(shipped("docs").glob("*.md"))}
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as page:
+        return page.readline().lstrip("# ").rstrip()

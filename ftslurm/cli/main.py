@@ -49,9 +49,9 @@ VERBS = tuple(verb.name for verbs in VERBS_BY_PURPOSE.values() for verb in verbs
 OVERVIEW = """\
 ftslurm trains with torchft replica groups and restarts only those that fail.
 
-  ftslurm job=ddp                  the example: on Slurm if it answers, else here
+  ftslurm job=ddp               the example: on Slurm if it answers, else here
   ftslurm job.script=train.py groups.count=4 groups.nodes=2 groups.workers=8
-                                   your script: 4 groups of 2 nodes with 8 workers
+                                your script: 4 groups of 2 nodes with 8 workers
 {verbs}
 RUN is a run directory, a run id or its beginning, or the Slurm job of its
 controller; default: the newest run under runs/ (--root DIR: another folder).

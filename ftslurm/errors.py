@@ -23,3 +23,7 @@ class RunNotFound(FtslurmError):
 
 class Distrusted(FtslurmError):
     """A file or folder that was to be acted on may be somebody else's work."""
+
+
+class NotDone(FtslurmError):
+    """The controller of a run refuses a command, or does not answer. The command line exits with 1."""

@@ -22,7 +22,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--controller", action="store_true", help="the controller's log")
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
     args = parser.parse_args(words)
-    run = find_run(args)
+    run = find_run(args).files
     wanted = logs.Wanted(args.group, args.rank, args.attempt, args.lighthouse, args.controller)
     there = jobs_of_run.still_there(compose.load(run.config, own=False), run)
     colours = sys.stdout.isatty()

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from ftslurm import __version__
-from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.security.terminal import guarded_output
 
 
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _dispatch(list(sys.argv[1:] if argv is None else argv))
         except FtslurmError as error:
             print(f"ftslurm: {error}", file=sys.stderr)
-            return 2
+            return 1 if isinstance(error, NotDone) else 2
         except KeyboardInterrupt:  # also SIGTERM and SIGHUP while a run is followed
             return 130
         except BrokenPipeError:

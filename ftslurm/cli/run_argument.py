@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ftslurm.api.run import Run
 from ftslurm.run import find
-from ftslurm.run.directory import RunDir
 
 
 def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
@@ -21,10 +21,10 @@ def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.Arg
     return parser
 
 
-def find_run(args: argparse.Namespace) -> RunDir:
+def find_run(args: argparse.Namespace) -> Run:
     """Find the run that the arguments name.
 
     Raises:
         RunNotFound: there is none, or more than one.
     """
-    return find.find(args.run, Path(args.root))
+    return Run(find.find(args.run, Path(args.root)).root)

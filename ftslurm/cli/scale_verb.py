@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from ftslurm.cli import answers
 from ftslurm.cli.run_argument import find_run, parser_for
-from ftslurm.core.jobs.scale import refused
-from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.records import JournalEvent, Scaled, ScaleRefused
-from ftslurm.run import configuration, inbox
-from ftslurm.run.journal import JournalReader
 
 HELP = """\
 example
@@ -23,24 +17,10 @@ Exit code: 0 it is done, 1 the controller refuses or does not answer, 2 this run
 
 
 def main(words: list[str]) -> int:
-    """Change the number of groups.
-
-    Raises:
-        EnvironmentProblem: the run can never have so many groups, or has no controller.
-    """
+    """Change the number of groups."""
     about = "Give a running run more groups, or fewer. The others train on meanwhile."
     parser = parser_for("scale", about, HELP)
     parser.add_argument("groups", type=int, metavar="N", help="how many groups the run is to have from now on")
     args = parser.parse_intermixed_args(words)
-    run = find_run(args)
-    config, reader = configuration.of_run(run), JournalReader(run.events)
-    why_not = refused(args.groups, config)
-    if why_not is not None:
-        raise EnvironmentProblem(f"{run.root.name} cannot have {args.groups} groups: {why_not}")
-    status = answers.status_of_running(config, run, reader, "it cannot become larger or smaller")
-    inbox.put(run.inbox, "scale", groups=args.groups)
-
-    def is_answer(record: JournalEvent) -> bool:
-        return isinstance(record, (Scaled, ScaleRefused)) and record.groups == args.groups and answers.is_mine(record)
-
-    return answers.print_answer(run, reader, status, is_answer, done=Scaled)
+    print(find_run(args).scale(args.groups))
+    return 0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from dataclasses import replace
 from functools import partial
 
+from ftslurm.api.state import look
 from ftslurm.cli import following
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.controller.resume_state import Story
 from ftslurm.monitor import status_json, summary, table
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
@@ -27,7 +25,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--once", action="store_true", help="print the table once")
     parser.add_argument("--json", action="store_true", help="print it as JSON, once")
     args = parser.parse_args(words)
-    run = find_run(args)
+    run = find_run(args).files
     config = compose.load(run.config, own=False)
     if args.json or args.once or not sys.stdout.isatty():
         _show_once(config, run, as_json=args.json)
@@ -37,15 +35,8 @@ def main(words: list[str]) -> int:
 
 
 def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
-    note = jobs_of_run.in_queue(run) if config.cluster.kind == "slurm" and not run.events.exists() else None
-    story = Story(run)
-    story.read()
-    status = story.status if as_json else story.shown()  # JSON escapes control characters itself
-    status = replace(status, run_id=status.run_id or run.root.name)
-    running = status.outcome == "running"
-    if running and status.started is not None:
-        note = jobs_of_run.abandoned(config, run) or jobs_of_run.silence(config, run)
-    moment = liveness.moment(config, run) if running else time.time()
+    seen = look(config, run, harmless=not as_json)  # JSON escapes control characters itself
+    status, moment, note = seen.status, seen.moment, seen.note
     if as_json:
         print(json.dumps(status_json.to_json(status, moment, note), indent=2))
         return
@@ -54,7 +45,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         return
     console = table.console()
     console.print(table.render(status, moment, width=min(console.width, 120), height=10_000, note=note))
-    if not running:
+    if status.outcome != "running":
         console.print("", summary.summary(status, run), sep="\n")
     elif (failures := summary.failures(group for group in status.groups if group.down)) is not None:
         console.print("", failures, sep="\n")

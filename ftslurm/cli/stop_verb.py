@@ -1,103 +1,12 @@
-"""`ftslurm stop`: ask the controller to end the run; without a controller, ask Slurm to end its jobs."""
+"""`ftslurm stop`: end a run."""
 
 from __future__ import annotations
 
-import sys
-
-from ftslurm.cli import answers
 from ftslurm.cli.run_argument import find_run, parser_for
-from ftslurm.config.schema import Config
-from ftslurm.monitor import sentences
-from ftslurm.monitor.status import RunStatus
-from ftslurm.protocol.records import Command, JournalEvent, RunRequeued
-from ftslurm.run import configuration, inbox, liveness
-from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader, last_event
-from ftslurm.slurm import client
-from ftslurm.submission import jobs_of_run, requeue
 
 
 def main(words: list[str]) -> int:
-    """End a run. Return 1 if the controller does not answer."""
+    """End a run."""
     args = parser_for("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.").parse_args(words)
-    run = find_run(args)
-    config, reader = configuration.of_run(run), JournalReader(run.events)
-    status = answers.read_status(reader)
-    if message := _end_without_controller(config, run, status):
-        print(message)
-        return 0
-    inbox.put(run.inbox, "stop")
-    if last_event(run.events) == RunRequeued.event:
-        print(f"{run.root.name} is between two jobs: it stops as soon as the next one starts")
-        return 0
-    job = _slurm_job(config, run)
-    if status.started is None and job is not None:
-        print(_cancel_before_start(run, job))
-        return 0
-    if status.started is not None:
-        answer, status = answers.wait_for_answer(reader, status, _is_stop)
-        if answer is None and status.outcome == "running":
-            return _report_silence(config, run)
-    print(f"{run.root.name} is stopping")
+    print(find_run(args).stop())
     return 0
-
-
-def _slurm_job(config: Config, run: RunDir) -> str | None:
-    return run.job() if config.cluster.kind == "slurm" else None
-
-
-def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> str | None:
-    """End a run whose controller cannot. Return a message for the user, or None if the controller must be asked."""
-    job, array = _slurm_job(config, run), config.cluster.mode == "array"
-    began = status.started is not None and status.outcome in ("running", "stopped")
-    # In array mode the job may wait in the queue while another process leads the run.
-    silent_s = liveness.silent_s(config, run) if began and (array or status.outcome == "running") else None
-    no_leader = not array or silent_s is not None
-    if job is not None and began and no_leader and jobs_of_run.take_out_of_queue(job):
-        jobs_of_run.cancel(config, run)
-        requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
-        return f"{run.root.name} was waiting in the queue to go on: Slurm job {job} is cancelled"
-    if status.outcome != "running":
-        return f"{run.root.name} is over already: {status.outcome}"
-    why = jobs_of_run.abandoned(config, run)
-    if why is not None and run.events.exists():
-        return f"{run.root.name} cannot be stopped: {why}"
-    has_jobs = job is not None or (array and config.cluster.kind == "slurm")
-    if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(config, run)):
-        jobs = "job" if len(cancelled) == 1 else "jobs"
-        are = "is" if len(cancelled) == 1 else "are"
-        return (
-            f"the controller of {run.root.name} has not been heard for {sentences.seconds(silent_s)}: "
-            f"Slurm {jobs} {', '.join(cancelled)} {are} cancelled"
-        )
-    return None
-
-
-def _cancel_before_start(run: RunDir, job: str) -> str:
-    """Cancel a job that has not started. Return a message for the user."""
-    # --state: a job that has started meanwhile has a controller, which reads its inbox.
-    client.cancel(job, pending_only=True)
-    if jobs_of_run.job_state(job) == "CANCELLED" and not run.events.exists():
-        requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled before it started")
-        return f"{run.root.name} had not started: Slurm job {job} is cancelled"
-    return f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts"
-
-
-def _is_stop(record: JournalEvent) -> bool:
-    return isinstance(record, Command) and record.what == "stop"
-
-
-def _report_silence(config: Config, run: RunDir) -> int:
-    """Print why the command was not answered. Return the exit code."""
-    why = jobs_of_run.abandoned(config, run)  # the controller may have ended meanwhile
-    if why is not None:
-        print(f"{run.root.name} cannot be stopped: {why}")
-        return 0
-    job = _slurm_job(config, run)
-    by_hand = f"scancel {job}" if job else f"see {run.controller_log}"
-    print(
-        f"the controller of {run.root.name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
-        f"{run.inbox}; if it is gone, {by_hand}",
-        file=sys.stderr,
-    )
-    return 1

@@ -21,21 +21,25 @@ from ftslurm.security.json_text import read_object
 LONGEST = 65536  # bytes; longer files are ignored
 
 
-def put(inbox: Path, what: str, **fields: object) -> None:
+def put(inbox: Path, what: str, **fields: object) -> str:
     """Write a command; the controller reads it within a second.
+
+    Returns:
+        The command's id; an answer in the journal may name it (`command`).
 
     Raises:
         EnvironmentProblem: the inbox cannot be written.
     """
-    name = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}.json"
-    text = json.dumps({"what": what, "by": os.getuid(), "user": user_name(), **fields})
+    command = f"{time.time_ns()}-{uuid.uuid4().hex[:8]}"
+    text = json.dumps({"what": what, "id": command, "by": os.getuid(), "user": user_name(), **fields})
     try:
-        replace_text(inbox / name, text)
+        replace_text(inbox / f"{command}.json", text)
     except OSError as error:
         reason = error.strerror or str(error)
         raise EnvironmentProblem(
             f"the run could not be told to {what}: no command can be left in {inbox}: {reason}"
         ) from error
+    return command
 
 
 def take(inbox: Path) -> list[dict[str, Any]]:

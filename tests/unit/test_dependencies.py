@@ -35,6 +35,7 @@ FOLDERS = [
     "launchers",
     "controller",
     "submission",
+    "api",
     "entry",
     "beside",
     "cli",

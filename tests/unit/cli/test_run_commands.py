@@ -14,7 +14,7 @@ import example_journal as ex
 import pytest
 from json_schema import check_status
 
-from ftslurm.cli import answers
+from ftslurm.api import answers
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
@@ -81,7 +81,8 @@ def test_what_is_left_open_the_controller_chooses(
 def test_a_refusal_is_told_and_is_a_failure(run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]) -> None:
     answering(lambda _: [ex.event(21, "fault_refused", kind="node", group=1, rank=0, reason="group 1 is not running")])
     assert main(["inject", str(run.root), "--group=1", "node"]) == 1
-    assert capsys.readouterr().out == "drill refused, the node lost, with rank 0 of group 1: group 1 is not running\n"
+    why = "drill refused, the node lost, with rank 0 of group 1: group 1 is not running"
+    assert capsys.readouterr() == ("", f"ftslurm: {why}\n")
 
 
 def test_the_lighthouse_needs_no_group(run: RunDir, answering: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,11 +110,11 @@ def test_silence_is_told_with_the_log_to_look_into(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["kill", "--group", "3"], ["--group 3", "groups 0 to 2"]),
-        (["kill", "--group=-1"], ["--group -1"]),
-        (["kill", "--rank", "2"], ["--rank 2", "ranks 0 to 1"]),
+        (["kill", "--group", "3"], ["no group 3", "groups 0 to 2"]),
+        (["kill", "--group=-1"], ["no group -1"]),
+        (["kill", "--rank", "2"], ["no rank 2", "ranks 0 to 1"]),
         (["lighthouse", "--group", "0"], ["belongs to no group"]),
-        (["cancel", "--rank", "0"], ["whole step", "--rank"]),
+        (["cancel", "--rank", "0"], ["whole step", "rank"]),
         (["kill9"], ["'kill9' is no fault; did you mean kill? There are kill, term"]),
         (["explode"], ["'explode' is no fault; there are kill, term"]),
     ],
@@ -205,8 +206,7 @@ def test_a_scale_that_the_controller_refuses_is_a_failure(
 ) -> None:
     answering(lambda _: scaled("scale_refused", 2, reason="a group has finished already"))
     assert main(["scale", "2", "--root", str(run.root.parent)]) == 1
-    out = capsys.readouterr().out
-    assert out == "scale to 2 refused: a group has finished already\n"
+    assert capsys.readouterr() == ("", "ftslurm: scale to 2 refused: a group has finished already\n")
 
 
 @pytest.mark.parametrize(("groups", "setting"), [("4", "groups.max=4"), ("0", "groups.min=1")])

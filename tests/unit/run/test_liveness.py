@@ -13,7 +13,7 @@ import example_journal as ex
 import pytest
 from programs import Programs
 
-from ftslurm.cli import answers
+from ftslurm.api import answers
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config

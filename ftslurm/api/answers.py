@@ -1,0 +1,131 @@
+"""Gives a command to the controller of a run, and waits for its answer.
+
+A command is a file in the run's inbox. The controller answers it with a line in the journal. Nothing is printed here.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem, NotDone
+from ftslurm.monitor import sentences
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold, fold_all
+from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
+from ftslurm.run import configuration, inbox
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, JournalReader
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal_lines import read
+from ftslurm.security.terminal import readable
+from ftslurm.submission import jobs_of_run
+
+ANSWER_S = 10.0  # longest wait for an answer; the controller reads its inbox four times a second
+POLL_S = 0.05
+Done = TypeVar("Done", bound=JournalEvent)
+Refused = TypeVar("Refused", bound=JournalEvent)
+
+
+@dataclass(frozen=True)
+class Answer(Generic[Done]):
+    """What a command has led to: the journal's record, and its sentence for a person."""
+
+    record: Done
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Conversation:
+    """One command to the controller of a run, and the wait for its answer."""
+
+    def __init__(self, run: RunDir, impossible: str, config: Config | None = None) -> None:
+        """Read how the run stands.
+
+        Args:
+            impossible: what a finished run does not allow, for the message: "there is nothing to harm".
+
+        Raises:
+            EnvironmentProblem: the run is over, has not started, or has lost its controller.
+        """
+        self.run, self.config = run, config or configuration.of_run(run)
+        self._reader = JournalReader(run.events)
+        self.status = read_status(self._reader)
+        if self.status.outcome != "running":
+            ended = sentences.ended(self.status.outcome)
+            raise EnvironmentProblem(f"{run.root.name} is over: {ended}; {impossible}")
+        why = jobs_of_run.abandoned(self.config, run)
+        if why is not None or self.status.started is None:
+            raise EnvironmentProblem(f"{run.root.name} does not run: {why or 'it has not started yet'}")
+
+    def ask(
+        self,
+        what: str,
+        done: type[Done],
+        refused: type[Refused] | None = None,
+        mine: Callable[[Done | Refused], bool] = lambda _: True,
+        timeout_s: float | None = None,
+        **fields: object,
+    ) -> Answer[Done]:
+        """Give the command, and wait for the answer.
+
+        Args:
+            done: the record that says it is done. One with a field `command` answers only the command with that id.
+            refused: the record that refuses it.
+            mine: whether a record answers this command and not another, for records without such a field.
+
+        Raises:
+            NotDone: the controller refuses, has not answered, or the run has ended meanwhile.
+        """
+        command = inbox.put(self.run.inbox, what, **fields)
+
+        def is_answer(record: JournalEvent) -> bool:
+            if not isinstance(record, done) and (refused is None or not isinstance(record, refused)):
+                return False
+            return getattr(record, "command", command) == command and mine(record)
+
+        wait_s = ANSWER_S if timeout_s is None else timeout_s
+        event, self.status = wait_for_answer(self._reader, self.status, is_answer, wait_s)
+        if event is None:
+            raise NotDone(self._unanswered(wait_s))
+        record, text = read(event), sentences.describe(event, self.status) or ""
+        if not isinstance(record, done):
+            raise NotDone(text)
+        return Answer(record, text)
+
+    def _unanswered(self, wait_s: float) -> str:
+        name = self.run.root.name
+        if self.status.outcome != "running":
+            return f"{name} {sentences.ended(self.status.outcome)} before it could do that"
+        log = self.run.controller_log
+        return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
+
+
+def read_status(reader: JournalReader) -> RunStatus:
+    """Read the journal up to its present end."""
+    return fold_all(map(readable, Skim().read(reader)))
+
+
+def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:
+    """Return whether this user gave the command."""
+    return answer.by in (None, os.getuid())
+
+
+def wait_for_answer(
+    reader: JournalReader, status: RunStatus, is_answer: Callable[[JournalEvent], bool], wait_s: float
+) -> tuple[Event | None, RunStatus]:
+    """Wait until the journal has the answer, or the run has ended, or `wait_s` seconds have passed."""
+    deadline = time.monotonic() + wait_s
+    while status.outcome == "running" and time.monotonic() < deadline:
+        for event in map(readable, reader.iter_new()):
+            status = fold(status, event)
+            if is_answer(read(event)):
+                return event, status
+        time.sleep(POLL_S)
+    return None, status

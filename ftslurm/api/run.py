@@ -1,0 +1,102 @@
+"""A run as a Python object: what the command line does with a run are methods here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+
+from ftslurm.api import drills, scaling, stopping
+from ftslurm.api.answers import Answer
+from ftslurm.api.state import look
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.errors import RunNotFound
+from ftslurm.monitor.status_json import StatusJson, to_json
+from ftslurm.protocol.records import FaultInjected, JournalEvent, Scaled
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_lines import read
+from ftslurm.submission import jobs_of_run
+
+FOLLOW_S = 0.2  # how often the journal is read by who follows it
+
+
+class Run:
+    """A run, going on or over. It holds nothing but the path: each call reads what is true at that moment."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        """Open a run directory.
+
+        Raises:
+            RunNotFound: it is none.
+        """
+        self.files = RunDir(Path(path).absolute())
+        if not self.files.config.exists():
+            raise RunNotFound(f"{self.files.root} is no run directory, it holds no {self.files.config.name}")
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.dir)!r})"
+
+    @property
+    def id(self) -> str:
+        """The run's id: the name of its directory."""
+        return self.dir.name
+
+    @property
+    def dir(self) -> Path:
+        """The run directory."""
+        return self.files.root
+
+    @cached_property
+    def config(self) -> Config:
+        """The run's settings; to change them changes nothing in the run."""
+        return compose.load(self.files.config, own=False)
+
+    def status(self) -> StatusJson:
+        """Return how the run stands, as `ftslurm status --json` prints it."""
+        seen = look(self.config, self.files)
+        return to_json(seen.status, seen.moment, seen.note)
+
+    def events(self, follow: bool = False) -> Iterator[JournalEvent]:
+        """Yield the journal's records, from the first.
+
+        Args:
+            follow: go on until the run is over or has lost its controller.
+        """
+        reader = JournalReader(self.files.events)
+        there = jobs_of_run.still_there(self.config, self.files)
+        while True:
+            last = not follow or not there()  # asked before the journal is read: its last line is not missed
+            yield from map(read, reader.iter_new())
+            if last:
+                return
+            time.sleep(FOLLOW_S)
+
+    def stop(self) -> str:
+        """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
+
+        Raises:
+            NotDone: the controller does not answer.
+        """
+        return stopping.stop(self.files)
+
+    def scale(self, groups: int) -> Answer[Scaled]:
+        """Give the run more groups, or fewer; the others train on meanwhile.
+
+        Raises:
+            EnvironmentProblem: the run can never have so many groups, or has no controller.
+            NotDone: the controller refuses, or does not answer.
+        """
+        return scaling.scale(self.files, groups)
+
+    def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
+        """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them.
+
+        Raises:
+            EnvironmentProblem: there is no such fault, group or rank, or the run has no controller.
+            NotDone: the controller refuses, or does not answer.
+        """
+        return drills.inject(self.files, fault, group, rank)

@@ -1,0 +1,29 @@
+"""Gives a running run more groups, or fewer."""
+
+from __future__ import annotations
+
+from ftslurm.api.answers import Answer, Conversation, by_me
+from ftslurm.core.jobs.scale import refused
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.protocol.records import Scaled, ScaleRefused
+from ftslurm.run import configuration
+from ftslurm.run.directory import RunDir
+
+
+def scale(run: RunDir, groups: int) -> Answer[Scaled]:
+    """Change the number of groups.
+
+    Raises:
+        EnvironmentProblem: the run can never have so many groups, or has no controller.
+        NotDone: the controller refuses, or does not answer.
+    """
+    config = configuration.of_run(run)
+    why_not = refused(groups, config)
+    if why_not is not None:
+        raise EnvironmentProblem(f"{run.root.name} cannot have {groups} groups: {why_not}")
+
+    def mine(answer: Scaled | ScaleRefused) -> bool:
+        return answer.groups == groups and by_me(answer)
+
+    ask = Conversation(run, "it cannot become larger or smaller", config).ask
+    return ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)

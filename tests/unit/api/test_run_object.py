@@ -1,0 +1,55 @@
+"""`import ftslurm`: quick, lazy; and what a Run tells about a run that is over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+
+import ftslurm
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem, RunNotFound
+from ftslurm.protocol.records import RunFinished, RunStarted
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> ftslurm.Run:
+    """A local run that has succeeded."""
+    files = ex.new_run(tmp_path, ex.one_kill())
+    config = Config()
+    config.job.script, config.run.name, config.cluster.kind = "train.py", "ddp", "local"
+    files.config.write_text(compose.dump(config))
+    return ftslurm.Run(files.root)
+
+
+def test_importing_the_package_imports_nothing_else_of_it() -> None:
+    code = "import sys, ftslurm; assert not [m for m in sys.modules if m.startswith('ftslurm.')]; ftslurm.Run"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert "Run" in dir(ftslurm)
+    with pytest.raises(AttributeError, match="has no attribute 'runn'"):
+        _ = ftslurm.runn
+
+
+def test_a_run_tells_its_status_and_its_typed_journal(run: ftslurm.Run) -> None:
+    assert run.id == run.dir.name
+    assert run.status()["outcome"] == "succeeded"
+    first, *_, last = run.events()
+    assert isinstance(first, RunStarted)
+    assert isinstance(last, RunFinished)
+
+
+def test_a_run_that_is_over_takes_no_commands(run: ftslurm.Run) -> None:
+    with pytest.raises(EnvironmentProblem, match="is over: succeeded; there is nothing to harm"):
+        run.inject("kill")
+    with pytest.raises(EnvironmentProblem, match="is over"):
+        run.scale(2)
+    assert "is over already" in run.stop()
+
+
+def test_a_folder_without_a_configuration_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RunNotFound, match=r"holds no config\.yaml"):
+        ftslurm.Run(tmp_path)

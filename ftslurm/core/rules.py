@@ -17,7 +17,7 @@ from typing import cast
 from ftslurm.config.schema import Config
 from ftslurm.core import assignments, handover, parameter_servers
 from ftslurm.core.groups import fault_drills, launching, progress_lines
-from ftslurm.core.groups.exits import Outcome, given_up
+from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import first_step, hangs, lost_connections, node_fate, silence
 from ftslurm.core.jobs import queue, scale, supply
@@ -265,9 +265,8 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         elif stray:
             state = swap(state, stop(unit, Cause.CANCELLED, now, now))
         elif over and unit.group is not None and unit.phase is Phase.PENDING:
-            reason = "not restarted: another group had already finished; it may find no group to heal from"
             state = swap(state, give_up(unit))
-            actions.append(given_up(unit, reason))
+            actions.append(given_up(unit, too_late(unit, state.table.in_phase(Phase.SUCCEEDED)[0].group_id)))
         elif unit.waits_for is not None and 0 < config.health.wait_timeout_s <= now - unit.due:
             reason = f"it has waited for {config.health.wait_timeout_s:g} s (health.wait_timeout_s): {unit.waits_for}"
             state = swap(state, give_up(unit))

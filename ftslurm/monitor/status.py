@@ -58,11 +58,13 @@ class GroupStatus:
     restarts: int = 0
     steps_per_s: float | None = None  # over the last 10 s
     last_error: str | None = None
+    first_error: str | None = None  # its first failure in this run
     waiting_for: str | None = None
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, within one attempt
     last_cause: str | None = None
     last_log: str | None = None  # log of the attempt that ended with last_error
+    first_log: str | None = None  # log of the attempt that ended with first_error
     last_evidence: tuple[str, ...] = ()  # signs by which last_cause was decided
     last_traceback: str | None = None  # end of the traceback
     ended: float | None = None  # when its last attempt ended

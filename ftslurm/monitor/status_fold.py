@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
+from ftslurm.monitor.event_text import ORDERLY, STOPPED, controller_error, no_first_step, verdict
 from ftslurm.monitor.status import TOLD_EVERY_S, GroupStatus, JobStatus, Recovery, RunStatus, StandbyStatus
 from ftslurm.protocol import records
 from ftslurm.run.journal import Event, number
@@ -231,14 +231,15 @@ class StatusFold:
             case records.RestartScheduled():
                 wait = record.due - (time or 0.0)
                 waiting_for = f"backoff of {wait:.0f} s" if wait >= 1 else "launch"
-                self._put(replace(self._group(record.group), phase=Phase.PENDING, waiting_for=waiting_for))
+                group = _remembering(self._group(record.group))
+                self._put(replace(group, phase=Phase.PENDING, waiting_for=waiting_for))
             case records.GroupWaits():
                 group = self._group(record.group)
                 if group.phase is Phase.PENDING:
                     job = record.allocation or group.job
                     self._put(replace(group, waiting_for=record.reason or "a node", job=job))
             case records.GroupGivenUp():
-                group = self._group(record.group)
+                group = _remembering(self._group(record.group))
                 error = record.reason or group.last_error
                 self._put(replace(group, phase=Phase.FAILED, waiting_for=None, last_error=error))
             case records.StandbyGivenUp():
@@ -356,7 +357,9 @@ class StatusFold:
             ended=time,
             longest_gap_s=gap,
         )
-        if not ok:
+        stopped = record.cause in ORDERLY and record.error is None
+        at_work = group.joined or self._run.lighthouse is None
+        if not ok and not (stopped and not at_work and group.last_cause is not None):  # else: that is still the reason
             group = replace(
                 group,
                 last_cause=record.cause or "unknown",
@@ -366,7 +369,7 @@ class StatusFold:
                 last_traceback=record.traceback,
                 step=group.step if record.step is None else record.step,
             )
-        self._put(group)
+        self._put(group if record.cause in ORDERLY else _remembering(group))
 
     # --- the training --------------------------------------------------------------------------------------------
 
@@ -508,6 +511,14 @@ class StatusFold:
 def _stopping(group: GroupStatus) -> GroupStatus:
     alive = group.phase in (Phase.STARTING, Phase.RUNNING)
     return replace(group, phase=Phase.STOPPING if alive else group.phase, waiting_for=None)
+
+
+def _remembering(group: GroupStatus) -> GroupStatus:
+    """Return a group that has failed with its first failure kept. The end of a job or of the run is none."""
+    stopped = group.last_cause == "cancelled" and group.last_error == STOPPED
+    if group.first_error is not None or stopped or group.last_cause in (None, "ok", "time_limit", "preempted"):
+        return group
+    return replace(group, first_error=group.last_error, first_log=group.last_log)
 
 
 def _at_the_end(group: GroupStatus) -> GroupStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -56,9 +57,11 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     if status.draining_nodes:
         facts.add_row("drained nodes", sentences.few(status.draining_nodes, 8))
     for g in status.groups:
-        if g.phase is Phase.FAILED or (status.outcome == "failed" and g.phase is Phase.PENDING and g.last_error):
-            log = f" - log: {sentences.short_log(g.last_log)}" if g.last_log else ""
-            facts.add_row(sentences.called(g), Text(f"{g.last_error or 'given up'}{log}", "red"))
+        if g.phase is Phase.FAILED:
+            facts.add_row(sentences.called(g), Text(f"{g.last_error or 'given up'}{_log(g.last_log)}", "red"))
+        if g.phase is not Phase.SUCCEEDED and g.first_error and g.first_log != g.last_log:
+            name = sentences.called(g)
+            facts.add_row(name, Text(f"failed first: {g.first_error}{_log(g.first_log)}", "red"))
     for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     facts.add_row("logs", Text(str(run.logs)))
@@ -70,7 +73,23 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         of = f" (medians of {len(timed)})" if len(timed) > 1 else ""
         parts.append(Text(f"recovery{of}: {sentences.phases(typical(timed))}"))
     signs = failures(g for g in status.groups if g.down)
-    return Group(*parts, Text(), signs) if signs is not None else Group(*parts)
+    parts += [Text(), signs] if signs is not None else []
+    following = next_command(status, run)
+    return Group(*parts, *([] if following is None else [Text(), Text(following)]))
+
+
+def next_command(status: RunStatus, run: RunDir) -> str | None:
+    """Return how a run that was stopped or has failed is continued; None: there is nothing to continue."""
+    if status.outcome not in ("stopped", "failed"):
+        return None
+    start = "from step 0: it has saved no checkpoint"
+    if status.checkpoint is not None:
+        start = f"from the checkpoint of step {status.checkpoint}"
+    return f"continue with: ftslurm resume {shlex.quote(str(run.root))} ({start})"
+
+
+def _log(path: str | None) -> str:
+    return f" - log: {sentences.short_log(path)}" if path else ""
 
 
 def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:

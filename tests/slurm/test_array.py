@@ -207,3 +207,23 @@ def test_a_lost_node_is_replaced_by_a_job_and_one_that_never_starts_keeps_nobody
         numbers = [int(s["step"]) for s in run.steps(0)]
         assert numbers == list(range(numbers[0], last + 1))
         assert not {name: state for name, state in jobs(cluster).items() if state in ("PENDING", "RUNNING")}
+
+
+def test_the_summary_says_that_a_group_was_cancelled_by_hand_and_came_too_late(
+    array: tuple[Cluster, Backend],
+) -> None:
+    cluster, slurm = array
+    run = slurm.start(*ARRAY, "groups.count=3", "groups.mem=1G", args=ENDLESS)
+    run.wait_for_steps(5, 3)
+    cluster.run(["scontrol", "update", "nodename=ALL", "state=drain", "reason=test"])  # so that it cannot come back
+    cluster.run(["scancel", pilot_of(run, 1)])  # by hand
+    run.wait_for("step_exited", group=1)
+    run.end_soon()
+    run.finish()
+    why = "had already finished; it may find no group to heal from"
+    (given_up,) = run.named("group_given_up")
+    assert str(given_up["reason"]).startswith("cancelled: Slurm cancelled the step")
+    assert why in str(given_up["reason"])
+    (line,) = [line for line in run.text.splitlines() if line.startswith("group 1  ")]
+    assert "Slurm cancelled the step" in line
+    assert why in line

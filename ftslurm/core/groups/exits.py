@@ -206,10 +206,9 @@ def _group_failed(state: RunState, unit: Unit, verdict: Exit, config: Config, ac
         state = replace(state, lineage=replace(state.lineage, allowed_by=None))
     if state.ending is not None or unit.retired:
         return state, actions
-    finished = [] if independent(config) else [unit.group for unit in state.table.in_phase(Phase.SUCCEEDED)]
+    finished = [] if independent(config) else [unit.group_id for unit in state.table.in_phase(Phase.SUCCEEDED)]
     if finished:
-        reason = f"not restarted: group {finished[0]} had already finished; it may find no group to heal from"
-        return state, [*actions, given_up(unit, f"{describe(verdict)}; {reason}")]
+        return state, [*actions, given_up(unit, too_late(unit, finished[0]))]
     state, more = _blame(state, unit, config)
     actions += more
     hopeless = None if _got_anywhere(state, config) else _same_start_error(state) or _no_start_at_all(state)
@@ -283,6 +282,14 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
             state.nodes, avoid=state.nodes.avoid | {node}, suspected=(*state.nodes.suspected, (node, unit.group))
         ),
     ), actions
+
+
+def too_late(unit: Unit, finished: int) -> str:
+    """Return why a group is not restarted after group `finished` has ended: first of all why it was away."""
+    stopped = (Cause.CANCELLED, None)  # by this controller, because it was too late
+    away = next((exit_ for exit_ in reversed(unit.exits) if (exit_.cause, exit_.error) != stopped), None)
+    words = "it never started" if away is None else describe(away)
+    return f"{words}; not restarted: group {finished} had already finished; it may find no group to heal from"
 
 
 def given_up(unit: Unit, reason: str) -> records.GroupGivenUp:

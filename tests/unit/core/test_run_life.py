@@ -189,7 +189,9 @@ def test_a_group_that_has_not_joined_soon_after_another_finished_is_brought_down
     story = play(*RUNNING, (50, killed(B0)), *rest, (60, finished(A0)), (62.2, ev.Ended(B1, code=137)))
     assert story.times(act.Kill, B1) == [60 + FINISH_TOGETHER_S]
     assert story.records("step_exited")[-1]["cause"] == "cancelled"
-    assert "group 0 had already finished" in story.records("group_given_up")[0]["reason"]
+    reason = story.records("group_given_up")[0]["reason"]
+    assert reason.startswith("killed by signal 9 (SIGKILL)")  # why it was away
+    assert "group 0 had already finished" in reason
     assert story.outcome() == "succeeded"
 
 
@@ -236,6 +238,8 @@ def test_a_group_that_waits_when_another_finishes_is_given_up_and_the_run_ends_t
     slow = config(restart={"backoff_s": 60.0})
     story = play(*RUNNING, (30, killed(B0)), (40, killed(B1)), (60, finished(A0)), (70,), config=slow)
     assert story.ids(act.Launch, since=40) == []
-    assert "had already finished" in story.records("group_given_up")[0]["reason"]
+    reason = story.records("group_given_up")[0]["reason"]
+    assert reason.startswith("killed by signal 9 (SIGKILL)")
+    assert "group 0 had already finished" in reason
     assert story.times(act.Kill, LIGHT0)[0] == 60 + FINISH_TOGETHER_S
     assert story.outcome() == "succeeded"

@@ -223,6 +223,37 @@ def test_the_summary_of_a_failed_run_names_the_groups_that_failed_and_their_logs
     assert re.search(r"group 9 +4 failures in 600 s - log: logs/group-0009/attempt-000/rank-0.log", text)
 
 
+def test_a_group_stopped_before_it_was_back_is_shown_with_its_failure() -> None:
+    lines = [ex.started(2), *(ex.launched(1, g) for g in range(2)), *(ex.joined(2, g, 1) for g in range(2))]
+    lines += [ex.exited(3, 1), ex.event(3, "restart_scheduled", group=1, attempt=1, due=3, reason="")]
+    lines += [ex.launched(4, 1, 1), ex.exited(5, 1, 1, "cancelled"), ex.exited(5, 0, 0, "cancelled")]
+    status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
+    text = drawn(summary(status, RunDir(Path("/x"))), 200)
+    assert "group 1      killed (signal 9) on n2 - log: logs/group-0001/attempt-000/rank-0.log" in text
+    assert not any(line.startswith("group 0 ") for line in text)
+
+
+def test_the_summary_keeps_the_first_failure_of_a_group_beside_its_last() -> None:
+    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="cancelled", error="job 3_1: CANCELLED")]
+    lines += [ex.event(2, "restart_scheduled", group=0, attempt=1, due=2, reason=""), ex.launched(3, 0, 1)]
+    lines += [ex.exited(4, 0, 1), ex.event(4, "group_given_up", group=0, reason="restart.max_per_group=0")]
+    status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
+    rows = [line for line in drawn(summary(status, RunDir(Path("/x"))), 200) if line.startswith("group 0 ")]
+    assert rows[0].startswith("group 0   restart.max_per_group=0 - log: logs/group-0000/attempt-001")
+    first = "failed first: ended from outside: job 3_1: CANCELLED - log: logs/group-0000/attempt-000/rank-0.log"
+    assert rows[1] == f"group 0   {first}"
+
+
+def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None:
+    run, status = RunDir(Path("/scratch/my runs/x")), reduce(fold, [ex.started(1), ex.launched(1, 0)], RunStatus())
+    command = "continue with: ftslurm resume '/scratch/my runs/x'"
+    stopped = fold(status, ex.finished(6, "stopped"))
+    assert drawn(summary(stopped, run), 200)[-1] == f"{command} (from step 0: it has saved no checkpoint)"
+    saved = fold(status, ex.event(5, "checkpoint_saved", group=0, attempt=0, step=40), ex.finished(6, "failed"))
+    assert drawn(summary(saved, run), 200)[-1] == f"{command} (from the checkpoint of step 40)"
+    assert not any("continue" in line for line in drawn(summary(fold(status, ex.finished(6)), run)))
+
+
 def test_of_several_recoveries_the_phases_are_medians() -> None:
     lines = [ex.started(1), ex.launched(0, 0), ex.joined(1, 0, 1)]
     for n, seconds in enumerate((0.4, 0.8, 9.0), 1):

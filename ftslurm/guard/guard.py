@@ -42,10 +42,11 @@ from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_st
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.network import Network
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from ftslurm.guard.rank_log import RankLog, last_printed_line
+from ftslurm.guard.rank_log import RankLog
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
+from ftslurm.run import last_words
 
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
@@ -313,7 +314,8 @@ class Guard:
         if self.log is not None:
             self.log.tend()
         killed = code < 0
-        words = last_printed_line(self.log.path) if code > 0 and self.log else ""
+        crashed = code > 0 or -code in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+        words = last_words.of_log(self.log.path) if crashed and self.log else ""
         oom = killed and processes.oom_kills() > self.oom_kills
         self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words))
         self.network.gate.close()  # other groups must see at once that the worker is gone

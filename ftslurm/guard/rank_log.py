@@ -43,14 +43,3 @@ class RankLog:
         with open(part, "w") as marks:
             marks.writelines(f"{when} {size}\n" for size, when in kept.items())
         os.replace(part, self.marks)
-
-
-def last_printed_line(log: str) -> str:
-    """Return the last line that the script has printed, such as the message of a sys.exit."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return next((line.strip()[-300:] for line in reversed(lines) if line.strip()), "")

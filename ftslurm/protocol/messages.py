@@ -222,7 +222,7 @@ class Done(Report, kind="done"):
 
 
 class Exited(Report, kind="exited"):
-    """Guard: how the worker's process has ended; `error` is the last line that it printed.
+    """Guard: how the worker's process has ended; `error` is the line of its log that says why.
 
     A guard of a step that may be adopted also leaves this in a file (guard/connection.py).
     """

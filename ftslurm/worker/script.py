@@ -39,7 +39,7 @@ def run(
         exec(code, main.__dict__)  # noqa: S102 running the user's script is the purpose
     except SystemExit as leave:
         if not _is_success(leave.code):
-            _end(_exit_code(leave.code), None, on_failure)
+            _end(_exit_code(leave.code), None if isinstance(leave.code, int) else leave, on_failure)
     except BaseException as error:
         _print_traceback(error)
         _end(1, error, on_failure)

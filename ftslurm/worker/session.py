@@ -21,10 +21,12 @@ from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
+from ftslurm.run import last_words
 from ftslurm.security import secret_variables
 from ftslurm.worker import closed_servers, closed_transport, parameter_sessions, script
 from ftslurm.worker.arguments import fill
 
+_MOST_ERROR = 300  # characters of an exception's first line
 _kept: list[Any] = []  # the TCPStore lives as long as the process
 M = TypeVar("M", bound=messages.Message)
 
@@ -105,6 +107,7 @@ class Channel:
     def say_failed(self, error: BaseException, step: int | None, started: bool) -> None:
         """Send the end of an exception's traceback, then the exception."""
         line, trace = describe(error)
+        trace = "" if isinstance(error, SystemExit) else trace  # sys.exit("message"): the message says it all
         self._send(messages.encode_trace(last_lines(trace), self.task))
         self.say(messages.Failed(line, trace[-600:], step, started, oom=ran_out_of_memory(error)))
 
@@ -284,9 +287,9 @@ def print_warning(text: str) -> None:
 
 
 def describe(error: BaseException) -> tuple[str, str]:
-    """Return an exception as one line, and its traceback as Python prints it."""
-    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
-    return lines[-1] if lines else type(error).__name__, "".join(traceback.format_exception(error))
+    """Return the first line of an exception, and its traceback as Python prints it."""
+    line = last_words.first_line("".join(traceback.format_exception_only(error)))
+    return line[:_MOST_ERROR] or type(error).__name__, "".join(traceback.format_exception(error))
 
 
 def last_lines(text: str) -> str:

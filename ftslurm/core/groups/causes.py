@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ftslurm.core.state.events import Ended
+from ftslurm.core.state.events import LAST_LINE, Ended
 from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
 
 
@@ -35,7 +35,9 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         signal=best.signal,
         node=best.node,
         rank=best.task,
-        error=best.error or _said(unit.current.evidence) or (ended.error if launcher else None),
+        error=_quoted(best, unit.current.traceback)
+        or _said(unit.current.evidence)
+        or (ended.error if launcher else None),
         step=unit.current.step,
         launched=not ended.launcher_failed,
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
@@ -47,6 +49,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
 # What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
 _LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
 TRACEBACK_LINES = 20
+LONGEST = 120  # characters of an exception in `step_exited`
 
 
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
@@ -84,10 +87,17 @@ def _strength(evidence: Evidence) -> int:
 # Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
 _ECHO = re.compile(
     r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
-    r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|remote process (exit|has terminated)|"
+    r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
+    r"remote process (exit|has terminated)|"
     r"timed out waiting \d+ ?ms for (recv|send)"
 )
 WORDS_S = 0.1  # a killed rank's guard reports within this time of the other ranks' errors
+
+
+def _quoted(evidence: Evidence, traceback: str) -> str | None:
+    """Return the error; of an exception of the script, whose traceback is recorded too, only the beginning."""
+    error, is_told = evidence.error, evidence.started and bool(traceback)
+    return error[: LONGEST - 3] + "..." if error and is_told and len(error) > LONGEST else error
 
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
@@ -123,7 +133,8 @@ def describe(exit_: Exit) -> str:
     """Return the verdict as a short text: "killed by SIGKILL on n2", "user_error: ValueError: no such layer"."""
     where = f" on {exit_.node}" if exit_.node else ""
     if exit_.cause is Cause.KILLED and exit_.signal is not None:
-        return f"killed by signal {exit_.signal} ({signal_name(exit_.signal)}){where}"
+        said = f": {exit_.error}" if (exit_.error or "").startswith(LAST_LINE) else ""  # it has crashed
+        return f"killed by signal {exit_.signal} ({signal_name(exit_.signal)}){where}{said}"
     if exit_.cause is Cause.USER_ERROR:
         if exit_.error:
             return f"user_error{where}: {exit_.error}"

@@ -253,7 +253,7 @@ class TaskDone:
     task: int
 
 
-LAST_LINE = "last line printed: "  # prefix of an error that is only a script's last output
+LAST_LINE = "its log says: "  # prefix of an error that is only a line of the script's output
 
 
 @dataclass(frozen=True)

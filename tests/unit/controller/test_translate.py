@@ -83,7 +83,7 @@ def test_how_a_worker_exited(fields: dict[str, object], event: ev.Event) -> None
 
 def test_the_last_line_of_a_log_is_not_taken_for_the_error() -> None:
     event = heard(GROUP, "exited", task=1, code=2, signal=None, oom=False, error="step 10 loss 0.277")
-    assert event == ev.TaskFailed(GROUP, Evidence(1, None, code=2, error="last line printed: step 10 loss 0.277"))
+    assert event == ev.TaskFailed(GROUP, Evidence(1, None, code=2, error="its log says: step 10 loss 0.277"))
 
 
 def test_a_failure_before_the_script_was_reached_is_marked() -> None:

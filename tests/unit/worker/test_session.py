@@ -110,12 +110,12 @@ def test_which_exceptions_say_that_memory_ran_out(error: BaseException, oom: boo
     assert session.ran_out_of_memory(error) is oom
 
 
-def test_an_exception_is_described_by_its_last_line_and_its_traceback() -> None:
+def test_an_exception_is_described_by_its_first_line_and_its_traceback() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError as error:
         line, trace = session.describe(error)
-    assert line == "lines"
+    assert line == "ValueError: two"
     assert trace.startswith("Traceback (most recent call last):")
     assert trace.endswith("ValueError: two\nlines\n")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.core.groups.causes import classify, describe, signal_name
+from ftslurm.core.groups.causes import LONGEST, classify, describe, signal_name
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Attempt, Cause, Evidence, Exit, Phase, Place, StepId, Unit
 
@@ -110,6 +110,14 @@ def test_the_launchers_own_words_are_kept_when_nobody_else_spoke() -> None:
     assert (verdict.code, verdict.error) == (78, "srun: error: Unable to create step")
 
 
+@pytest.mark.parametrize(("traceback", "length"), [("Traceback ...", LONGEST), ("", 200)])
+def test_a_long_error_is_cut_if_its_traceback_is_recorded(traceback: str, length: int) -> None:
+    raised = Evidence(0, "n1", code=1, error="ValueError: " + "x" * 188)
+    error = classify(unit(raised, traceback=traceback), ended(1), 4, 50.0).error
+    assert error is not None
+    assert len(error) == length
+
+
 def test_a_success_has_no_error() -> None:
     assert classify(unit(), ended(0, error="srun: a warning"), 4, 50.0).error is None
 
@@ -120,6 +128,10 @@ def test_a_success_has_no_error() -> None:
         ({"cause": Cause.KILLED, "signal": 9, "node": "n2"}, "killed by signal 9 (SIGKILL) on n2"),
         ({"cause": Cause.KILLED, "signal": 63}, "killed by signal 63 (signal 63)"),
         ({"cause": Cause.KILLED}, "killed"),
+        (
+            {"cause": Cause.KILLED, "signal": 6, "error": f"{ev.LAST_LINE}what():  boom"},
+            "killed by signal 6 (SIGABRT): its log says: what():  boom",
+        ),
         ({"cause": Cause.USER_ERROR, "error": "ValueError: x", "node": "n1"}, "user_error on n1: ValueError: x"),
         ({"cause": Cause.USER_ERROR, "code": 3}, "user_error: the script ended with exit code 3"),
         ({"cause": Cause.OUT_OF_MEMORY, "node": "n2", "error": "Out Of Memory"}, "out_of_memory on n2: Out Of Memory"),

@@ -26,7 +26,7 @@ def echo(task: int = 0, error: str = GLOO) -> list[ev.Event]:
     """Return the reports of a rank whose sibling is gone, from the script and from its guard."""
     return [
         ev.TaskFailed(B0, Evidence(task, None, code=1, error=error)),
-        ev.TaskFailed(B0, Evidence(task, None, code=1, error="last line printed: bye")),
+        ev.TaskFailed(B0, Evidence(task, None, code=1, error="its log says: bye")),
     ]
 
 

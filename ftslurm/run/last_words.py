@@ -1,0 +1,111 @@
+"""Chooses the line of a script's output that says best why it has ended.
+
+The latest of these counts: the first line of an exception whose traceback is printed, or a line that reports an error.
+Without one it is the last line that is neither a warning nor known noise. A warning is never chosen: libraries print
+many while a process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.run.log_noise import NoiseFilter
+from ftslurm.security.terminal import visible
+
+LONGEST = 120  # characters of a line that is quoted
+_TAIL = 16_384  # bytes of a log that are read
+_RANK = re.compile(r"^\[rank\d+\]: ?")  # torch puts it before a traceback
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):$")
+_EXCEPTION = re.compile(r"^(?:\s*\|\s*)*[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Expired|Failure)(?::|$)")
+_WARNING = re.compile(r"(?i)\bwarn(?:ing)?s?\b|\b\w+Warning\b|^\[W\d{4} ")
+_ERROR = re.compile(
+    r"\b[\w.]*(?:[Ee]rror|ERROR|Exception|Interrupt)\b(?:[:(\]]|$)|\bERROR\b|\b(?:FATAL|[Ff]atal)\b|^\[E\d{4} "
+    r"|[Tt]erminate called after|^\s*what\(\):|Segmentation fault|[Oo]ut of memory|\bOOM\b|[Aa]ssertion .*failed"
+    r"|panicked at|No space left on device"
+)
+_NO_ERROR = re.compile(r"^\s*frame #\d+: |^Exception raised from |(?i:\b(?:no|0|without) errors?\b)")
+
+
+def choose(text: str) -> str:
+    """Return the line to quote from the end of a script's output; empty: there is none."""
+    error = plain = ""
+    lines = _telling(text)
+    for line in lines:
+        if _TRACEBACK.search(line):
+            error = _exception_below(lines) or error
+        elif is_warning(line):
+            continue
+        elif is_error(line):
+            error = line
+        else:
+            plain = line
+    return shorten((error or plain).strip())
+
+
+def of_log(log: str | Path) -> str:
+    """Return the line of a log to quote; empty if it has none or cannot be read."""
+    return visible(choose(_end_of(log)))[:LONGEST]
+
+
+def shorten(line: str) -> str:
+    """Return a line cut to the length of a quotation."""
+    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+
+
+def first_line(error: str) -> str:
+    """Return the first line of an exception as traceback.format_exception_only prints it.
+
+    A SyntaxError prints its source before, indented; notes and a message of many lines come after.
+    """
+    lines = [line for line in error.splitlines() if line.strip()]
+    first = next((i for i, line in enumerate(lines) if not line[0].isspace()), 0)
+    if not lines:
+        return ""
+    empty = lines[first].rstrip().endswith(":") and first + 1 < len(lines)  # a message that begins with a newline
+    return f"{lines[first].rstrip()} {lines[first + 1].strip()}" if empty else lines[first].rstrip()
+
+
+def is_error(line: str) -> bool:
+    """Return whether a line of a log reports an error."""
+    return not is_warning(line) and _ERROR.search(line) is not None and _NO_ERROR.search(line) is None
+
+
+def is_warning(line: str) -> bool:
+    return _EXCEPTION.match(line) is None and _WARNING.search(line) is not None
+
+
+def _telling(text: str) -> Iterator[str]:
+    """Yield the lines that are neither empty nor known noise, nor the source that Python prints below a warning."""
+    noise, warned = NoiseFilter(), False
+    for raw in re.split(r"[\r\n]+", text):
+        line = _RANK.sub("", raw.rstrip())
+        skip = (warned and line.startswith("  ")) or not line or noise.is_noise(line.encode(errors="replace"))
+        warned = is_warning(line) and not line.startswith(" ")
+        if not skip:
+            yield line
+
+
+def _exception_below(lines: Iterator[str]) -> str:
+    """Return the line that follows the frames of a traceback; of an exception group, the line inside its frame."""
+    for line in lines:
+        if line[0] not in " \t":
+            return line
+        if line.lstrip().startswith("|") and _EXCEPTION.match(line):
+            return line.lstrip(" |")
+    return ""
+
+
+def _end_of(log: str | Path) -> str:
+    """Return the end of a file; empty if it cannot be read. A script may have put a link or a pipe in its place."""
+    with suppress(OSError):
+        file = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            size = os.fstat(file).st_size
+            return os.pread(file, _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+        finally:
+            os.close(file)
+    return ""

@@ -8,14 +8,14 @@ from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
-from ftslurm.api import drills, scaling, stopping
+from ftslurm.api import drills, scaling, steering, stopping
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
 from ftslurm.monitor.status_json import StatusJson, to_json
-from ftslurm.protocol.records import FaultInjected, JournalEvent, Scaled
+from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
@@ -91,6 +91,18 @@ class Run:
             NotDone: the controller refuses, or does not answer.
         """
         return scaling.scale(self.files, groups)
+
+    def restart(self, group: int, rank: int | None = None) -> Answer[CommandDone]:
+        """Have a group leave politely and start again as its next attempt, which counts against no budget.
+
+        Args:
+            rank: the rank that it is for, named in the journal with its node; the whole group starts again.
+
+        Raises:
+            EnvironmentProblem: the run has no controller.
+            NotDone: the controller refuses, or does not answer.
+        """
+        return steering.restart(self.files, group, rank)
 
     def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them.

@@ -37,6 +37,7 @@ VERBS_BY_PURPOSE = {
     ),
     "steer": (
         Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),
+        Verb("restart", "[RUN] ...", "have one group leave and start again: --group N"),
         Verb("scale", "[RUN] N", "more groups or fewer while it trains"),
     ),
     "trust": (

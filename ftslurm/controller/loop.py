@@ -41,6 +41,7 @@ from ftslurm.controller.translate import (
     requester,
     translate,
 )
+from ftslurm.controller.user_commands import user_request
 from ftslurm.core.groups import progress_lines
 from ftslurm.core.jobs.supply import array, over
 from ftslurm.core.lineage import continuity
@@ -216,6 +217,8 @@ class Controller:
             self.events.append(StopAsked(who, requester(command)))
         elif command["what"] == "inject" and (drill := inject_asked(command)) is not None:
             self.events.append(drill)
+        elif (request := user_request(command)) is not None:
+            self.events.append(request)
         elif command["what"] == "hand_over" and command.get("leader") == self.number is not None:
             self.leaving = str(command.get("reason"))[:500]
         elif command["what"] in ("pilot", "leaving", "scale"):

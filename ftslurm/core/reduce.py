@@ -7,7 +7,7 @@ import signal
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
-from ftslurm.core import parameter_servers
+from ftslurm.core import parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
@@ -54,6 +54,7 @@ from ftslurm.core.state.events import (
     TaskFailed,
     Traced,
     TrainingEvent,
+    UserRequest,
     Warned,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Cause, Ending, Evidence, Phase, RunOutcome, Unit
@@ -98,6 +99,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return node_fate.told(state, event), []
         case ScaleAsked():
             return scale.observe(state, event, now, config)
+        case UserRequest():
+            return user_requests.observe(state, event, now, config)
         case InjectAsked():
             return fault_drills.inject_asked(state, event, now)
         case StopAsked():

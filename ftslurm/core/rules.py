@@ -15,7 +15,7 @@ from math import inf
 from typing import cast
 
 from ftslurm.config.schema import Config
-from ftslurm.core import assignments, handover, parameter_servers
+from ftslurm.core import assignments, handover, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, launching, progress_lines
 from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
@@ -354,6 +354,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node
     handover.vacate,  # after the losses above: it needs the groups that still hold the state
+    user_requests.end_recalled,  # after `vacate`: a step whose job ends has that cause
     supply.recover,  # before the launch
     supply.settle,  # after `vacate`; `supply` requeues them
     queue.keep_pilots,  # after `vacate`: a job marked as leaving gets no pilot

@@ -9,7 +9,12 @@ from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 # Causes of a requested end, with the verb to print. They are no failures, so no log needs to be read.
-ORDERLY = {"cancelled": "was stopped", "time_limit": "was stopped: time limit", "preempted": "was preempted"}
+ORDERLY = {
+    "requested": "has left its nodes",
+    "cancelled": "was stopped",
+    "time_limit": "was stopped: time limit",
+    "preempted": "was preempted",
+}
 STOPPED = "stopped"  # the verdict on an attempt that the controller has ended
 GROUPS_SHOWN = 3  # of no_first_step; the journal has more
 
@@ -33,6 +38,7 @@ def verdict(exited: records.StepExited) -> str:
         "start_timeout": "took too long to start",
         "lighthouse_lost": "lost the Lighthouse",
         "preempted": "preempted",
+        "requested": "started again on request",
         "cancelled": "ended from outside" if exited.error else STOPPED,
         "unknown": f"ended for no known reason{sign}",
     }.get(cause, cause.replace("_", " "))

@@ -87,6 +87,10 @@ def _of_run(record: records.RunEvent, status: RunStatus) -> str | None:
             return f"the run has {plural(record.groups, 'group')} from now on (ftslurm scale)"
         case records.ScaleRefused():
             return f"scale to {record.groups} refused: {record.reason}"
+        case records.CommandDone():
+            return f"{record.what}: {record.text}"
+        case records.CommandRefused():
+            return f"{record.what} refused: {record.reason}"
         case records.RollOver():
             most = seconds(record.seconds)
             return f"a checkpoint is saved, within {most}, and then the job is started again{_because(record.reason)}"
@@ -226,6 +230,9 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             return f"{record.unit} runs on under this controller{at}"
         case records.StepExited():
             return _exited(record, status)
+        case records.StepRecalled():
+            who = _unit(record.unit) if record.group is None else _named(record.group, status)
+            return f"{who} is asked to leave its nodes{_because(record.reason)}"
         case records.RestartScheduled():
             wait = record.due - now
             if wait < 1:

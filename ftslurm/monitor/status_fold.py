@@ -102,7 +102,13 @@ class StatusFold:
                 self._each_group(lambda group: replace(group, waiting_for="nodes"))
             case records.RunFinished():
                 self._run_finished(record, time)
-            case records.ControllerLeft() | records.ScaleRefused() | records.RollOver():
+            case (
+                records.ControllerLeft()
+                | records.ScaleRefused()
+                | records.CommandDone()
+                | records.CommandRefused()
+                | records.RollOver()
+            ):
                 pass
             case _:
                 assert_never(record)
@@ -228,6 +234,10 @@ class StatusFold:
             case records.StepAdopted():
                 if (group := self._current(record)) is not None:
                     self._put(replace(group, start=self._run.starts))
+            case records.StepRecalled():
+                group = None if record.group is None else self._group(record.group)
+                if group is not None and group.attempt == record.attempt:
+                    self._put(replace(group, phase=Phase.STOPPING, waiting_for=None))
             case records.RestartScheduled():
                 wait = record.due - (time or 0.0)
                 waiting_for = f"backoff of {wait:.0f} s" if wait >= 1 else "launch"

@@ -34,6 +34,8 @@ Nodes = Annotated[tuple[str, ...], "nodes, in the order of their tasks"]
 Reason = Annotated[str, "why, for a person"]
 Pool = Annotated[int, "0: groups outside of cluster.ranges; i + 1: those of cluster.ranges[i]"]
 By = Annotated[str | int | None, "user id of who asked, or what sent it: a signal, srun, faults.plan"]
+CommandId = Annotated[str, "id of the command in the inbox", KEY]
+Asked = Annotated[str, "restart, drain, undrain, save or stacks", KEY]
 Step = Annotated[int | None, "step of training"]
 SlurmStep = Annotated[str | None, "id of the Slurm step"]
 Phases = Annotated[dict[str, float | None] | None, "seconds of each phase of the recovery; null: not reached"]
@@ -148,6 +150,36 @@ class ScaleRefused(JournalRecord):
     groups: Annotated[int, "the number of replica groups asked for"]
     by: By
     reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandDone(JournalRecord):
+    """The controller does what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
+
+    event: ClassVar = "command_done"
+    command: CommandId
+    what: Asked
+    by: By
+    text: Annotated[str, "what is done, for a person"]
+    group: Annotated[int | None, "the replica group of the command"] = None
+    rank: Annotated[int | None, "the rank of the command"] = None
+    node: Annotated[str | None, "the node of the command"] = None
+    step: Annotated[int | None, "step of the checkpoint that was asked for"] = None
+    path: Annotated[str | None, "where that checkpoint is"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRefused(JournalRecord):
+    """The controller cannot do what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
+
+    event: ClassVar = "command_refused"
+    command: CommandId
+    what: Asked
+    by: By
+    reason: Reason
+    group: Annotated[int | None, "the replica group of the command"] = None
+    rank: Annotated[int | None, "the rank of the command"] = None
+    node: Annotated[str | None, "the node of the command"] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,7 +437,7 @@ class StepExited(JournalRecord):
     cause: Annotated[
         str,
         "ok, user_error, killed, out_of_memory, node_lost, hang, start_failed, start_timeout, preempted, time_limit, "
-        "lighthouse_lost, cancelled or unknown",
+        "lighthouse_lost, requested, cancelled or unknown",
     ]
     node: Annotated[str | None, "node of the rank that failed first"]
     rank: Annotated[int | None, "rank that failed first"]
@@ -420,6 +452,17 @@ class StepExited(JournalRecord):
     traceback: Annotated[str | None, "the end of the script's traceback"]
     phases: Annotated[Phases, "as in group_joined, of an attempt that never committed a step; else null"]
     log: Annotated[str | None, "log of the rank that failed first"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecalled(JournalRecord):
+    """A user's command ends a step: its unit runs again, as its next attempt. It is no failure."""
+
+    event: ClassVar = "step_recalled"
+    unit: Unit
+    group: GroupOfUnit
+    attempt: Attempt
+    reason: Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -650,6 +693,8 @@ RunEvent = (
     | Command
     | Scaled
     | ScaleRefused
+    | CommandDone
+    | CommandRefused
     | RollOver
     | RunRequeued
     | RunFinished
@@ -677,6 +722,7 @@ StepEvent = (
     | StepReady
     | StepAdopted
     | StepExited
+    | StepRecalled
     | RestartScheduled
     | GroupWaits
     | GroupGivenUp

@@ -176,6 +176,8 @@ class Reading:
                 records.ControllerError()
                 | records.Command()
                 | records.ScaleRefused()
+                | records.CommandDone()
+                | records.CommandRefused()
                 | records.RollOver()
                 | records.RunRequeued()
                 | records.Warned()
@@ -223,6 +225,9 @@ class Reading:
                 self._step_up(record, ())
             case records.StepExited():
                 self._step_exited(record, time)
+            case records.StepRecalled(unit=unit, attempt=attempt):
+                if unit in self.live and self.live[unit].attempt == attempt:
+                    self.live[unit] = replace(self.live[unit], recalled=record.reason)
             case records.RestartScheduled():
                 self._schedule(group_unit(record.group), record.due, record.reason)
             case records.GroupGivenUp(group=group):

@@ -23,8 +23,9 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
     cause = _cause(unit, ended, best, tasks)
     if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
         cause = Cause.LIGHTHOUSE_LOST
+    asked = unit.current.recalled if cause is Cause.REQUESTED else None
     launcher = cause is Cause.START_FAILED or (cause is Cause.KILLED and best is None)  # srun itself is the reason
-    if best is None or cause in (Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
+    if best is None or cause in (Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.START_TIMEOUT):
         best = Evidence(None, None, code=ended.code, signal=ended.signal)
     return Exit(
         attempt=unit.attempt,
@@ -35,7 +36,8 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         signal=best.signal,
         node=best.node,
         rank=best.task,
-        error=_quoted(best, unit.current.traceback)
+        error=asked
+        or _quoted(best, unit.current.traceback)
         or _said(unit.current.evidence)
         or (ended.error if launcher else None),
         step=unit.current.step,
@@ -139,5 +141,7 @@ def describe(exit_: Exit) -> str:
         if exit_.error:
             return f"user_error{where}: {exit_.error}"
         return f"user_error{where}: the script ended with exit code {exit_.code}"
+    if exit_.cause is Cause.REQUESTED and exit_.error:
+        return exit_.error
     error = f": {exit_.error}" if exit_.error else ""
     return f"{exit_.cause.value}{where}{error}"

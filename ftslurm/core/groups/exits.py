@@ -37,6 +37,8 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     """Fold the end of a step into the state."""
     if unit.group is None and state.ending is not None:
         unit = replace(unit, current=replace(unit.current, intent=Cause.CANCELLED))  # scancel ends it with the rest
+    if unit.current.recalled is not None and state.ending is None:
+        unit = replace(unit, current=replace(unit.current, intent=Cause.REQUESTED))  # also if it ends with 0
     known = queue.job(state, unit.place.allocation) if unit.place is not None else None
     unit = replace(unit, current=replace(unit.current, intent=queue.why_told(unit, known)))
     verdict = classify(unit, event, tasks_of(unit, config), now, _lighthouse_away(state, now, config))
@@ -70,7 +72,10 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
     actions.append(exited)
     exits = (*unit.exits, verdict)[-MOST_EXITS:]
     unit = replace(
-        unit, exits=exits, marks=failing, current=replace(unit.current, step=None, ran_as=None, adoption=None)
+        unit,
+        exits=exits,
+        marks=failing,
+        current=replace(unit.current, step=None, ran_as=None, adoption=None, recalled=None),
     )
     if (
         unit.current.intent is None

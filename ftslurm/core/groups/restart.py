@@ -13,7 +13,7 @@ from ftslurm.core.state.model import Cause, Exit
 LAUNCH_AGAIN_S = 2.0
 FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
 # Causes that are no failure of the unit.
-HARMLESS = frozenset({Cause.OK, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED})
+HARMLESS = frozenset({Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED})
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,16 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     the first again. Failures older than window_s are ignored (Erlang's supervisors call this the restart intensity).
 
     A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
-    it is tried again every LAUNCH_AGAIN_S.
+    it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, and is
+    followed by the next one at once, whatever the policy.
 
     Args:
         exits: every exit of the unit, oldest first; the last one is the failure to judge.
         launch_patience_s: how long launches may fail in a row (health.start_timeout_s).
     """
     last = exits[-1]
+    if last.cause is Cause.REQUESTED:
+        return RestartAt(last.time)
     if config.policy == "never":
         return GiveUp("restart.policy=never")
     if not last.launched:

@@ -59,14 +59,14 @@ def _why_not_now(state: RunState, groups: int, config: Config) -> str | None:
         return f"the run is ending: {state.ending.reason}"
     if state.table.count(Phase.SUCCEEDED):
         return "a group has finished already: a new one could only start a new history"
-    go = [u for u in state.groups[groups:] if _trains(u)]
-    if go and not independent(config) and not any(_trains(u) for u in state.groups[:groups]):
+    go = [u for u in state.groups[groups:] if trains(u)]
+    if go and not independent(config) and not any(trains(u) for u in state.groups[:groups]):
         who = f"groups {', '.join(str(u.group) for u in go)} hold" if len(go) > 1 else f"group {go[0].group} holds"
         return f"only {who} the training's state now; try again when one that stays trains"
     return None
 
 
-def _trains(unit: Unit) -> bool:
+def trains(unit: Unit) -> bool:
     """Return whether a group holds the training's state and none of its ranks is stopped (SIGSTOP)."""
     return unit.joined and not any(pulse is not None and pulse.state == "T" for pulse in unit.pulses)
 

@@ -162,6 +162,7 @@ def _left_behind(unit: Unit, live: Live, now: float) -> Unit:
     hosts: tuple[str | None, ...] = live.hosts or (None,) * unit.is_lighthouse
     current = replace(
         unit.current,
+        recalled=live.recalled,
         ran_as=None if (live.id.unit, live.id.attempt) == (unit.name, live.attempt) else live.id,
         hosts=hosts,
         ready=frozenset({0} if unit.is_lighthouse else ()),

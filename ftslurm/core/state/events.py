@@ -79,6 +79,16 @@ class ScaleAsked:
 
 
 @dataclass(frozen=True)
+class RestartAsked:
+    """A user requests that a group starts again (`ftslurm restart`). rank: the one that it is for; a group is whole."""
+
+    group: int
+    rank: int | None
+    by: Requester
+    command: str  # the id of the command in the inbox
+
+
+@dataclass(frozen=True)
 class Hello:
     """A task has started on this node; its interpreter has not imported torch yet."""
 
@@ -392,5 +402,6 @@ StepEvent = (
 TrainingEvent = Progressed | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodeState | NodeFate
-RunEvent = Granted | ScaleAsked | InjectAsked | StopAsked | JobEnds | Explained
+UserRequest = RestartAsked  # each is answered with CommandDone or CommandRefused
+RunEvent = Granted | ScaleAsked | UserRequest | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -46,6 +46,7 @@ class Cause(str, Enum):
     PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
     LIGHTHOUSE_LOST = "lighthouse_lost"
+    REQUESTED = "requested"  # a user's command (`ftslurm restart`, `drain`) has ended it, to start it again
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
 
@@ -289,6 +290,7 @@ class Attempt:
     floor: int = 0  # a first committed step that is not above this one means a new history
     wanted: int = 0  # its last requested checkpoint is of this step or a later one
     seen: tuple[int, int] | None = None  # quorum and step last reported by our own Lighthouse: newer than `step`
+    recalled: str | None = None  # why a user's command ends it, to start its unit again; None: none does
     intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
     evidence: tuple[Evidence, ...] = ()

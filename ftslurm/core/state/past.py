@@ -22,6 +22,7 @@ class Live:
     joined: float | None = None  # when it committed its first step, if the journal has it
     home: str | None = None  # the only place where it can still run (Past.home); None: it has a Slurm job of its own
     away: float | None = None  # as in Marks
+    recalled: str | None = None  # as in Attempt
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ _NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
 _ENDED_WELL = "the step ended with exit code 0 and was not told to stop"
 _NO_MORE = "the step ended, and there is no further attempt"
 _BROUGHT_DOWN = (
-    "a task failed, a time limit passed, a node is lost, the step hangs, its job ends, `ftslurm scale`, a full "
-    "restart, or the end of the run"
+    "a task failed, a time limit passed, a node is lost, the step hangs, its job ends, `ftslurm scale`, `restart` or "
+    "`drain`, a full restart, or the end of the run"
 )
 TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.PENDING: {

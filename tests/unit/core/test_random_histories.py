@@ -89,6 +89,10 @@ class World:
         if self.warned.random() < 0.5:
             left_s = self.warned.choice([0.0, 5.0, 30.0])
             self.later(self.warned.uniform(0, 60), ev.JobEnds("the job ends", SLURM, Cause.TIME_LIMIT, left_s))
+        self.wishes = random.Random(seed)
+        for _ in range(self.wishes.choice([0, 0, 1, 4])):
+            group, rank = self.wishes.randint(0, groups.count), self.wishes.choice([None, 0, 1])
+            self.later(self.wishes.uniform(0, 60), ev.RestartAsked(group, rank, ANN, "c1"))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
@@ -281,7 +285,8 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]
             over = bool(ends) and story.now >= min(ends) + FINISH_TOGETHER_S
             lost = state.lineage.lost is not None and action.id.unit != "lighthouse"
-            why = state.ending or owner(story, action.id).current.evidence or late or over or lost
+            current = owner(story, action.id).current
+            why = state.ending or current.evidence or current.recalled or late or over or lost
             assert why, f"killed for nothing: {action}"
         case act.Announce():
             assert state.groups[action.group].id in world.live

@@ -1,0 +1,112 @@
+"""Answer the requests of a user to a running group, and end the steps that such a request ends. Pure.
+
+A step that a request ends is *recalled*: that is written to the journal, so a controller that takes over ends it too,
+and the step's end is no failure, even if the script exits with 0.
+"""
+
+from __future__ import annotations
+
+from typing_extensions import assert_never
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups import ranks
+from ftslurm.core.groups.exits import Outcome
+from ftslurm.core.jobs import scale
+from ftslurm.core.state.actions import Action
+from ftslurm.core.state.events import RestartAsked, UserRequest
+from ftslurm.core.state.model import Cause, Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.transitions import stop_politely
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import independent, swap, tasks_of
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
+
+RUNS = (Phase.STARTING, Phase.RUNNING)
+
+
+def observe(state: RunState, event: UserRequest, now: float, config: Config) -> Outcome:
+    """Answer one request; what it leads to is done by the rules."""
+    match event:
+        case RestartAsked():
+            return _restart(state, event, config)
+        case _:
+            assert_never(event)
+
+
+def recall(state: RunState, unit: Unit, reason: str) -> Outcome:
+    """Mark a step as recalled: the rule `end_recalled` ends it."""
+    record = records.StepRecalled(unit=unit.name, group=unit.group, attempt=unit.attempt, reason=reason)
+    return swap(state, replace(unit, current=replace(unit.current, recalled=reason))), [record]
+
+
+def end_recalled(state: RunState, now: float, config: Config) -> Outcome:
+    """End the recalled steps: politely if their scripts run. One that is being adopted is ended once it is."""
+    actions: list[Action] = []
+    if state.ending is not None:
+        return state, actions
+    for unit in state.attended():
+        if unit.current.recalled is not None and unit.phase in RUNS and unit.current.adoption is None:
+            unit, stops = stop_politely(unit, Cause.REQUESTED, config.stop.grace_s, now)
+            state, actions = swap(state, unit), [*actions, *stops]
+    return state, actions
+
+
+def why_stuck(state: RunState, unit: Unit, config: Config) -> str | None:
+    """Return why a group must not leave its nodes now; None: it may."""
+    if state.table.count(Phase.SUCCEEDED) and not independent(config):
+        return "a group has finished already: a new attempt could only start a new history"
+    if unit.current.over or unit.current.done:
+        return f"the script of group {unit.group} has ended: it is about to finish"
+    joined = state.table.named(state.table.having_trait(Trait.JOINED))
+    if unit.joined and not independent(config) and not any(scale.trains(u) for u in joined if u.name != unit.name):
+        return f"only group {unit.group} holds the training's state now; try again when another group trains"
+    return None
+
+
+def _restart(state: RunState, event: RestartAsked, config: Config) -> Outcome:
+    why_not = _no_step(state, event.group, event.rank, config)
+    unit = None if why_not is not None else state.table.group(event.group)
+    why_not = why_not if unit is None else why_stuck(state, unit, config)
+    if unit is None or why_not is not None:
+        return state, [_refused(event, why_not or "")]
+    reason = "asked for with ftslurm restart"
+    if event.rank is not None:
+        reason += f", for rank {event.rank}" + _on_node(unit, event.rank)
+    text = f"group {event.group} is asked to leave, and starts again as attempt {unit.attempt + 1}"
+    done = records.CommandDone(
+        command=event.command, what="restart", by=event.by.name, text=text, group=event.group, rank=event.rank
+    )
+    state, actions = recall(state, unit, reason)
+    return state, [done, *actions]
+
+
+def _no_step(state: RunState, group: int, rank: int | None, config: Config) -> str | None:
+    """Return why nothing can be done to this group, or to this rank of it; None: it runs."""
+    if state.ending is not None:
+        return f"the run is ending: {state.ending.reason}"
+    if not 0 <= group < state.table.groups:
+        return f"there is no group {group}; the run has groups 0 to {state.table.groups - 1}"
+    unit = state.table.group(group)
+    if unit.phase is Phase.STOPPING or unit.current.recalled is not None:
+        return f"group {group} is being brought down already"
+    if unit.phase not in RUNS:
+        waits = f": it waits for {unit.waits_for}" if unit.waits_for else ""
+        return f"group {group} does not run ({unit.phase.value}){waits}"
+    size = tasks_of(unit, config)
+    if rank is not None and not 0 <= rank < size:
+        return f"group {group} has no rank {rank}; it has ranks 0 to {size - 1}"
+    return None
+
+
+def _on_node(unit: Unit, rank: int) -> str:
+    if None in unit.current.hosts:
+        return ""  # not every task has reported its node
+    table = ranks.table([str(host) for host in unit.current.hosts])
+    return f" on {next(row.node for row in table if row.rank == rank)}"
+
+
+def _refused(event: RestartAsked, reason: str) -> records.CommandRefused:
+    return records.CommandRefused(
+        command=event.command, what="restart", by=event.by.name, reason=reason, group=event.group, rank=event.rank
+    )

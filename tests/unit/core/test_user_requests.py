@@ -1,0 +1,161 @@
+"""Requests of users to a running group: restart, stacks, save. Answers, and what the rules do then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from histories import (
+    RUNNING,
+    STARTED,
+    Story,
+    config,
+    finished,
+    killed,
+    play,
+    ready,
+    stepped,
+    stop,
+    store,
+)
+from steps import A0, ANN, B0, B1, B2, S0
+
+from ftslurm.core.state import actions as act
+from ftslurm.core.state import events as ev
+from ftslurm.core.state.model import Allocation, GuardReport, Phase, Place
+from ftslurm.core.state.past import Live, Past
+from ftslurm.protocol import records
+
+
+def restart(group: int, rank: int | None = None) -> ev.Event:
+    return ev.RestartAsked(group, rank, ANN, "c1")
+
+
+def done(story: Story) -> list[str]:
+    return [record.text for record in story.all(records.CommandDone)]
+
+
+def refused(story: Story) -> list[str]:
+    return [record.reason for record in story.all(records.CommandRefused)]
+
+
+def test_a_group_leaves_politely_and_its_next_attempt_is_no_restart_after_a_failure() -> None:
+    settings = config(restart={"policy": "never", "max_per_group": 0})
+    story = play(*RUNNING, (21, restart(1)), (23, ev.TaskDone(B0, 0), ev.Ended(B0, code=0)), config=settings)
+    assert done(story) == ["group 1 is asked to leave, and starts again as attempt 1"]
+    assert story.ids(act.Stop) == [B0]
+    assert story.all(act.Kill) == []
+    (exited,) = story.records("step_exited")
+    assert (exited["cause"], exited["error"]) == ("requested", "asked for with ftslurm restart")
+    assert story.ids(act.Launch)[-1] == B1
+    assert story.records("step_launched")[-1]["reason"] == "restart: asked for with ftslurm restart"
+    assert story.phases() == [Phase.RUNNING, Phase.STARTING]
+
+
+def test_a_script_that_does_not_stop_is_killed_after_its_grace_time() -> None:
+    story = play(*RUNNING, (21, restart(1)), (30,))
+    assert story.all(act.Kill) == []
+    story.wait(32)
+    assert story.ids(act.Kill) == [B0]
+
+
+def test_any_number_of_restarts_costs_no_budget_and_no_backoff() -> None:
+    story = play(*RUNNING, config=config(restart={"max_per_group": 1}))
+    for attempt, step in enumerate((B0, B1, B2)):
+        story.turn(30 + 10 * attempt, [restart(1)])
+        story.turn(31 + 10 * attempt, [ev.Ended(step, code=143)])
+        new = type(step)(step.unit, step.attempt + 1)
+        assert story.times(act.Launch, new) == [31 + 10 * attempt]
+        story.turn(32 + 10 * attempt, ready(new))
+        story.turn(33 + 10 * attempt, [store(new)])
+        story.turn(34 + 10 * attempt, [stepped(new, 20 + attempt)])
+    assert story.outcome() is None
+
+
+def test_a_warm_standby_takes_over_at_once() -> None:
+    story = play(*RUNNING, (20.5, ready(S0, "n3")), config=config(standby={"count": 1}))
+    story.turn(21, [restart(1)])
+    story.turn(22, [ev.Ended(B0, code=143)])
+    assert story.records("step_launched")[-1]["standby"] == "standby-000/0"
+    assert [a.id for a in story.all(act.Assign)][-1] == S0
+
+
+def test_the_rank_is_named_with_its_node() -> None:
+    story = play(*RUNNING, (21, restart(1, 0)), (22, ev.Ended(B0, code=143)))
+    assert story.records("step_exited")[0]["error"] == "asked for with ftslurm restart, for rank 0 on n2"
+
+
+@pytest.mark.parametrize(
+    ("before", "request_", "why"),
+    [
+        (RUNNING, restart(2), "there is no group 2; the run has groups 0 to 1"),
+        (RUNNING, restart(-1), "there is no group -1; the run has groups 0 to 1"),
+        (RUNNING, restart(1, 1), "group 1 has no rank 1; it has ranks 0 to 0"),
+        ((*RUNNING, (20.5, restart(1))), restart(1), "group 1 is being brought down already"),
+        ((*RUNNING, (20.5, killed(B0)), (20.55, killed(B1))), restart(1), "group 1 does not run (PENDING)"),
+        ((*RUNNING, (20.5, stop())), restart(1), "the run is ending: stopped by ann"),
+        ((*RUNNING, (20.5, finished(A0))), restart(1), "a group has finished already"),
+        ((*RUNNING, (20.5, ev.ScriptDone(B0, 0))), restart(1), "the script of group 1 has ended"),
+        ((*RUNNING, (20.5, killed(A0))), restart(1), "only group 1 holds the training's state now"),
+        (
+            (*RUNNING, (20.5, ev.Alive(A0, 0, 20.5, state="T", step=10))),
+            restart(1),
+            "only group 1 holds the training's state now",
+        ),
+    ],
+)  # fmt: skip
+def test_a_restart_that_cannot_be_is_refused_with_the_reason(before: Any, request_: ev.Event, why: str) -> None:
+    settings = config(restart={"backoff_s": 60.0, "policy": "on_failure"})
+    story = play(*before, (20.6, request_), config=settings)
+    assert refused(story)[-1].startswith(why)
+
+
+def test_a_group_that_starts_is_ended_at_once() -> None:
+    story = play(*STARTED[:2], (2, restart(1)), (2.5, ev.Ended(B0, code=137)))
+    assert story.ids(act.Kill) == [B0]
+    assert story.ids(act.Launch)[-1] == B1
+
+
+def test_a_failure_after_a_restart_is_a_failure_again() -> None:
+    story = play(*RUNNING, (21, restart(1)), (22, ev.Ended(B0, code=143)), (25, ready(B1)), (26, killed(B1)))
+    assert [exited["cause"] for exited in story.records("step_exited")] == ["requested", "killed"]
+
+
+PLACES = (Place(("n1",)), Place(("n2",)))
+
+
+def adopted(recalled: str | None, *, ended: bool = False) -> Story:
+    """Return a run whose controller was lost after it had accepted a restart of group 1."""
+    steps = [
+        Live(
+            s.unit, s, 0, place, place.nodes, 1.0, "7.1", None, 3.0, home="7.0", recalled=recalled if s is B0 else None
+        )
+        for s, place in zip((A0, B0), PLACES, strict=True)
+    ]
+    past = Past((("lighthouse", 0), (A0.unit, 0), (B0.unit, 0)), 40, tuple(steps), home="7.0")
+    opened = ev.Granted(Allocation("7", ("n1", "n2", "n3")), past=past, homes=frozenset({"7.0"}))
+
+    def reported(step: Any) -> list[ev.Event]:
+        report = GuardReport(
+            0, ready=True, assigned=True, begun=True, store=("n1", 1), lighthouse="x", floor=3, step=41
+        )
+        return [ev.Hello(step, 0, "n1"), ev.Adopted(step, report)]
+
+    end: list[ev.Event] = [ev.TaskDone(B0, 0), ev.Ended(B0, code=0)] if ended else []
+    return play((0, opened), (1, reported(A0), end or reported(B0)))
+
+
+def test_an_accepted_restart_is_done_by_the_controller_that_takes_over() -> None:
+    story = adopted("asked for with ftslurm restart")
+    assert story.ids(act.Stop) == [B0]
+    story.turn(2, [ev.Ended(B0, code=0)])
+    assert story.records("step_exited")[0]["cause"] == "requested"
+    assert story.ids(act.Launch)[-1] == B1
+    assert adopted(None).ids(act.Stop) == []
+
+
+def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeeded() -> None:
+    story = adopted("asked for with ftslurm restart", ended=True)
+    assert story.records("step_exited")[0]["cause"] == "requested"
+    assert story.phases() == [Phase.RUNNING, Phase.STARTING]
+    assert adopted(None, ended=True).phases()[1] is Phase.SUCCEEDED

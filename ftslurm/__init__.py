@@ -12,18 +12,28 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ftslurm.api.run import Run as Run
+    from ftslurm.api.start import all_runs as runs
+    from ftslurm.api.start import find_run as find
+    from ftslurm.api.start import submit_run as submit
     from ftslurm.errors import FtslurmError as FtslurmError
 
 __version__ = "0.1.0"
-__all__ = ["FtslurmError", "Run", "__version__"]
-_FOUND_IN = {"FtslurmError": "ftslurm.errors", "Run": "ftslurm.api.run"}
+__all__ = ["FtslurmError", "Run", "__version__", "find", "runs", "submit"]
+_FOUND_IN = {
+    "FtslurmError": ("ftslurm.errors", "FtslurmError"),
+    "Run": ("ftslurm.api.run", "Run"),
+    "find": ("ftslurm.api.start", "find_run"),
+    "runs": ("ftslurm.api.start", "all_runs"),
+    "submit": ("ftslurm.api.start", "submit_run"),
+}
 
 
 def __getattr__(name: str) -> object:
     """Import what the package offers when it is first used: every worker imports the package too."""
     if name not in _FOUND_IN:
         raise AttributeError(f"module 'ftslurm' has no attribute {name!r}")
-    return getattr(import_module(_FOUND_IN[name]), name)
+    module, inside = _FOUND_IN[name]
+    return getattr(import_module(module), inside)
 
 
 def __dir__() -> list[str]:

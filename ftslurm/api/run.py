@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import cached_property
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 
-from ftslurm.api import drills, scaling, steering, stopping
+from ftslurm.api import drills, scaling, steering, stopping, waiting
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
+from ftslurm.monitor import logs
 from ftslurm.monitor.status_json import StatusJson, to_json
 from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
 from ftslurm.run.directory import RunDir
@@ -60,6 +62,16 @@ class Run:
         seen = look(self.config, self.files)
         return to_json(seen.status, seen.moment, seen.note)
 
+    def wait(self, timeout: float | None = None) -> StatusJson:
+        """Wait until the run is over, and return its status; `status["outcome"]` says how it ended.
+
+        Raises:
+            TimeoutError: it is not over after `timeout` seconds.
+            EnvironmentProblem: its controller is gone and has written no outcome.
+        """
+        waiting.wait(self.config, self.files, timeout)
+        return self.status()
+
     def events(self, follow: bool = False) -> Iterator[JournalEvent]:
         """Yield the journal's records, from the first.
 
@@ -74,6 +86,16 @@ class Run:
             if last:
                 return
             time.sleep(FOLLOW_S)
+
+    def logs(self, group: int | None = None, rank: int | None = None, attempt: int | None = None) -> str:
+        """Return what the scripts have printed, in time order. Without a group: rank 0 of every group.
+
+        Raises:
+            RunNotFound: there is no such group, rank or attempt.
+        """
+        out = BytesIO()
+        logs.show(self.files, logs.Wanted(group, rank, attempt), out)
+        return out.getvalue().decode(errors="replace")
 
     def stop(self) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ftslurm.api import waiting
 from ftslurm.config.schema import Config
 from ftslurm.monitor import summary, table
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
-
-END_S = 5.0  # how long a local controller may take to exit after it has written the outcome
 
 
 def follow_run(config: Config, run: RunDir) -> int:
@@ -49,14 +48,10 @@ def follow_run(config: Config, run: RunDir) -> int:
         console.print(summary.summary(follow(history=0), run))
         return 130
     if status.outcome == "running":
-        print(
-            f"ftslurm: the controller of {run.root.name} is gone and left no verdict; its workers end by themselves. "
-            f"See {run.controller_log} and the files in {run.submitit}",
-            file=sys.stderr,
-        )
+        print(f"ftslurm: {waiting.no_verdict(run)}", file=sys.stderr)
         return 1
     if local:
-        _wait_for_exit(there)
+        waiting.wait_for_exit(there)
     console.print(summary.summary(status, run))
     return 0 if status.outcome == "succeeded" else 1
 
@@ -83,10 +78,3 @@ def _interrupt_on(*numbers: int) -> None:
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, interrupt)
-
-
-def _wait_for_exit(there: Callable[[], bool]) -> None:
-    """Wait for the controller to exit, so that no process of the run outlives this command."""
-    deadline = time.monotonic() + END_S
-    while there() and time.monotonic() < deadline:
-        time.sleep(0.02)

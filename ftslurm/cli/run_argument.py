@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from ftslurm.api import start
 from ftslurm.api.run import Run
-from ftslurm.run import find
 
 
 def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
@@ -27,4 +26,4 @@ def find_run(args: argparse.Namespace) -> Run:
     Raises:
         RunNotFound: there is none, or more than one.
     """
-    return Run(find.find(args.run, Path(args.root)).root)
+    return start.find_run(args.run, args.root)

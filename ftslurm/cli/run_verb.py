@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from ftslurm.api import start
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
@@ -14,7 +15,7 @@ from ftslurm.run import configuration
 from ftslurm.run.directory import replace_text
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
-from ftslurm.submission import array_task, capabilities, keeper, pilot_jobs, requeue, submit
+from ftslurm.submission import array_task, keeper, requeue, submit
 
 
 def main(words: list[str]) -> int:
@@ -33,18 +34,9 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
 
 
 def settle(config: Config, preview: bool = False) -> None:
-    """Set what depends on the cluster (cluster.kind, groups.gpus), and check the secrets.
-
-    Args:
-        preview: nothing will be submitted.
-
-    Raises:
-        FtslurmError: the cluster cannot hold the run, or a secret is missing.
-    """
-    note = capabilities.resolve(config, preview)
-    if note:
+    """Set what depends on the cluster, and print a note about it (ftslurm.api.start.settle)."""
+    if note := start.settle(config, preview):
         print(f"ftslurm: {note}", file=sys.stderr)
-    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
 
 
 def _repeat(words: list[str]) -> int:
@@ -68,10 +60,7 @@ def _start(config: Config, sweep: bool) -> int:
         return array_task.take_part(config)
     if config.cluster.controller == "here":
         return _control_here(config)
-    run = submit.create(config)
-    if config.cluster.mode == "array":
-        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))
-    submit.submit(config, run)
+    run = start.launch(config).files
     local = config.cluster.kind == "local"
     print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)
     follow = config.follow

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from typing import Any
 
 from ftslurm.config.schema import shipped
 from ftslurm.errors import ConfigError
+
+_ALONE = threading.RLock()  # Hydra's state and sys.argv belong to the whole process
 
 
 @dataclass(frozen=True)
@@ -115,15 +118,17 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
     from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
     from yaml import YAMLError
 
-    ConfigStore.instance().store(name="schema", node=dict(defaults))
     composed: list[Any] = []
     run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")(composed.append)
     try:
         with (
+            _ALONE,
+            _hydra_of_the_caller_kept(),
             # A sweep writes a multirun.yaml somewhere, and `plan` must leave nothing behind.
             tempfile.TemporaryDirectory(prefix="ftslurm-") as scratch,
             _command_line(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
         ):
+            ConfigStore.instance().store(name="schema", node=dict(defaults))
             run()
     except BrokenPipeError:
         raise  # `--help | head`: nothing is wrong with the configuration
@@ -135,6 +140,22 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
         causes = [error] if error.__cause__ is None else [error, error.__cause__]
         raise ConfigError(": ".join(filter(None, map(first_lines, causes)))) from error
     return composed
+
+
+@contextmanager
+def _hydra_of_the_caller_kept() -> Iterator[None]:
+    """Put Hydra's global state away: the caller may be an application of Hydra, or a notebook that uses it."""
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.hydra_config import HydraConfig
+
+    application, settings, store = GlobalHydra.instance(), HydraConfig.instance(), ConfigStore.instance()
+    before = application.hydra, settings.cfg, dict(store.repo)
+    application.clear()
+    try:
+        yield
+    finally:
+        application.hydra, settings.cfg, store.repo = before
 
 
 @contextmanager

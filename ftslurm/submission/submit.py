@@ -7,6 +7,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -65,8 +66,11 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     token.touch()
     if config.cluster.kind == "local":
         os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
-        with _ignoring(signal.SIGINT, signal.SIGHUP):  # this process handles Ctrl-C and stops the controller
-            job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), config.cluster.setup)
+        output = shlex.quote(str(run.submitit / "start.log"))
+        # This process handles Ctrl-C and the end of the terminal. Who reads its output does not wait for the run.
+        setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
+        with _ignoring(signal.SIGINT, signal.SIGHUP):
+            job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), setup)
     else:
         parameters = sbatch_parameters(config, run)
         if after is not None:
@@ -163,10 +167,13 @@ def batch_command(run: RunDir, role: JobRole) -> str:
 
 @contextmanager
 def _ignoring(*numbers: int) -> Iterator[None]:
-    """Ignore signals; a child started meanwhile inherits that from its first instruction on."""
+    """Ignore signals; a child started meanwhile inherits that. Only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before: list[tuple[int, Any]] = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
     try:
         yield
     finally:
         for number, handler in before:
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python

@@ -1,6 +1,7 @@
-"""Write docs/journal.md and the JSON Schemas of the journal and of `status --json`: `python docs/journal.py`.
+"""Write docs/journal.md and the JSON Schemas of the journal, `status --json` and `report --json`.
 
-The journal's are made from ftslurm/protocol/records.py, that of the status from ftslurm/monitor/status_json.py. The
+Run `python docs/journal.py`. The journal's are made from ftslurm/protocol/records.py, the others from
+ftslurm/monitor/status_json.py and ftslurm/report/report_json.py. The
 column "read by" is taken from the code: a reader reads an event if it has a `case` for it that does something.
 """
 
@@ -19,6 +20,7 @@ from ftslurm.monitor import sentences, status_fold
 from ftslurm.monitor.status_json import StatusJson
 from ftslurm.protocol import records
 from ftslurm.protocol.records import EVENTS, KEY, VERSION, JournalRecord
+from ftslurm.report.report_json import ReportJson
 from ftslurm.run import leadership, replay
 from ftslurm.run.journal_lines import members
 
@@ -89,6 +91,12 @@ def status_schema() -> str:
     return json.dumps(whole | json_schema(StatusJson), indent=1) + "\n"
 
 
+def report_schema() -> str:
+    """Return the text of docs/schema/report.schema.json: of what `report --json` prints."""
+    whole = {"$schema": DIALECT, "title": "ftslurm report --json"}
+    return json.dumps(whole | json_schema(ReportJson), indent=1) + "\n"
+
+
 def json_schema(hint: object) -> dict[str, Any]:
     """Return the JSON Schema of a type."""
     if get_origin(hint) is Annotated:
@@ -157,3 +165,4 @@ if __name__ == "__main__":
     PAGE.write_text(page())
     (SCHEMAS / "events.schema.json").write_text(events_schema())
     (SCHEMAS / "status.schema.json").write_text(status_schema())
+    (SCHEMAS / "report.schema.json").write_text(report_schema())

@@ -9,7 +9,7 @@ from io import BytesIO
 from os import PathLike
 from pathlib import Path
 
-from ftslurm.api import drills, scaling, steering, stopping, waiting
+from ftslurm.api import drills, reporting, scaling, steering, stopping, waiting
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
 from ftslurm.config import compose
@@ -18,6 +18,7 @@ from ftslurm.errors import RunNotFound
 from ftslurm.monitor import logs
 from ftslurm.monitor.status_json import StatusJson, to_json
 from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
+from ftslurm.report.report_json import ReportJson
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
@@ -86,6 +87,10 @@ class Run:
             if last:
                 return
             time.sleep(FOLLOW_S)
+
+    def report(self) -> ReportJson:
+        """Return where the time of the run went, as `ftslurm report --json` prints it."""
+        return reporting.read_report(self.config, self.files).json
 
     def logs(self, group: int | None = None, rank: int | None = None, attempt: int | None = None) -> str:
         """Return what the scripts have printed, in time order. Without a group: rank 0 of every group.

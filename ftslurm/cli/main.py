@@ -34,6 +34,7 @@ VERBS_BY_PURPOSE = {
     "see": (
         Verb("status", "[RUN]", "phase, step, quorum and node of each group"),
         Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
+        Verb("report", "[RUN]", "where the time went: goodput, failures, nodes"),
     ),
     "steer": (
         Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),

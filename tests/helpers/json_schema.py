@@ -17,6 +17,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "array": (list,),
     "object": (dict,),
 }
+REPORT = json.loads((SCHEMAS / "report.schema.json").read_text())
 STATUS = json.loads((SCHEMAS / "status.schema.json").read_text())
 EVENTS = {
     line["properties"]["event"]["const"]: line
@@ -27,6 +28,12 @@ EVENTS = {
 def check_status(status: object) -> None:
     """Assert that the output of `status --json` matches its schema and has no other keys."""
     wrong = list(errors(status, STATUS))
+    assert not wrong, wrong
+
+
+def check_report(report: object) -> None:
+    """Assert that the output of `report --json` matches its schema and has no other keys."""
+    wrong = list(errors(report, REPORT))
     assert not wrong, wrong
 
 

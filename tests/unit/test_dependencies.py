@@ -29,6 +29,7 @@ FOLDERS = [
     "slurm",
     "run",
     "monitor",
+    "report",
     "guard",
     "worker",
     "lighthouse",

@@ -1,0 +1,42 @@
+"""The report of a run, made from its journal and its configuration."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ftslurm.config.schema import Config
+from ftslurm.report.accounting import Accounts, Weight, account, weight_of
+from ftslurm.report.history import History
+from ftslurm.report.history_fold import read_history
+from ftslurm.report.report_json import ReportJson, to_json
+from ftslurm.run import liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+
+
+@dataclass(frozen=True)
+class Report:
+    """Where the time of a run went."""
+
+    history: History
+    accounts: Accounts
+    weight: Weight
+
+    @property
+    def json(self) -> ReportJson:
+        """The report as `ftslurm report --json` prints it."""
+        return to_json(self.history, self.accounts, self.weight)
+
+
+def read_report(config: Config, run: RunDir) -> Report:
+    """Return the report of a run; of one that goes on, until now.
+
+    Raises:
+        EnvironmentProblem: the journal cannot be read.
+    """
+    submitted: float | None = None
+    with suppress(OSError):
+        submitted = run.id.stat().st_mtime  # written once, when the run directory is made
+    history = read_history(JournalReader(run.events), submitted, liveness.moment(config, run))
+    return Report(history, account(history), weight_of(config))

@@ -1,0 +1,245 @@
+"""The accounts of a run: where the time of its groups went. Pure; docs/goodput.md has the formulas and their sources.
+
+Every second of every group is in exactly one account: trained, lost, queued or finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from ftslurm.config.schema import Config
+from ftslurm.report.history import (
+    FINISHED,
+    GIVEN_UP,
+    PHASES,
+    QUEUED,
+    TRAINING,
+    Failure,
+    GroupHistory,
+    History,
+    NodeHistory,
+    Span,
+)
+from ftslurm.report.node_intervals import Interval, length, merged
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What an hour of one group costs: GPU-hours where the number of GPUs is known, else node-hours."""
+
+    unit: str = "node-hours"
+    of_group: float = 1.0
+
+    def hours(self, seconds: float) -> float:
+        """Return the cost of these seconds of one group."""
+        return seconds * self.of_group / HOUR_S
+
+
+def weight_of(config: Config | None) -> Weight:
+    """Return the weight of a group under this configuration; None: it is not known."""
+    if config is None:
+        return Weight("group-hours")
+    groups = config.groups
+    if groups.gpus:
+        return Weight("GPU-hours", groups.nodes * groups.gpus)
+    return Weight("node-hours", groups.nodes / groups.per_node)
+
+
+@dataclass(frozen=True)
+class Account:
+    """Time that was lost to one thing."""
+
+    name: str  # a cause, a phase, a node or a group
+    seconds: float  # of groups
+    failures: int = 0
+
+
+@dataclass(frozen=True)
+class NodeScore:
+    """What one node gave, and what it cost."""
+
+    node: str
+    held_s: float  # it belonged to the run
+    group_s: float  # a group was on it
+    standby_s: float  # only a warm standby was on it
+    idle_s: float  # nothing of the run was on it
+    failures: int  # that began on it
+    causes: tuple[str, ...]  # of these, the most frequent first
+    lost_s: float  # time of groups that these failures cost
+    excluded: int  # how often it was excluded
+
+    @property
+    def mttf_s(self) -> float | None:
+        """Return the mean time between the failures that began on it."""
+        return self.group_s / self.failures if self.failures else None
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """The accounts of a run. A ratio is None if there is nothing to divide by."""
+
+    total_s: float  # of all groups, as the next four, of which it is the sum
+    trained_s: float
+    lost_s: float
+    queued_s: float
+    finished_s: float
+    goodput: float | None
+    effective: float | None  # the same with the time in the queue (ETTR)
+    step_efficiency: float | None
+    participation: float | None  # mean size of the quorum
+    training_efficiency: float | None
+    failures: int
+    moves: int
+    mttf_s: float | None
+    recovery_median_s: float | None
+    recovery_worst_s: float | None
+    by_cause: tuple[Account, ...]
+    by_phase: tuple[Account, ...]
+    by_node: tuple[Account, ...]
+    by_group: tuple[Account, ...]
+    nodes: tuple[NodeScore, ...]
+
+
+def is_lost(span: Span) -> bool:
+    """Return whether a group neither trains nor waits in the queue nor has finished."""
+    return span.phase not in (TRAINING, QUEUED, FINISHED)
+
+
+def account(history: History) -> Accounts:
+    """Return the accounts of a run."""
+    spans = [span for group in history.groups for span in group.spans]
+    lost = [span for span in spans if is_lost(span)]
+    trained, queued, finished = (
+        sum(span.seconds for span in spans if span.phase == phase) for phase in (TRAINING, QUEUED, FINISHED)
+    )
+    lost_s = sum(span.seconds for span in lost)
+    real = [failure for failure in history.failures if not failure.moved]
+    recoveries = [failure.recovery_s for failure in real if failure.recovery_s is not None]
+    steps, present = _step_efficiency(history), _participation(history)
+    size = len(history.groups)
+    return Accounts(
+        total_s=trained + lost_s + queued + finished,
+        trained_s=trained,
+        lost_s=lost_s,
+        queued_s=queued,
+        finished_s=finished,
+        goodput=_ratio(trained, trained + lost_s),
+        effective=_ratio(trained, trained + lost_s + queued),
+        step_efficiency=steps,
+        participation=present,
+        training_efficiency=None if steps is None or present is None or not size else steps * min(1.0, present / size),
+        failures=len(real),
+        moves=len(history.failures) - len(real),
+        mttf_s=_ratio(_up_s(history), len(real)),
+        recovery_median_s=median(recoveries) if recoveries else None,
+        recovery_worst_s=max(recoveries, default=None),
+        by_cause=_split(lost, lambda span: span.cause, real, lambda failure: failure.cause),
+        by_phase=tuple(sorted(_split(lost, lambda span: span.phase), key=lambda one: _place(one.name))),
+        by_node=_split(lost, lambda span: span.node or "", real, lambda failure: failure.node or ""),
+        by_group=_by_group(history.groups, real),
+        nodes=_scores(history, lost, real),
+    )
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def _place(phase: str) -> int:
+    return PHASES.index(phase) if phase in PHASES else len(PHASES)
+
+
+def _split(
+    lost: Iterable[Span],
+    name: Callable[[Span], str],
+    failures: Iterable[Failure] = (),
+    failed: Callable[[Failure], str] = lambda failure: failure.cause,
+) -> tuple[Account, ...]:
+    """Return the lost time and the failures under each name, the most time first."""
+    seconds: dict[str, float] = {}
+    for span in lost:
+        seconds[name(span)] = seconds.get(name(span), 0.0) + span.seconds
+    counts: dict[str, int] = {}
+    for failure in failures:
+        counts[failed(failure)] = counts.get(failed(failure), 0) + 1
+    accounts = (Account(key, seconds.get(key, 0.0), counts.get(key, 0)) for key in seconds | counts)
+    return tuple(sorted(accounts, key=lambda one: (-one.seconds, -one.failures, one.name)))
+
+
+def _by_group(groups: Iterable[GroupHistory], failures: Iterable[Failure]) -> tuple[Account, ...]:
+    counts: dict[int | None, int] = {}
+    for failure in failures:
+        counts[failure.group] = counts.get(failure.group, 0) + 1
+    return tuple(
+        Account(
+            str(group.group), sum(span.seconds for span in group.spans if is_lost(span)), counts.get(group.group, 0)
+        )
+        for group in groups
+    )
+
+
+def _step_efficiency(history: History) -> float | None:
+    """Return the share of the attempted steps that were committed and not undone."""
+    committed = sum(group.committed for group in history.groups)
+    attempted = committed + sum(group.aborted for group in history.groups)
+    rate = _ratio(committed, attempted)
+    if rate is None or history.first_step is None:
+        return rate
+    taken = history.steps - history.first_step + 1 + history.undone_steps
+    return rate * (1.0 - min(1.0, history.undone_steps / taken)) if taken > 0 else rate
+
+
+def _participation(history: History) -> float | None:
+    """Return the mean size of the quorum while there was one."""
+    spans = [(later[0] - now[0], now[1]) for now, later in pairwise((*history.quorum, (history.end, 0))) if now[1]]
+    return _ratio(sum(max(0.0, seconds) * size for seconds, size in spans), sum(max(0.0, s) for s, _ in spans))
+
+
+def _up_s(history: History) -> float:
+    """Return the time during which a group was up: it had nodes, and had neither finished nor been given up."""
+    there = (
+        (span.begin, span.end)
+        for group in history.groups
+        for span in group.spans
+        if span.phase not in (QUEUED, FINISHED, GIVEN_UP)
+    )
+    return length(merged(list(there)))
+
+
+def _scores(history: History, lost: Iterable[Span], failures: Iterable[Failure]) -> tuple[NodeScore, ...]:
+    busy: dict[str, list[Interval]] = {}
+    for group in history.groups:
+        for span in group.spans:
+            for name in span.nodes:
+                busy.setdefault(name, []).append((span.begin, span.end))
+    cost = {one.name: one for one in _split(lost, lambda s: s.node or "", failures, lambda f: f.node or "")}
+    causes: dict[str, dict[str, int]] = {}
+    for failure in failures:
+        kinds = causes.setdefault(failure.node or "", {})
+        kinds[failure.cause] = kinds.get(failure.cause, 0) + 1
+    known = {one.node: one for one in history.nodes}
+    scores = []
+    for name in sorted({*known, *busy, *cost} - {""}):
+        node, on_it = known.get(name, NodeHistory(name)), merged(busy.get(name, []))
+        used = merged([*on_it, *node.standby])
+        held_s = length(merged([*node.held, *used]))
+        kinds = causes.get(name, {})
+        scores.append(
+            NodeScore(
+                node=name,
+                held_s=held_s,
+                group_s=length(on_it),
+                standby_s=length(used) - length(on_it),
+                idle_s=held_s - length(used),
+                failures=cost[name].failures if name in cost else 0,
+                causes=tuple(sorted(kinds, key=lambda kind: -kinds[kind])),
+                lost_s=cost[name].seconds if name in cost else 0.0,
+                excluded=node.excluded,
+            )
+        )
+    return tuple(sorted(scores, key=lambda score: (-score.failures, -score.lost_s, score.node)))

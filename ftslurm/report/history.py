@@ -1,0 +1,107 @@
+"""The history of a run as values: what each group did at every moment, and what failed. history_fold.py computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+# What a group does during a span. The names of a recovery's phases are those of the journal (core/groups/timings.py).
+QUEUED = "queued"  # it waits for the nodes of a Slurm job that has not started (again)
+TRAINING = "training"  # its steps count
+UNDONE = "undone"  # it trained, but a full restart from a checkpoint has undone these steps
+STALLED = "stalled"  # it trains, but a step takes far longer than usual
+GIVEN_UP = "given_up"  # it gets no further attempt
+FINISHED = "finished"  # its script has ended, or `ftslurm scale` has taken it out
+EARLIER = "earlier"  # an attempt that ended before its first step
+RECOVERY = ("detect", "end", "wait", EARLIER, "start", "import", "assign", "join", "commit")
+PHASES = (*RECOVERY, STALLED, UNDONE, GIVEN_UP)  # the phases in which time is lost
+# Causes that are no cause of an exit
+FIRST_START = "first_start"  # the group has not trained yet
+SLOW_STEP = "slow_step"  # no failure: a checkpoint, an evaluation, slow data
+FULL_RESTART = "full_restart"
+STOPPED = "stopped"  # the end of the run
+
+
+class Span(NamedTuple):
+    """A time during which a group did one thing."""
+
+    begin: float
+    end: float
+    phase: str
+    cause: str = ""  # of a lost time: as in step_exited, or one of the causes above
+    node: str | None = None  # of a lost time: the node that caused it
+    attempt: int = -1
+    nodes: tuple[str, ...] = ()  # on which it ran
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class GroupHistory:
+    """What one group did, without a gap from when it became part of the run until the end of the report."""
+
+    group: int
+    role: str | None
+    spans: tuple[Span, ...]
+    committed: int  # steps, over all attempts
+    aborted: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The unexpected end of a group's attempt, of the Lighthouse or of the controller; or a move (`moved`)."""
+
+    time: float  # when it was noticed
+    unit: str  # group-0003, lighthouse, controller
+    group: int | None
+    attempt: int | None
+    cause: str
+    detail: str  # the cause for a person: "killed (signal 9) on n2"
+    node: str | None
+    log: str | None
+    moved: bool  # no failure: preempted, at a time limit, or on request
+    drill: str | None  # the fault that was inflicted: kill
+    step: int | None  # the last committed step of the attempt
+    back: float | None = None  # when the group committed its next step; None: it has not
+    recovery_s: float | None = None
+    phases: Mapping[str, float | None] | None = None  # seconds of each phase of the recovery
+
+
+@dataclass(frozen=True)
+class NodeHistory:
+    """A node of the run: intervals of time, merged and in order."""
+
+    node: str
+    held: tuple[tuple[float, float], ...] = ()  # it belonged to an allocation of the run
+    standby: tuple[tuple[float, float], ...] = ()  # a warm standby was on it
+    excluded: int = 0  # how often it was excluded
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a run."""
+
+    run_id: str = ""
+    name: str = ""
+    outcome: str = "running"  # or succeeded, failed, stopped
+    reason: str = ""
+    mode: str = ""
+    begin: float = 0.0
+    end: float = 0.0  # the end of the run; of one that goes on: the moment of the report
+    starts: int = 0  # starts of the controller's job
+    total_steps: int | None = None
+    steps: int = 0  # the last committed step
+    first_step: int | None = None
+    undone_steps: int = 0
+    typical_step_s: float | None = None
+    groups: tuple[GroupHistory, ...] = ()
+    failures: tuple[Failure, ...] = ()  # in the order of time, with moves
+    nodes: tuple[NodeHistory, ...] = ()
+    quorum: tuple[tuple[float, int], ...] = ()  # (from when, number of groups in it)
+    reached: tuple[tuple[float, int], ...] = ()  # (when, step): at most one a second; goes back after a full restart
+    checkpoints: int = 0  # number of saved checkpoints
+    checkpoint_s: float = 0.0  # time that saving them took
+    scaled: tuple[tuple[float, int], ...] = field(default=())  # (when, number of groups)

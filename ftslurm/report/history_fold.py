@@ -1,0 +1,441 @@
+"""Computes the history of a run in one pass over its journal.
+
+Unknown events and fields are ignored, so that a journal of another version can be read. Nearly all lines of a large
+journal are `progress`; those are read by a regular expression, without parsing their JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import replace
+from statistics import median
+
+from typing_extensions import assert_never
+
+from ftslurm.config.schema import MOST_GROUPS
+from ftslurm.core.groups.progress_lines import every_s
+from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.monitor.event_text import ORDERLY, verdict
+from ftslurm.protocol import records
+from ftslurm.report.history import (
+    FINISHED,
+    FIRST_START,
+    FULL_RESTART,
+    GIVEN_UP,
+    QUEUED,
+    SLOW_STEP,
+    Failure,
+    GroupHistory,
+    History,
+)
+from ftslurm.report.node_intervals import NodeIntervals
+from ftslurm.report.timeline import Timeline, stalled
+from ftslurm.run.journal import Event, JournalReader, number
+from ftslurm.run.journal_lines import read
+from ftslurm.security.json_text import read_object
+
+_PROGRESS = re.compile(
+    rb'\{"seq":\d+,"time":([\d.]+),"event":"progress","group":(\d+),"attempt":(\d+),"step":(\d+),'
+    rb'"quorum_id":(-?\d+|null),"participants":(\d+),"committed":(\d+|null),"aborted":(\d+|null),'
+    rb'"gap_s":([\d.]+|null)(?:,"at":([\d.]+))?\}'
+)
+STALL_TIMES, STALL_LEAST_S = 2.0, 0.05  # a step stalls if it takes so many times the typical step, and so much longer
+
+
+def read_history(journal: JournalReader, submitted: float | None = None, now: float | None = None) -> History:
+    """Return the history of a run.
+
+    Args:
+        submitted: when the run was submitted; the groups wait for their nodes from then on.
+        now: the end of the report if the run goes on; default: the last line.
+
+    Raises:
+        EnvironmentProblem: there is a journal, and it cannot be read.
+    """
+    folding = HistoryFold(submitted)
+    for block in journal.blocks():
+        folding.feed(block)
+    return folding.history(now)
+
+
+class HistoryFold:
+    """Applies the lines of a journal one by one."""
+
+    def __init__(self, submitted: float | None = None) -> None:
+        self._run = History()
+        self._submitted = submitted
+        self._time = 0.0  # of the last line
+        self._silent_since: float | None = None  # the last line before the controller that leads now
+        self._ended: float | None = None  # when the run was over
+        self._quorums = True  # there is a Lighthouse
+        self._lines: list[Timeline] = []  # of the groups
+        self._counts: list[list[int]] = []  # of each group: committed and aborted steps
+        self._leaving: set[int] = set()
+        self._training = 0  # number of groups that train
+        self._failures: list[Failure] = []
+        self._open: dict[str, list[int]] = {}  # unit -> indices of its failures from which it is not back
+        self._answered: set[int] = set()  # indices of failures after which the unit was launched again
+        self._drills: dict[str, str] = {}  # unit -> fault that was inflicted on its attempt
+        self._nodes = NodeIntervals()
+        self._quorum: list[tuple[float, int]] = []
+        self._quorum_id = -1
+        self._reached: list[tuple[float, int]] = []
+        self._step, self._undone = 0, 0
+        self._first_step: int | None = None
+        self._gaps = array("d"), array("d"), array("l")  # the time, length and group of each line's longest gap
+        self._scaled: list[tuple[float, int]] = []
+
+    def feed(self, block: bytes) -> None:
+        """Apply whole lines."""
+        match, progress = _PROGRESS.fullmatch, self._progress
+        for line in block.split(b"\n"):
+            found = match(line)
+            if found is not None:
+                time, group, attempt, step, quorum, size, committed, aborted, gap, at = found.groups()
+                self._time = float(time)
+                n = int(group)
+                if n < len(self._lines) and self._lines[n].attempt == int(attempt):
+                    counts = (0 if committed == b"null" else int(committed), 0 if aborted == b"null" else int(aborted))
+                    gap_s = None if gap == b"null" else float(gap)
+                    when = self._time if at is None else float(at)
+                    progress(n, when, int(step), None if quorum == b"null" else int(quorum), int(size), counts, gap_s)
+            elif line and (event := read_object(line)) is not None:
+                self.apply(event)
+
+    def apply(self, event: Event) -> None:
+        """Apply one line."""
+        time, record = number(event, "time"), read(event)
+        time = self._time if time is None else time
+        if isinstance(record, records.RunEvent):
+            self._of_run(record, time)
+        elif isinstance(record, records.ClusterEvent):
+            self._nodes.apply(record, time)
+        elif isinstance(record, records.StepEvent):
+            self._of_step(record, time)
+        elif isinstance(record, records.TrainingEvent):
+            self._of_training(record, time)
+        elif isinstance(record, records.DrillEvent):
+            if isinstance(record, records.FaultInjected):
+                unit = LIGHTHOUSE if record.group is None else _unit(record.group)
+                self._drills[unit] = record.kind or "fault"
+        elif not isinstance(record, records.UnknownEvent):
+            assert_never(record)
+        self._time = max(time, self._time)
+
+    def history(self, now: float | None = None) -> History:
+        """Return the history after the lines so far."""
+        end = self._ended if self._ended is not None else max(self._time, now or 0.0)
+        stalls, typical = self._stalls()
+        groups = tuple(
+            GroupHistory(n, line.role, tuple(stalled(list(line.close(end)), stalls.get(n, []))), *self._counts[n])
+            for n, line in enumerate(self._lines)
+        )
+        kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
+        begin = min((g.spans[0].begin for g in groups if g.spans), default=self._run.begin)
+        return replace(
+            self._run,
+            begin=begin,
+            end=end,
+            groups=groups,
+            failures=tuple(sorted(kept, key=lambda failure: failure.time)),
+            nodes=self._nodes.histories(end),
+            quorum=tuple(self._quorum),
+            reached=tuple(self._reached),
+            steps=self._step,
+            first_step=self._first_step,
+            undone_steps=self._undone,
+            typical_step_s=typical,
+            scaled=tuple(self._scaled),
+        )
+
+    # --- the run ---------------------------------------------------------------------------------------------------
+
+    def _of_run(self, record: records.RunEvent, time: float) -> None:
+        match record:
+            case records.RunStarted():
+                self._run_started(record, time)
+            case records.RunRequeued():
+                self._none_trains(time)
+                for line in self._lines:
+                    line.leave(time, QUEUED)
+                self._nodes.job_ended(time)
+            case records.RunFinished():
+                self._ended = time
+                self._step = self._step if record.steps is None else record.steps
+                self._run = replace(self._run, outcome=record.outcome or "failed", reason=record.reason)
+                self._none_trains(time)
+                for line in self._lines:
+                    line.leave(time, FINISHED)
+                    line.stopped()
+                self._nodes.close(time)
+            case records.Scaled():
+                self._scale(record.groups or 1, time)
+            case _:
+                pass  # commands, warnings and errors inside ftslurm cost no time by themselves
+
+    def _run_started(self, record: records.RunStarted, time: float) -> None:
+        run, again = self._run, bool(self._lines)
+        begin = time if again or self._submitted is None else min(time, self._submitted)
+        if self._ended is not None:  # the run is resumed; the time in between is not its own
+            for line in self._lines:
+                line.turn(time, QUEUED)
+                line.cause, line.node = FIRST_START, None
+        self._run = replace(
+            run,
+            run_id=record.run_id or run.run_id,
+            name=record.name or run.name,
+            mode=record.mode or run.mode,
+            begin=run.begin if again else begin,
+            starts=run.starts + (record.after is None),
+            total_steps=record.total_steps,
+            outcome="running",
+            reason="",
+        )
+        self._ended, self._quorum_id = None, -1
+        self._silent_since = self._time if again else None
+        self._quorums = record.lighthouse != "none"
+        self._enter(record.groups, begin, record.roles)
+        if record.after is None and again:
+            self._nodes.job_ended(self._time)
+        if record.after is not None:
+            lost = _failure(self._time, "controller", record.after)
+            self._failures.append(replace(lost, node=record.host or None, back=time, recovery_s=time - self._time))
+
+    def _enter(self, count: int, time: float, roles: dict[str, int]) -> None:
+        """Add groups up to this number."""
+        named = [role for role, size in roles.items() for _ in range(min(size, MOST_GROUPS))]
+        for n in range(len(self._lines), count):
+            self._lines.append(Timeline(time, named[n] if n < len(named) else None))
+            self._counts.append([0, 0])
+        self._scaled.append((time, count))
+
+    def _scale(self, count: int, time: float) -> None:
+        for n, line in enumerate(self._lines):
+            if n >= count:
+                self._leaving.add(n)
+                if line.attempt < 0 or line.phase in ("wait", QUEUED):
+                    line.leave(time, FINISHED)
+            elif n in self._leaving:
+                self._leaving.discard(n)
+                if line.phase == FINISHED:
+                    line.turn(time, QUEUED)
+                    line.cause, line.node = FIRST_START, None
+        self._enter(count, time, {})
+
+    # --- Slurm steps -----------------------------------------------------------------------------------------------
+
+    def _of_step(self, record: records.StepEvent, time: float) -> None:
+        match record:
+            case records.StepLaunched():
+                self._launched(record, time)
+            case records.LaunchRefused():
+                if (line := self._line(record.group)) is not None and line.attempt == record.attempt:
+                    line.refused()
+            case records.StepReady():
+                if record.unit == LIGHTHOUSE:
+                    self._back(LIGHTHOUSE, time, None)
+                elif record.group is not None and not self._quorums:
+                    self._joined(record.group, record.attempt, time, None, None)
+            case records.StepExited():
+                self._exited(record, time)
+            case records.GroupGivenUp():
+                if (line := self._line(record.group)) is not None:
+                    line.leave(time, GIVEN_UP)
+            case _:
+                pass  # a restart that waits, or a step that another controller has reached, changes nothing
+
+    def _launched(self, record: records.StepLaunched, time: float) -> None:
+        self._drills.pop(record.unit, None)
+        self._answered.update(self._open.get(record.unit, ()))
+        if record.unit == LIGHTHOUSE:
+            self._quorum_id = -1  # torchft's own counts from 0 again
+        elif record.unit.startswith(STANDBY):
+            self._nodes.standby(record.unit, time, record.nodes)
+        elif (line := self._line(record.group)) is not None:
+            if line.trains:  # its exit was not recorded
+                self._training -= 1
+            line.launched(time, record.attempt, record.nodes)
+            if record.standby is not None:
+                self._nodes.standby(record.standby.partition("/")[0], time)
+
+    def _exited(self, record: records.StepExited, time: float) -> None:
+        if record.unit.startswith(STANDBY):
+            self._nodes.standby(record.unit, time)
+            return
+        noticed = min(time, record.noticed or time)
+        line = self._line(record.group)
+        if record.unit != LIGHTHOUSE and (line is None or line.attempt != record.attempt):
+            return
+        if record.cause != "ok" and not (record.unit == LIGHTHOUSE and record.cause in ORDERLY):
+            self._open.setdefault(record.unit, []).append(len(self._failures))
+            failed = _failure(noticed, record.unit, verdict(record))
+            failed = replace(failed, group=record.group, attempt=record.attempt, cause=record.cause or "unknown")
+            failed = replace(failed, node=record.node, log=record.log, step=record.step)
+            moved = record.cause in ORDERLY
+            self._failures.append(replace(failed, moved=moved, drill=self._drills.pop(record.unit, None)))
+        if line is not None and record.group is not None:
+            self._group_exited(record, record.group, line, noticed, time)
+
+    def _group_exited(
+        self, record: records.StepExited, group: int, line: Timeline, noticed: float, time: float
+    ) -> None:
+        if line.trains:
+            self._training -= 1
+            if self._training == 0:
+                self._none_trains(noticed)
+        if record.cause == "ok" or (group in self._leaving and record.cause in ORDERLY):
+            line.leave(time, FINISHED)
+            return
+        node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
+        silent_since = self._silent_since if record.with_job else None
+        line.failed(noticed, time, record.cause or "unknown", node, silent_since)
+        if group in self._leaving:
+            line.leave(time, FINISHED)
+
+    # --- the training ----------------------------------------------------------------------------------------------
+
+    def _of_training(self, record: records.TrainingEvent, time: float) -> None:
+        match record:
+            case records.GroupJoined():
+                self._joined(record.group, record.attempt, time, record.step, record.phases)
+                if record.participants is not None:
+                    self._in_quorum(time, record.quorum_id, record.participants)
+            case records.Serving() | records.SessionOpened():
+                self._joined(record.group, record.attempt, time, None, record.phases)
+            case records.Progress():
+                line = self._line(record.group)
+                if line is not None and line.attempt == record.attempt and record.step is not None:
+                    counts = record.committed or 0, record.aborted or 0
+                    when = time if record.at is None else record.at
+                    size = record.participants or 0
+                    self._progress(record.group, when, record.step, record.quorum_id, size, counts, record.gap_s)
+            case records.CheckpointSaved():
+                run = self._run
+                took = run.checkpoint_s + (record.seconds or 0.0)
+                self._run = replace(run, checkpoints=run.checkpoints + 1, checkpoint_s=took)
+            case records.FullRestart():
+                self._quorum_id = -1
+                for line in self._lines:
+                    if line.cause == "cancelled":
+                        line.cause = FULL_RESTART
+            case _:
+                pass
+
+    def _joined(
+        self, group: int, attempt: int, time: float, step: int | None, phases: dict[str, float | None] | None
+    ) -> None:
+        line = self._line(group)
+        if line is None or line.attempt != attempt or line.trains:
+            return
+        if step is not None and self._quorums:
+            if self._training == 0 and self._step >= step > 0:  # all groups were down: they resume from a checkpoint
+                self._undo(step - 1)
+            self._first_step = step if self._first_step is None else self._first_step
+            self._rise(time, step)
+            self._counts[group][0] += 1
+        line.joined(time, phases)
+        self._training += 1
+        self._back(_unit(group), time, phases)
+
+    def _progress(
+        self,
+        group: int,
+        time: float,
+        step: int,
+        quorum_id: int | None,
+        participants: int,
+        counts: tuple[int, int],
+        gap_s: float | None,
+    ) -> None:
+        count = self._counts[group]
+        count[0] += counts[0]
+        count[1] += counts[1]
+        if not self._lines[group].trains:
+            return  # it has a quorum, but has not committed a step itself
+        if step > self._step and self._quorums:
+            self._rise(time, step)
+        if quorum_id is None or quorum_id >= self._quorum_id:
+            self._in_quorum(time, quorum_id, participants)
+        if gap_s is not None:
+            times, gaps, groups = self._gaps
+            times.append(time)
+            gaps.append(gap_s)
+            groups.append(group)
+
+    def _rise(self, time: float, step: int) -> None:
+        if step > self._step or not self._reached:
+            self._step = step
+            if self._reached and time - self._reached[-1][0] < 1.0 and self._reached[-1][1] < step:
+                self._reached[-1] = self._reached[-1][0], step
+            else:
+                self._reached.append((time, step))
+
+    def _undo(self, kept: int) -> None:
+        """Mark what was trained after step `kept` as undone."""
+        at = bisect_left(self._reached, kept + 1, key=lambda point: point[1])
+        since = self._reached[at][0] if at < len(self._reached) else self._time
+        self._undone += self._step - kept
+        self._step = kept
+        for line in self._lines:
+            line.undo(since)
+
+    def _in_quorum(self, time: float, quorum_id: int | None, size: int) -> None:
+        self._quorum_id = self._quorum_id if quorum_id is None else quorum_id
+        if not self._quorum or self._quorum[-1][1] != size:
+            self._quorum.append((time, size))
+
+    def _none_trains(self, time: float) -> None:
+        self._training = 0
+        if self._quorum and self._quorum[-1][1]:
+            self._quorum.append((max(time, self._quorum[-1][0]), 0))
+
+    def _stalls(self) -> tuple[dict[int, list[tuple[float, float, str, str | None]]], float | None]:
+        """Return the stalls of each group, with their causes, and the typical time between two commits."""
+        if not self._gaps[1]:
+            return {}, None
+        typical = median(self._gaps[1])
+        least, slack = max(STALL_TIMES * typical, typical + STALL_LEAST_S), every_s(len(self._lines))
+        moments = sorted(
+            (moment, n) for n, f in enumerate(self._failures) for moment in (f.time, f.back) if moment is not None
+        )
+        found: dict[int, list[tuple[float, float, str, str | None]]] = {}
+        for time, gap, group in zip(*self._gaps, strict=True):
+            if gap > least:
+                at = bisect_left(moments, (time - gap - slack, 0))
+                cause, node = SLOW_STEP, None
+                if at < len(moments) and moments[at][0] <= time:
+                    failure = self._failures[moments[at][1]]
+                    cause, node = failure.cause, failure.node
+                found.setdefault(group, []).append((time - gap + typical, time, cause, node))
+        return {group: sorted(stalls, key=lambda stall: stall[1]) for group, stalls in found.items()}, typical
+
+    def _back(self, unit: str, time: float, phases: dict[str, float | None] | None) -> None:
+        """Note that a unit has recovered from its failures."""
+        open_ = self._open.pop(unit, [])
+        for n in open_:
+            failure = self._failures[n]
+            took = phases if n == open_[-1] else None
+            self._failures[n] = replace(failure, back=time, recovery_s=round(time - failure.time, 3), phases=took)
+
+    def _line(self, group: int | None) -> Timeline | None:
+        return self._lines[group] if group is not None and group < len(self._lines) else None
+
+
+def _unit(group: int) -> str:
+    return f"group-{group:04d}"
+
+
+def _failure(time: float, unit: str, detail: str) -> Failure:
+    cause = f"{unit}_lost" if unit in (LIGHTHOUSE, "controller") else "unknown"
+    return Failure(time, unit, None, None, cause, detail, None, None, False, None, None)
+
+
+def fold_history(events: Iterable[Event], submitted: float | None = None, now: float | None = None) -> History:
+    """Return the history of these lines."""
+    folding = HistoryFold(submitted)
+    for event in events:
+        folding.apply(event)
+    return folding.history(now)

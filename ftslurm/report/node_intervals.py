@@ -1,0 +1,89 @@
+"""The times during which the run held a node, and during which a warm standby was on it."""
+
+from __future__ import annotations
+
+from ftslurm.protocol import records
+from ftslurm.report.history import NodeHistory
+
+Interval = tuple[float, float]
+
+
+class NodeIntervals:
+    """Collects the intervals of all nodes from the journal's lines on Slurm jobs, nodes and standbys."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, tuple[float, tuple[str, ...], bool]] = {}  # since, nodes, whether it is the controller's
+        self._standbys: dict[str, tuple[float, tuple[str, ...]]] = {}
+        self._held: dict[str, list[Interval]] = {}
+        self._warm: dict[str, list[Interval]] = {}
+        self._excluded: dict[str, int] = {}
+
+    def apply(self, record: records.ClusterEvent, time: float) -> None:
+        match record:
+            case records.AllocationGranted():
+                if self._jobs.get(record.allocation, (0.0, (), False))[1] != record.nodes:
+                    self._end(record.allocation, time)
+                    self._jobs[record.allocation] = time, record.nodes, record.pool is None
+            case records.AllocationLost():
+                self._end(record.allocation, time)
+            case records.NodeExcluded(node=node):
+                self._excluded[node] = self._excluded.get(node, 0) + 1
+            case _:
+                pass
+
+    def job_ended(self, time: float) -> None:
+        """End the controller's own allocation, and the standbys in it."""
+        for name in [name for name, (_, _, own) in self._jobs.items() if own]:
+            self._end(name, time)
+        for unit in list(self._standbys):
+            self.standby(unit, time)
+
+    def close(self, time: float) -> None:
+        """End all that is there."""
+        for name in list(self._jobs):
+            self._end(name, time)
+        for unit in list(self._standbys):
+            self.standby(unit, time)
+
+    def standby(self, unit: str, time: float, nodes: tuple[str, ...] = ()) -> None:
+        """Begin a standby on these nodes; none: it has ended, or has become a group's attempt."""
+        since, there = self._standbys.pop(unit, (time, ()))
+        for node in there:
+            self._warm.setdefault(node, []).append((since, time))
+        if nodes:
+            self._standbys[unit] = time, nodes
+
+    def histories(self, end: float) -> tuple[NodeHistory, ...]:
+        """Return the history of each node up to `end`."""
+        self.close(end)
+        names = sorted({*self._held, *self._warm, *self._excluded})
+        return tuple(
+            NodeHistory(
+                name,
+                merged(self._held.get(name, [])),
+                merged(self._warm.get(name, [])),
+                self._excluded.get(name, 0),
+            )
+            for name in names
+        )
+
+    def _end(self, job: str, time: float) -> None:
+        since, nodes, _ = self._jobs.pop(job, (time, (), False))
+        for node in nodes:
+            self._held.setdefault(node, []).append((since, time))
+
+
+def merged(intervals: list[Interval]) -> tuple[Interval, ...]:
+    """Return the same times as intervals that neither overlap nor touch, in order."""
+    out: list[Interval] = []
+    for begin, end in sorted(intervals):
+        if out and begin <= out[-1][1]:
+            out[-1] = out[-1][0], max(end, out[-1][1])
+        elif end > begin:
+            out.append((begin, end))
+    return tuple(out)
+
+
+def length(intervals: tuple[Interval, ...]) -> float:
+    """Return the seconds of merged intervals."""
+    return sum(end - begin for begin, end in intervals)

@@ -1,0 +1,266 @@
+"""The JSON of `report --json` for other programs; report.html has the same and draws it.
+
+The keys are stable; new ones may be added. docs/schema/report.schema.json is made from these types by
+`python docs/journal.py`. Moments are unix seconds; a name that ends in `_s` is a duration in seconds; docs/goodput.md
+has the formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, TypedDict
+
+from ftslurm.report.accounting import Account, Accounts, Weight, is_lost
+from ftslurm.report.history import FINISHED, QUEUED, TRAINING, Failure, GroupHistory, History
+
+Ratio = Annotated[float | None, "from 0 to 1; null: there is nothing to divide by"]
+Hours = Annotated[float, "the same in `unit`"]
+
+
+class StepsJson(TypedDict):
+    """The steps of training."""
+
+    reached: Annotated[int, "the last committed step"]
+    first: Annotated[int | None, "the first step that the run committed"]
+    total: Annotated[int | None, "job.total_steps"]
+    undone: Annotated[int, "steps that full restarts from a checkpoint have undone"]
+    typical_s: Annotated[float | None, "typical time between two commits"]
+
+
+class RatiosJson(TypedDict):
+    """How much of the run was of use."""
+
+    goodput: Ratio
+    effective: Annotated[float | None, "goodput with the time in Slurm's queue (ETTR)"]
+    step_efficiency: Ratio
+    participation: Annotated[float | None, "mean number of groups in the quorum"]
+    training_efficiency: Ratio
+    mttf_s: Annotated[float | None, "mean time to failure"]
+    recovery_median_s: Annotated[float | None, "median time from a failure to the group's next committed step"]
+    recovery_worst_s: Annotated[float | None, "the longest such time"]
+
+
+class TimeJson(TypedDict):
+    """Seconds of groups; the first is the sum of the others."""
+
+    total_s: float
+    trained_s: float
+    lost_s: float
+    queued_s: Annotated[float, "waited for the nodes of a Slurm job"]
+    finished_s: Annotated[float, "after its script had ended"]
+
+
+class AccountJson(TypedDict):
+    """Time that was lost to one thing."""
+
+    name: Annotated[str, "the cause, phase, node or group; empty: no node"]
+    seconds: Annotated[float, "seconds of groups"]
+    hours: Hours
+    failures: int
+
+
+class LostJson(TypedDict):
+    """The lost time, split in four ways. Each has the same sum."""
+
+    by_cause: list[AccountJson]
+    by_phase: list[AccountJson]
+    by_node: list[AccountJson]
+    by_group: list[AccountJson]
+
+
+class FailureJson(TypedDict):
+    """A failure, or a move that is none."""
+
+    time: Annotated[float, "when it was noticed"]
+    unit: Annotated[str, "group-0003, lighthouse or controller"]
+    group: int | None
+    attempt: int | None
+    cause: Annotated[str, "as in step_exited"]
+    detail: Annotated[str, "the cause, for a person"]
+    node: str | None
+    log: str | None
+    step: Annotated[int | None, "the last committed step of the attempt"]
+    moved: Annotated[bool, "true: no failure, but preempted, at a time limit or on request"]
+    drill: Annotated[str | None, "the fault, if it was inflicted on purpose"]
+    back: Annotated[float | None, "when the group committed its next step"]
+    recovery_s: float | None
+    phases: Annotated[dict[str, float | None] | None, "seconds of each phase of the recovery, as in group_joined"]
+
+
+class GroupReportJson(TypedDict):
+    """One group."""
+
+    group: int
+    role: str | None
+    attempts: Annotated[int, "number of attempts"]
+    committed: Annotated[int, "steps that it reported as committed"]
+    aborted: int
+    trained_s: float
+    lost_s: float
+    queued_s: float
+    finished_s: float
+
+
+class NodeJson(TypedDict):
+    """One node."""
+
+    node: str
+    held_s: Annotated[float, "it belonged to the run"]
+    group_s: Annotated[float, "a group was on it"]
+    standby_s: Annotated[float, "only a warm standby was on it"]
+    idle_s: Annotated[float, "nothing of the run was on it"]
+    failures: int
+    causes: Annotated[list[str], "of its failures, the most frequent first"]
+    lost_s: Annotated[float, "seconds of groups that its failures cost"]
+    mttf_s: float | None
+    excluded: Annotated[int, "how often it was excluded"]
+
+
+class ReportJson(TypedDict):
+    """The report of a run."""
+
+    run_id: str
+    name: str
+    outcome: Annotated[str, "running, succeeded, failed or stopped"]
+    reason: str
+    mode: str
+    begin: float
+    end: Annotated[float, "the end of the run, or of the report"]
+    starts: Annotated[int, "starts of the controller's job"]
+    unit: Annotated[str, "of all `hours`: GPU-hours, node-hours or group-hours"]
+    steps: StepsJson
+    ratios: RatiosJson
+    time: TimeJson
+    hours: Annotated[dict[str, float], "the same in `unit`: total, trained, lost, queued, finished"]
+    lost: LostJson
+    failures: list[FailureJson]
+    groups: list[GroupReportJson]
+    nodes: Annotated[list[NodeJson], "those with the most failures first"]
+    checkpoints: Annotated[int, "number of saved checkpoints"]
+    checkpoint_s: Annotated[float, "time that saving them took"]
+
+
+def to_json(history: History, accounts: Accounts, weight: Weight) -> ReportJson:
+    """Return the report for `json.dumps`."""
+    times: TimeJson = {
+        "total_s": round(accounts.total_s, 3),
+        "trained_s": round(accounts.trained_s, 3),
+        "lost_s": round(accounts.lost_s, 3),
+        "queued_s": round(accounts.queued_s, 3),
+        "finished_s": round(accounts.finished_s, 3),
+    }
+    return {
+        "run_id": history.run_id,
+        "name": history.name,
+        "outcome": history.outcome,
+        "reason": history.reason,
+        "mode": history.mode,
+        "begin": history.begin,
+        "end": history.end,
+        "starts": history.starts,
+        "unit": weight.unit,
+        "steps": {
+            "reached": history.steps,
+            "first": history.first_step,
+            "total": history.total_steps,
+            "undone": history.undone_steps,
+            "typical_s": history.typical_step_s,
+        },
+        "ratios": _ratios(accounts),
+        "time": times,
+        "hours": {name[:-2]: round(weight.hours(float(str(value))), 4) for name, value in times.items()},
+        "lost": {
+            "by_cause": _accounts(accounts.by_cause, weight),
+            "by_phase": _accounts(accounts.by_phase, weight),
+            "by_node": _accounts(accounts.by_node, weight),
+            "by_group": _accounts(accounts.by_group, weight),
+        },
+        "failures": [_failure(failure) for failure in history.failures],
+        "groups": [_group(group) for group in history.groups],
+        "nodes": _nodes(accounts),
+        "checkpoints": history.checkpoints,
+        "checkpoint_s": round(history.checkpoint_s, 3),
+    }
+
+
+def _ratios(accounts: Accounts) -> RatiosJson:
+    return {
+        "goodput": _rounded(accounts.goodput),
+        "effective": _rounded(accounts.effective),
+        "step_efficiency": _rounded(accounts.step_efficiency),
+        "participation": _rounded(accounts.participation),
+        "training_efficiency": _rounded(accounts.training_efficiency),
+        "mttf_s": _rounded(accounts.mttf_s),
+        "recovery_median_s": _rounded(accounts.recovery_median_s),
+        "recovery_worst_s": _rounded(accounts.recovery_worst_s),
+    }
+
+
+def _accounts(accounts: Iterable[Account], weight: Weight) -> list[AccountJson]:
+    return [
+        {
+            "name": one.name,
+            "seconds": round(one.seconds, 3),
+            "hours": round(weight.hours(one.seconds), 4),
+            "failures": one.failures,
+        }
+        for one in accounts
+    ]
+
+
+def _failure(failure: Failure) -> FailureJson:
+    return {
+        "time": failure.time,
+        "unit": failure.unit,
+        "group": failure.group,
+        "attempt": failure.attempt,
+        "cause": failure.cause,
+        "detail": failure.detail,
+        "node": failure.node,
+        "log": failure.log,
+        "step": failure.step,
+        "moved": failure.moved,
+        "drill": failure.drill,
+        "back": failure.back,
+        "recovery_s": _rounded(failure.recovery_s),
+        "phases": None if failure.phases is None else dict(failure.phases),
+    }
+
+
+def _group(group: GroupHistory) -> GroupReportJson:
+    def seconds(phase: str) -> float:
+        return round(sum(span.seconds for span in group.spans if span.phase == phase), 3)
+
+    return {
+        "group": group.group,
+        "role": group.role,
+        "attempts": len({span.attempt for span in group.spans} - {-1}),
+        "committed": group.committed,
+        "aborted": group.aborted,
+        "trained_s": seconds(TRAINING),
+        "lost_s": round(sum(span.seconds for span in group.spans if is_lost(span)), 3),
+        "queued_s": seconds(QUEUED),
+        "finished_s": seconds(FINISHED),
+    }
+
+
+def _nodes(accounts: Accounts) -> list[NodeJson]:
+    return [
+        {
+            "node": node.node,
+            "held_s": round(node.held_s, 3),
+            "group_s": round(node.group_s, 3),
+            "standby_s": round(node.standby_s, 3),
+            "idle_s": round(node.idle_s, 3),
+            "failures": node.failures,
+            "causes": list(node.causes),
+            "lost_s": round(node.lost_s, 3),
+            "mttf_s": _rounded(node.mttf_s),
+            "excluded": node.excluded,
+        }
+        for node in accounts.nodes
+    ]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,162 @@
+"""The accounts of a run add up, for every journal; and they say where the time of known journals went."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+import random_journal
+
+from ftslurm.config.schema import Config
+from ftslurm.report.accounting import Weight, account, weight_of
+from ftslurm.report.history import PHASES, QUEUED, History
+from ftslurm.report.history_fold import fold_history, read_history
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+
+
+def check_that_it_adds_up(history: History) -> None:
+    for group in history.groups:
+        for before, after in zip(group.spans, group.spans[1:], strict=False):
+            assert before.end == after.begin
+        assert all(span.seconds > 0 for span in group.spans)
+        assert not group.spans or group.spans[-1].end == pytest.approx(history.end)
+    accounts = account(history)
+    lives = sum(group.spans[-1].end - group.spans[0].begin for group in history.groups if group.spans)
+    assert accounts.total_s == pytest.approx(lives, abs=0.01)
+    for split in (accounts.by_cause, accounts.by_phase, accounts.by_node, accounts.by_group):
+        assert sum(one.seconds for one in split) == pytest.approx(accounts.lost_s, abs=0.01)
+    assert {one.name for one in accounts.by_phase} <= set(PHASES)
+    for node in accounts.nodes:
+        assert node.group_s + node.standby_s + node.idle_s == pytest.approx(node.held_s, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_accounts_of_a_random_run_add_up(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    groups, failures = dice.choice([1, 2, 5, 20]), dice.choice([0.0, 0.05, 0.4])
+    lines = list(random_journal.history(dice, groups, 600, failures))
+    run = random_journal.write(RunDir(tmp_path / "run"), iter(lines))
+    history = read_history(JournalReader(run.events))
+    check_that_it_adds_up(history)
+    assert history == fold_history(lines), "the quick way to read progress gives another history than the slow one"
+
+
+@pytest.mark.parametrize("cut", range(0, 90, 3))
+def test_the_accounts_add_up_after_every_line(cut: int) -> None:
+    for lines in (ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())):
+        check_that_it_adds_up(fold_history(lines[:cut], submitted=ex.START - 30, now=ex.START + 60))
+
+
+def test_a_kill_costs_the_time_until_the_first_step_of_the_next_attempt() -> None:
+    accounts = account(fold_history(ex.one_kill()))
+    by_cause = {one.name: one for one in accounts.by_cause}
+    assert by_cause["killed"].seconds == pytest.approx(2.1 + ex.PHASES["detect"])  # type: ignore[operator]
+    assert by_cause["killed"].failures == accounts.failures == 1
+    assert {one.name: one.seconds for one in accounts.by_node}["n2"] == pytest.approx(by_cause["killed"].seconds)
+    assert {one.name: one.seconds for one in accounts.by_phase}["import"] == pytest.approx(4 * 0.9)
+    assert accounts.goodput == pytest.approx(accounts.trained_s / (accounts.trained_s + accounts.lost_s))
+    assert accounts.nodes[0].node == "n2"
+
+
+def test_the_time_before_a_lost_node_is_noticed_is_lost() -> None:
+    history = fold_history(ex.lost_node())
+    assert {one.name: one.seconds for one in account(history).by_phase}["detect"] == pytest.approx(11.2)
+    node = next(node for node in account(history).nodes if node.node == "n4")
+    assert (node.group_s, node.standby_s) == (pytest.approx(0.25), pytest.approx(25.45))
+
+
+def test_the_wait_for_the_first_nodes_is_no_lost_time() -> None:
+    early = account(fold_history(ex.one_kill(), submitted=ex.START - 100))
+    late = account(fold_history(ex.one_kill()))
+    assert early.queued_s == pytest.approx(late.queued_s + 300)
+    assert (early.lost_s, early.goodput) == (late.lost_s, late.goodput)
+    assert early.effective is not None
+    assert early.goodput is not None
+    assert early.effective < early.goodput
+
+
+def test_a_full_restart_undoes_the_steps_since_the_checkpoint() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 10]
+    lines += [ex.exited(10, g) for g in range(3)]
+    lines += [ex.event(11, "full_restart", reason="", step=36, checkpoint="c", checkpoint_step=20)]
+    lines += [ex.launched(11, g, 1) for g in range(3)]
+    lines += [ex.joined(13, g, 21, 1) for g in range(3)]
+    lines += [ex.progress(20, g, 56, 1) for g in range(3)]
+    history = fold_history(lines)
+    check_that_it_adds_up(history)
+    accounts = account(history)
+    assert history.undone_steps == 11  # the last line before says step 31
+    # step 21 was committed 7.1 s after the start; the fault came 0.03 s before it was noticed, at 10 s
+    assert {one.name: one.seconds for one in accounts.by_phase}["undone"] == pytest.approx(3 * 2.9, abs=0.2)
+    assert accounts.step_efficiency == pytest.approx(1 - 11 / (56 + 11))
+
+
+def test_a_step_that_takes_long_is_a_stall_of_a_failure_that_is_near() -> None:
+    lines = [*ex.one_kill(), ex.progress(16.4, 0, 63, gap_s=1.2), ex.progress(24.5, 2, 110, gap_s=3.2)]
+    history = fold_history(sorted(lines, key=lambda line: line["time"]))
+    check_that_it_adds_up(history)
+    stalls = [
+        (span.cause, round(span.seconds, 1))
+        for group in history.groups
+        for span in group.spans
+        if span.phase == "stalled"
+    ]
+    assert stalls == [("killed", 1.0), ("slow_step", 3.0)]
+
+
+def test_a_requeued_run_waits_for_its_nodes_and_has_moved() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 10]
+    lines += [ex.exited(10, g, cause="time_limit") for g in range(3)]
+    lines += [ex.event(10.5, "run_requeued", outcome="requeued", reason="time limit", steps=36, restarts=0)]
+    lines += [ex.started() | {"time": ex.START + 110}]
+    lines += [ex.event(110, "allocation_granted", allocation="local", nodes=["n1", "n2", "n3"])]
+    lines += [ex.launched(110, g, 1) for g in range(3)]
+    lines += [ex.joined(113, g, 37, 1) for g in range(3)]
+    history = fold_history(lines)
+    check_that_it_adds_up(history)
+    accounts = account(history)
+    assert accounts.queued_s == pytest.approx(3 * (99.5 + 0.7))
+    assert (accounts.failures, accounts.moves, history.starts) == (0, 3, 2)
+    assert {one.name for one in accounts.by_cause} == {"first_start", "time_limit"}
+    assert next(node for node in accounts.nodes if node.node == "n1").held_s == pytest.approx(10.4 + 3)
+
+
+def test_groups_of_a_scaled_run_count_while_they_belong_to_it() -> None:
+    lines = [line for line in ex.one_kill() if line["time"] <= ex.START + 10]
+    lines += [ex.event(10, "scaled", groups=4, by=0), ex.launched(12, 3), ex.joined(15, 3, 37)]
+    lines += [ex.event(20, "scaled", groups=2, by=0)]
+    lines += [ex.exited(21, g, cause="cancelled") for g in (2, 3)]
+    lines += [ex.progress(40, g, 70) for g in range(2)]
+    history = fold_history(lines)
+    check_that_it_adds_up(history)
+    first = history.groups[3].spans[0]
+    assert (first.phase, first.begin - ex.START) == (QUEUED, pytest.approx(10))
+    assert history.groups[3].spans[-1].phase == "finished"
+    assert account(history).moves == 0
+
+
+def test_an_hour_of_a_group_costs_its_gpus_or_else_its_nodes() -> None:
+    config = Config()
+    config.groups.nodes = 2
+    assert weight_of(config) == Weight("node-hours", 2)
+    config.groups.gpus = 8
+    assert weight_of(config) == Weight("GPU-hours", 16)
+    assert weight_of(config).hours(1800) == 8
+
+
+def test_an_empty_journal_has_a_report() -> None:
+    accounts = account(fold_history([]))
+    assert (accounts.total_s, accounts.goodput, accounts.mttf_s) == (0, None, None)
+
+
+def test_lines_of_other_versions_are_ignored() -> None:
+    odd = [
+        ex.event(5, "from_the_future", group=1),
+        ex.event(6, "step_exited", group="x"),
+        {"event": 3},
+        ex.event(7, "progress"),
+    ]
+    assert account(fold_history([*ex.one_kill(), *odd])) == account(fold_history(ex.one_kill()))

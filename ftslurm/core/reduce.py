@@ -9,6 +9,7 @@ from typing_extensions import assert_never
 from ftslurm.config.schema import Config
 from ftslurm.core import parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks
+from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
@@ -380,6 +381,9 @@ def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, con
         return swap(state, replace(unit, current=replace(unit.current, done=unit.current.done | {evidence.task}))), []
     if evidence.node is None and evidence.task is not None and evidence.task < len(unit.current.hosts):
         evidence = replace(evidence, node=unit.current.hosts[evidence.task])
+    if aborts(evidence) and unit.place is not None and len(unit.place.nodes) == 1:
+        return state, []  # silence.py decides whether its only node is lost
+    evidence = after_abort(unit, evidence)
     unit = replace(unit, current=replace(unit.current, evidence=(*unit.current.evidence, evidence)))
     actions: list[Action] = []
     if evidence.node_lost and evidence.node is not None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ftslurm.core.state.events import Looked, NodeFate
+from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate
 from ftslurm.core.state.model import Cause, Evidence, Job
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import read_object
@@ -76,6 +76,7 @@ _TASK_LINE = re.compile(
 )
 _NODE_LINE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
 _NO_LAUNCH = re.compile(rf"srun: error: Task launch for \S+ failed on node (?P<node>{NODE}): (?P<why>.+)")
+_IO_ERROR = re.compile(r"aborting, io error with slurmstepd on node [0-9]{1,9}")  # the number is not the node's name
 _SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")
 _CANCELLED = re.compile(
     rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
@@ -109,6 +110,8 @@ def read_srun(line: str) -> Evidence | None:
         cause = next((c for words_, c in _DUE_TO.items() if words_ in words), Cause.CANCELLED)
         error = f"Slurm cancelled the step{' due to ' + words.lower() if words else ' (scancel)'}"
         return Evidence(None, match["node"], cause=cause, node_lost=cause is Cause.NODE_LOST, error=error)
+    if match := _IO_ERROR.search(line):
+        return Evidence(None, None, error=f"{SRUN_ABORTS}: {match[0]}")
     if match := _NO_LAUNCH.search(line):
         error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
         lost = any(words in match["why"] for words in _SILENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from ftslurm.core.state.events import LAST_LINE, Ended
+from ftslurm.core.state.events import LAST_LINE, SRUN_ABORTS, Ended
 from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
 
 
@@ -73,6 +73,8 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
         return Cause.OUT_OF_MEMORY
     if best.signal is not None:
         return Cause.KILLED
+    if aborts(best):
+        return Cause.UNKNOWN
     return Cause.USER_ERROR if best.started and unit.current.assigned else Cause.START_FAILED
 
 
@@ -91,7 +93,8 @@ _ECHO = re.compile(
     r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
     r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
     r"remote process (exit|has terminated)|"
-    r"timed out waiting \d+ ?ms for (recv|send)"
+    r"timed out waiting \d+ ?ms for (recv|send)|"
+    rf"{SRUN_ABORTS}"
 )
 WORDS_S = 0.1  # a killed rank's guard reports within this time of the other ranks' errors
 
@@ -104,6 +107,19 @@ def _quoted(evidence: Evidence, traceback: str) -> str | None:
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
     return next((e.error for e in evidence if e.error and not _ECHO.search(e.error)), None)
+
+
+def aborts(evidence: Evidence) -> bool:
+    """Return whether srun says that it aborts the step, because its connection to one of the nodes has broken."""
+    return evidence.task is None and (evidence.error or "").startswith(SRUN_ABORTS)
+
+
+def after_abort(unit: Unit, evidence: Evidence) -> Evidence:
+    """Return a sign as an echo, if it only shows how srun ended the tasks of a step that it has aborted."""
+    ended = evidence.cause is Cause.CANCELLED or evidence.signal in (signal.SIGKILL, signal.SIGTERM)
+    if not ended or not any(aborts(sign) for sign in unit.current.evidence):
+        return evidence
+    return Evidence(evidence.task, evidence.node, error=f"{SRUN_ABORTS}: it has ended its tasks on {evidence.node}")
 
 
 def silent_siblings(unit: Unit) -> tuple[str, ...]:

@@ -263,6 +263,7 @@ class TaskDone:
     task: int
 
 
+SRUN_ABORTS = "srun aborts the step"  # prefix of the errors of a step whose srun has lost the connection to a node
 LAST_LINE = "its log says: "  # prefix of an error that is only a line of the script's output
 
 

@@ -9,6 +9,7 @@ from steps import A0, B0, B1, LIGHT0, URL
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence
+from ftslurm.slurm.parse import read_srun
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
 WIDE = config(groups={"nodes": 2}, health={"lost_after_s": 10.0, "orphan_after_s": 60.0})
@@ -121,3 +122,69 @@ def test_while_slurm_does_not_answer_no_node_is_lost_and_there_is_a_verdict() ->
     assert exited == pytest.approx(30.1)
     assert verdict(story) == ("user_error", "n3")
     assert "n4" not in story.state.nodes.avoid
+
+
+IO_ERROR = "srun: error: step_launch_notify_io_failure: aborting, io error with slurmstepd on node 1"
+CANCELLED = "slurmstepd-n3: error: *** STEP 1.3 ON n3 CANCELLED AT 2026-11-23T09:15:19 ***"
+KILLED = "srun: error: n3: task 0: Killed"
+NO_SLURMSTEPD = ev.Looked("n4", True, (("group-0000/0", "S"),))
+
+
+def srun_says(*lines: str) -> list[ev.Event]:
+    """Return the events of what srun prints about group B's step."""
+    return [ev.TaskFailed(B0, sign) for line in lines if (sign := read_srun(line)) is not None]
+
+
+def aborted_at_20(*moments: Moment, until: float = 26.0) -> Story:
+    """Play group B on n3 and n4, whose srun speaks at 20 before any rank has raised; n4 is silent from then on."""
+    heard = merged(beats({LIGHT0: until, A0: until}), beats({A0: until}, task=1))
+    before = merged(beats({B0: 19.0}), beats({B0: 19.0}, task=1))
+    return play(*merged(UP, before, heard, moments, [(until,)]), config=WIDE)
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [(20, srun_says(IO_ERROR, CANCELLED, KILLED))],
+        [(20, srun_says(IO_ERROR)), (20.01, srun_says(CANCELLED)), (20.02, srun_says(KILLED)), (20.05, echo())],
+        [(20, srun_says(IO_ERROR, CANCELLED)), (20.01, ev.TaskFailed(B0, Evidence(0, None, signal=15)))],
+        [(20, echo()), (20.01, srun_says(IO_ERROR, CANCELLED, KILLED))],
+        [(20, srun_says(IO_ERROR))],  # the first node is lost: no slurmstepd says CANCELLED
+    ],
+)
+@pytest.mark.parametrize(
+    ("answer", "cause", "nodes"), [(ev.Looked("n4", False), "node_lost", ("n5", "n6")), (NO_SLURMSTEPD, "killed", ())]
+)
+def test_what_srun_ends_after_an_io_error_waits_for_a_look_at_the_silent_node(
+    moments: list[Moment], answer: ev.Looked, cause: str, nodes: tuple[str, ...]
+) -> None:
+    late = (20.7, ev.Ended(B0, 137))  # srun's end, before the answer
+    story = aborted_at_20(*moments, late, (20.9, answer), until=21)
+    assert verdict(story) == (cause, "n4")
+    assert [time for time, action in story.done if getattr(action, "event", "") == "step_exited"] == [20.9]
+    assert next_nodes(story) == (nodes or ("n3", "n4"))
+
+
+def test_a_cancelled_step_whose_nodes_all_speak_is_told_as_cancelled_at_once() -> None:
+    story = aborted_at_20(
+        (20, srun_says(CANCELLED, KILLED, KILLED.replace("n3", "n4"))), (20.2, ev.Ended(B0, 137)), until=21
+    )
+    assert story.all(act.Probe) == []
+    assert [time for time, action in story.done if getattr(action, "event", "") == "step_exited"] == [20.2]
+    assert verdict(story)[0] == "cancelled"
+
+
+def test_an_abort_whose_silent_node_is_well_is_no_fault_of_the_script() -> None:
+    well = ev.Looked("n4", True, (("group-0001/0", "SS"),))
+    story = aborted_at_20(
+        (20, srun_says(IO_ERROR, CANCELLED, KILLED)), (20.5, well), (20.8, ev.Ended(B0, 137)), until=21
+    )
+    (exited,) = story.records("step_exited")
+    assert exited["cause"] == "unknown"
+    assert "io error with slurmstepd" in exited["error"]
+
+
+def test_an_io_error_of_a_step_on_one_node_says_nothing() -> None:
+    story = play(*UP[:1], (1, ev.LighthouseUp(LIGHT0, URL)), (20, [ev.TaskFailed(A0, *map(read_srun, [IO_ERROR]))]))  # type: ignore[list-item]
+    assert story.records("step_exited") == []
+    assert story.ids(act.Kill) == []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.resume_state import Story
-from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status import RunStatus, with_hooks
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
@@ -35,7 +35,7 @@ def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
     story = Story(run)
     story.read()
     status = story.shown() if harmless else story.status
-    status = replace(status, run_id=status.run_id or run.root.name)
+    status = with_hooks(replace(status, run_id=status.run_id or run.root.name), run)
     running = status.outcome == "running"
     if running and status.started is not None:
         note = jobs_of_run.abandoned(config, run) or jobs_of_run.silence(config, run)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ftslurm.protocol.occurrences import DEFAULT_EVENTS
+
 MOST_GROUPS = 10_000
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
@@ -233,6 +235,30 @@ class StopConfig:
 
 
 @dataclass
+class HooksConfig:
+    """Commands and classes that are told of the run's events, by a process beside the controller."""
+
+    # Commands that get each chosen event as JSON on their standard input: [[notify.sh, --chat]]. A command is a list of
+    # arguments, or a mapping, for events of its own: {command: [mail.sh], events: [run_finished]}.
+    on_event: list[Any] = field(default_factory=list)
+    # The events for on_event: those of people's interest, listed in the page "hooks", or any event of the journal.
+    events: list[str] = field(default_factory=lambda: list(DEFAULT_EVENTS))
+    callbacks: list[str] = field(default_factory=list)  # subclasses of ftslurm.RunCallback: [my_package.MyCallback]
+    timeout_s: float = 10.0  # a command or callback that takes longer for one event is killed
+
+
+@dataclass
+class MetricsConfig:
+    """Metrics for Prometheus; off unless one of the first two is set."""
+
+    textfile: str | None = None  # a file *.prom in the folder of node_exporter's textfile collector
+    # Serve them on the controller's node: HOST:PORT on loopback, as 127.0.0.1:9400 (all users of the node can read
+    # it), or unix:PATH, a socket for you alone; unix: is a socket in the run directory.
+    listen: str | None = None
+    every_s: float = 15.0  # how often the textfile is written
+
+
+@dataclass
 class Fault:
     """One fault of a drill."""
 
@@ -269,6 +295,8 @@ class Config:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     faults: FaultsConfig = field(default_factory=FaultsConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
+    hooks: HooksConfig = field(default_factory=HooksConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     stop: StopConfig = field(default_factory=StopConfig)
     follow: bool | None = None  # show the run until it ends; default: on a terminal, and always for a local run
 
@@ -333,7 +361,7 @@ def absolute(config: Config) -> Config:
         else:
             config.job.script = os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111 links stay links
     config.run.root = os.path.abspath(os.path.expanduser(config.run.root))  # noqa: PTH100, PTH111
-    for section, key in ((config.run, "dir"), (config.checkpoint, "dir")):
+    for section, key in ((config.run, "dir"), (config.checkpoint, "dir"), (config.metrics, "textfile")):
         value = getattr(section, key)
         if value is not None:
             setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import MOST_GROUPS, Config, members, most_groups
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
@@ -35,6 +36,7 @@ def check(config: Config) -> None:
         _check_places,
         _check_times,
         _check_faults,
+        check_receivers,
     ):
         rule(config)
 

@@ -71,11 +71,13 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "checkpoint.keep": (0, None),
     "logs.max_mb": (0, None),
     "stop.grace_s": (0, MAX_TIME),
+    "hooks.timeout_s": (1, 3600),
+    "metrics.every_s": (1, 3600),
     "faults.mean_s": (0, MAX_TIME),
     "faults.seed": (0, None),
     "faults.count": (0, None),
 }
-PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script")
+PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)

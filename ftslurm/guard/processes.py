@@ -72,7 +72,12 @@ def ancestors(pid: int) -> Iterator[tuple[int, str]]:
 
 def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (pid, environment at its start) of every process of this user and this run on this machine."""
-    mark = f"FTSLURM_RUN_DIR={run}".encode()
+    return having("FTSLURM_RUN_DIR", run)
+
+
+def having(name: str, value: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield (pid, environment at its start) of every process of this user with this variable on this machine."""
+    mark = f"{name}={value}".encode()
     for pid in _pids():
         try:
             if os.stat(f"/proc/{pid}").st_uid != os.geteuid():
@@ -83,7 +88,7 @@ def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
             continue  # it is gone, or has made itself unreadable
         if mark in words:
             pairs = (word.decode(errors="surrogateescape").partition("=") for word in words)
-            yield pid, {name: value for name, _, value in pairs}
+            yield pid, {key: text for key, _, text in pairs}
 
 
 def node_of(environ: Mapping[str, str]) -> str | None:

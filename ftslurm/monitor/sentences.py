@@ -504,6 +504,17 @@ def job_lines(status: RunStatus, now: float) -> list[str]:
     return lines
 
 
+def hook_lines(status: RunStatus) -> list[str]:
+    """Return a line for each hook, callback or output of metrics that fails: hook mail.sh: 3 of 12 failed: ..."""
+    lines = []
+    for one in status.hooks:
+        parts = [f"{one.failed} of {one.done} failed: {one.last_error or 'unknown'}"] if one.failed else []
+        parts += [f"{plural(one.dropped, 'event')} dropped, it is too slow (hooks.timeout_s)"] if one.dropped else []
+        if parts:
+            lines.append(f"{one.name}: {'; '.join(parts)} (see logs/observer.log)")
+    return lines
+
+
 def _group(number_: int | None, status: RunStatus) -> GroupStatus | None:
     return status.groups[number_] if number_ is not None and number_ < len(status.groups) else None
 

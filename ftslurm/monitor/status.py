@@ -14,6 +14,9 @@ from typing import NamedTuple
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.event_text import ORDERLY
+from ftslurm.run import deliveries
+from ftslurm.run.deliveries import Delivery
+from ftslurm.run.directory import RunDir
 
 PHASES = ("detect", "end", "wait", "start", "import", "assign", "join", "commit")  # of a recovery, in their order
 NEVER_S = 300 * 86400.0  # Slurm sets the end of a job without a time limit to a year from now
@@ -179,6 +182,7 @@ class RunStatus:
     draining_nodes: tuple[str, ...] = ()  # Slurm drains them: they get a Slurm step only if no other node is free
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
+    hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
     no_step: str | None = None  # the warning that no step is committed although all scripts run
 
     @property
@@ -212,6 +216,12 @@ class RunStatus:
     def longest_gap(self) -> tuple[float, int] | None:
         """Return the longest time between two commits of one attempt, in seconds, and its group."""
         return max(((g.longest_gap_s, g.group) for g in self.groups if g.longest_gap_s is not None), default=None)
+
+
+def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:
+    """Return the status with what hooks, callbacks and metrics have got: the observer writes it, not the journal."""
+    found = deliveries.read(run)
+    return status if found == status.hooks else replace(status, hooks=found)
 
 
 def aged(status: RunStatus, now: float) -> RunStatus:

@@ -10,6 +10,7 @@ from typing import Annotated, TypedDict
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.status import GroupStatus, JobStatus, LighthouseStatus, Recovery, RunStatus, StandbyStatus, aged
+from ftslurm.run.deliveries import Delivery
 
 PhaseOfUnit = Annotated[Phase, "phase of its current or last attempt"]
 AttemptOrNone = Annotated[int | None, "number of the attempt, from 0; null: never launched"]
@@ -82,6 +83,16 @@ class RecoveryJson(TypedDict):
     ]
 
 
+class HookJson(TypedDict):
+    """A hook or callback, or an output of metrics."""
+
+    name: Annotated[str, "hook PROGRAM, callback CLASS, or metrics PLACE"]
+    done: Annotated[int, "number of events that it has got; of metrics: of times that they were written"]
+    failed: Annotated[int, "number of these at which it has failed"]
+    dropped: Annotated[int, "number of events that it has not got because too many waited"]
+    last_error: Annotated[str | None, "how it has failed last"]
+
+
 class StatusJson(TypedDict):
     """The status of a run."""
 
@@ -112,6 +123,7 @@ class StatusJson(TypedDict):
     jobs_lost: Annotated[int, "number of those that were taken away, or had to be left"]
     groups: Annotated[list[GroupJson], "the replica groups, by number"]
     recoveries: Annotated[list[RecoveryJson], "restarts of groups, oldest first"]
+    hooks: Annotated[list[HookJson], "the hooks, callbacks and outputs of metrics"]
     note: Annotated[str | None, "why the run has not started, or its controller is not heard, for a person"]
 
 
@@ -151,6 +163,7 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
         jobs_lost=status.jobs.lost,
         groups=[_group(group) for group in status.groups],
         recoveries=[_recovery(recovery) for recovery in status.recoveries],
+        hooks=[_hook(hook) for hook in status.hooks],
         note=note,
     )
 
@@ -206,6 +219,12 @@ def _recovery(recovery: Recovery) -> RecoveryJson:
         cause=recovery.cause,
         detail=recovery.detail,
         phases=None if recovery.phases is None else dict(recovery.phases),
+    )
+
+
+def _hook(hook: Delivery) -> HookJson:
+    return HookJson(
+        name=hook.name, done=hook.done, failed=hook.failed, dropped=hook.dropped, last_error=hook.last_error
     )
 
 

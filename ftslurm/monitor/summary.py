@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences
-from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus
+from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus, with_hooks
 from ftslurm.run.directory import RunDir
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
@@ -64,6 +64,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
             facts.add_row(name, Text(f"failed first: {g.first_error}{_log(g.first_log)}", "red"))
     for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
+    for words in sentences.hook_lines(with_hooks(status, run)):
+        facts.add_row("hooks", Text(words, "yellow"))
     facts.add_row("logs", Text(str(run.logs)))
     parts: list[RenderableType] = [head, Text(), facts]
     if status.recoveries:

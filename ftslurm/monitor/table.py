@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from textwrap import wrap
 from types import TracebackType
 
@@ -25,6 +26,7 @@ from ftslurm.monitor.status import GroupStatus, LighthouseStatus, RunStatus, age
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.summary import outcome_style
 from ftslurm.protocol import records
+from ftslurm.run import deliveries
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader, number
 from ftslurm.run.journal_filter import Skim
@@ -142,7 +144,7 @@ def follow(
     """
     reader = JournalReader(run.events)
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
-    noted, current_note = 0.0, None
+    noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
         while True:
@@ -155,8 +157,8 @@ def follow(
                     lines.append((event, line))
                 history = None  # for the first lines only
             if clock() - noted >= NOTE_S:
-                noted, current_note = clock(), note()
-            screen.show(lines, folding.status, current_note)
+                noted, current_note, hooks = clock(), note(), deliveries.read(run)
+            screen.show(lines, replace(folding.status, hooks=hooks), current_note)
             if last or folding.status.outcome != "running":
                 return folding.status
             sleep(poll_s)
@@ -255,6 +257,7 @@ def render(
         parts.append(Text(note, "bold red"))
     low = height < 40  # then one line for each warning; the events above have printed it in full
     warnings = [f"warning: {words}" for words in status.cautions if running]
+    warnings += sentences.hook_lines(status) if running else []  # at the end they are in the summary
     parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
     room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
     notes = (sentences.standbys(status), sentences.left_out(status), sentences.checkpoint(status))

@@ -58,6 +58,15 @@ class RunDir:
         return self.root / "leaders"
 
     @property
+    def observer(self) -> Path:
+        """The folder of the observer: what has been told to hooks (ftslurm.run.deliveries), and its lock."""
+        return self.root / "observer"
+
+    @property
+    def observer_log(self) -> Path:
+        return self.logs / "observer.log"
+
+    @property
     def released(self) -> Path:
         """One file for each task of an array submitted by hand that is no longer needed; these tasks end themselves."""
         return self.root / "released"
@@ -141,7 +150,7 @@ class RunDir:
 
     def acted_on(self) -> list[Path]:
         """Return the folders and files on which programs act, as opposed to only showing them."""
-        folders = [self.root, self.submitit, self.inbox, self.leaders, self.submitted, self.released]
+        folders = [self.root, self.submitit, self.inbox, self.leaders, self.submitted, self.released, self.observer]
         return [*folders, self.config, self.events, self.id, self.key, self.job_id]
 
     def create(self) -> None:

@@ -80,7 +80,7 @@ class JournalReader:
     """Reads a journal that is being written, and may not exist yet."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.offset = 0  # just after the last complete line that was read
 
     def read_new(self) -> list[dict[str, Any]]:
@@ -112,11 +112,11 @@ class JournalReader:
         """Yield what follows `offset` in blocks of whole lines. The caller advances `offset`."""
         # Reopened each time: this makes NFS ask the server for the file's current size.
         try:
-            fd = owned_files.open_fd(self._path)
+            fd = owned_files.open_fd(self.path)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise EnvironmentProblem(f"the journal {self._path} cannot be read: {error.strerror}") from error
+            raise EnvironmentProblem(f"the journal {self.path} cannot be read: {error.strerror}") from error
         try:
             want = _BLOCK
             while os.fstat(fd).st_size > self.offset:

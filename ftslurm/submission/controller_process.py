@@ -25,7 +25,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.run import configuration, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
-from ftslurm.submission import requeue
+from ftslurm.submission import observing, requeue
 from ftslurm.submission.keeper import BAD_INPUT
 
 
@@ -99,7 +99,8 @@ def control(
             from ftslurm.controller.loop import Controller
 
             controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after)
-        outcome = controller.run()
+        with observing.observed(config, run, number):
+            outcome = controller.run()
     except EnvironmentProblem:
         raise
     except Exception:

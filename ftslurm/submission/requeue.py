@@ -28,6 +28,7 @@ from ftslurm.run.journal_filter import Skim
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm import client, commands
+from ftslurm.submission import observing
 
 TRIES, WAIT_S = 6, 2.0  # the job has some seconds left (controller.translate.MARGIN_S)
 ANSWER_S = 20.0  # time-out of one Slurm command
@@ -60,7 +61,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
 
 
 def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequence[Live] = ()) -> Event:
-    """Write the end of the journal of a run without a controller, so that no reader waits for it.
+    """Write the end of the journal of a run without a controller, so that no reader waits for it; tell its hooks.
 
     Args:
         left: the steps that still run.
@@ -91,7 +92,9 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
                 )
             )
         finished = RunFinished(outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
-        return journal.append(finished)
+        line = journal.append(finished)
+    observing.tell_the_end(run)
+    return line
 
 
 def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:

@@ -31,6 +31,7 @@ FOLDERS = [
     "monitor",
     "report",
     "guard",
+    "observer",
     "worker",
     "lighthouse",
     "launchers",

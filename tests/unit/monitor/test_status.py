@@ -311,7 +311,7 @@ def test_the_json_has_stable_keys() -> None:
             "standbys",
             "groups",
         ),
-        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost", "note"),
+        *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost", "hooks", "note"),
     }
     groups: Any = status["groups"]
     assert groups[1] == {

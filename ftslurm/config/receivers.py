@@ -1,0 +1,134 @@
+"""Read and check the settings of those who are told about a run: hooks, callbacks and the outputs of metrics."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from ipaddress import ip_address
+from pathlib import Path, PurePath
+from typing import Any
+
+from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError
+from ftslurm.protocol.occurrences import EVENTS
+
+_LONGEST_SOCKET = 107  # bytes of a Unix socket's path
+_LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or unix:PATH"
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A command that is told of events."""
+
+    name: str  # of the program; the second of two has -2
+    command: tuple[str, ...]
+    events: frozenset[str]
+
+
+def needed(config: Config) -> bool:
+    """Return whether the run has an observer: somebody is to be told about it."""
+    return bool(config.hooks.on_event or config.hooks.callbacks or config.metrics.textfile or config.metrics.listen)
+
+
+def hooks(config: Config) -> list[Hook]:
+    """Return the hooks.
+
+    Raises:
+        ConfigError: an entry is no hook.
+    """
+    found: list[Hook] = []
+    for entry in config.hooks.on_event:
+        command, events = _entry(entry, config.hooks.events)
+        base = PurePath(command[0]).name or command[0]
+        same = sum(hook.name == base or hook.name.startswith(f"{base}-") for hook in found)
+        found.append(Hook(f"{base}-{same + 1}" if same else base, command, frozenset(events)))
+    return found
+
+
+def _entry(entry: Any, events: list[str]) -> tuple[tuple[str, ...], list[str]]:
+    command: Any = entry
+    if isinstance(entry, dict):
+        command, events = entry.get("command"), entry.get("events", events)
+        if unknown := entry.keys() - {"command", "events"}:
+            raise ConfigError(f"hooks.on_event: {sorted(unknown)[0]!r}: a hook has command and events only")
+    command = [command] if isinstance(command, str) else command
+    if not isinstance(command, list) or not command or not all(isinstance(w, (str, int, float)) for w in command):
+        raise ConfigError(
+            f"hooks.on_event: {entry!r:.80} is no command; write each as a list of its arguments, "
+            f"'hooks.on_event=[[notify.sh, --chat]]'"
+        )
+    return tuple(_absolute(str(word)) if n == 0 else str(word) for n, word in enumerate(command)), _checked(events)
+
+
+def _absolute(program: str) -> str:
+    """Return the path of a program as seen from anywhere; a name without a folder is found on PATH."""
+    return str(Path(program).expanduser().absolute()) if "/" in program else program
+
+
+def _checked(events: Any) -> list[str]:
+    if not isinstance(events, list) or not events:
+        raise ConfigError("hooks.events: must be a list of events, as [group_failed, run_finished]")
+    for event in events:
+        if event not in EVENTS:
+            near = get_close_matches(str(event), EVENTS, 1)
+            hint = f"did you mean {near[0]}?" if near else "the page hooks has the list (ftslurm help hooks)"
+            raise ConfigError(f"hooks.events: {event!r} is no event; {hint}")
+    return events
+
+
+def check_receivers(config: Config) -> None:
+    """Refuse hooks, callbacks and outputs of metrics that cannot work.
+
+    Raises:
+        ConfigError: the message names the setting.
+    """
+    _checked(config.hooks.events)
+    for hook in hooks(config):
+        # What cluster.setup loads is not there yet.
+        if not config.cluster.setup and shutil.which(hook.command[0]) is None:
+            raise ConfigError(
+                f"hooks.on_event: {shlex.join(hook.command)}: {hook.command[0]} is no program that can be run; give a "
+                f"path, make it executable (chmod +x), or install it. Arguments are in the list of the command: "
+                f"'hooks.on_event=[[notify.sh, --chat]]'"
+            )
+    for name in config.hooks.callbacks:
+        if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
+            raise ConfigError(f"hooks.callbacks: {name!r} is no class; write module.Class, as my_package.MyCallback")
+    textfile = config.metrics.textfile
+    if textfile is not None and not textfile.endswith(".prom"):
+        raise ConfigError(f"metrics.textfile={textfile}: must end in .prom, or node_exporter does not read it")
+    if config.metrics.listen is not None:
+        endpoint(config.metrics.listen)
+
+
+def endpoint(listen: str) -> tuple[str, int] | str:
+    """Return host and port, or the path of a Unix socket; empty: one in the run directory.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if listen.startswith("unix:"):
+        path = listen.removeprefix("unix:")
+        if len(os.fsencode(path)) > _LONGEST_SOCKET or (path and not path.startswith("/")):
+            raise ConfigError(f"metrics.listen={listen}: an absolute path of at most {_LONGEST_SOCKET} bytes")
+        return path
+    host, _, port = listen.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    try:
+        loopback = ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"metrics.listen={listen}: {_LOOPBACK}")
+    return host, int(port)
+
+
+def folders_of_imports(config: Config) -> Iterator[str]:
+    """Yield the folders in which the modules of callbacks are looked for, beside PYTHONPATH."""
+    if config.job.script is not None:
+        yield str(Path(config.job.script).absolute().parent)
+    yield str(Path.cwd())

@@ -1,0 +1,174 @@
+"""Reads the journal as it grows and gives each event to the sinks of those who have chosen it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ftslurm.config import receivers
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.guard import processes
+from ftslurm.monitor import sentences
+from ftslurm.monitor.status_fold import StatusFold
+from ftslurm.observer import hook_command
+from ftslurm.observer.sinks import Receiver, Sink, Told
+from ftslurm.protocol import occurrences, records
+from ftslurm.run import configuration, deliveries, leadership, log_cap
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import Event, JournalReader, number, text
+from ftslurm.run.journal_filter import Skim
+from ftslurm.run.journal_lines import read
+from ftslurm.security.terminal import readable
+
+POLL_S = 0.5  # between two reads of the journal
+FINISH_S = 10.0  # at the end of the run all events are tried for so long, then only the last one
+LEAVE_S = 5.0  # so long events are tried when another controller goes on; the rest is for its observer
+LOCK_S = 10.0  # beyond hooks.timeout_s: how long the observer before may take to end
+OVER = frozenset({records.RunFinished.event})
+log = logging.getLogger("ftslurm.observer")
+
+
+class Observer:
+    """Observes one run."""
+
+    def __init__(self, run: RunDir, leader: int | None) -> None:
+        """Prepare to observe.
+
+        Args:
+            leader: number of the controller; None: no other one can take over.
+
+        Raises:
+            FtslurmError: the run directory cannot be trusted or read.
+        """
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(each, lambda *_: None)  # Slurm sends them to all; the controller says when to end
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        self.run_dir, self.leader = run, leader
+        self.config = configuration.of_run(run)
+        _log_to(run, self.config)
+        run.observer.mkdir(mode=0o700, exist_ok=True)
+        self._changes = threading.Lock()
+
+    def run(self) -> None:
+        """Observe until standard input is closed, or until another controller leads."""
+        with _only_one(self.run_dir, self.config.hooks.timeout_s + LOCK_S):
+            for pid, _ in processes.having(hook_command.MARK, str(self.run_dir.root)):  # a killed observer left them
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            known = {one.name: one for one in deliveries.read(self.run_dir)}
+            self.sinks = [Sink(one, known.get(one.name), self._save) for one in self._receivers()]
+            self._observe()
+
+    def _receivers(self) -> list[Receiver]:
+        config = self.config
+        env = hook_command.environment(config, self.run_dir, os.environ)
+        return [hook_command.HookCommand(hook, env, config.hooks.timeout_s) for hook in receivers.hooks(config)]
+
+    def _observe(self) -> None:
+        journal = JournalReader(self.run_dir.events)
+        journal.offset = min((sink.delivery.offset for sink in self.sinks), default=0)
+        self.folding, self.folded = _folded_until(journal)
+        ends, last = False, None
+        while not ends and self._leads():
+            ends = _input_closed(POLL_S)  # before the last read, so that all that was written until then is told
+            try:
+                for line in journal.iter_new():
+                    self._tell(readable(line), journal.offset)
+                    last = text(line, "event")
+            except EnvironmentProblem as problem:
+                log.warning("%s", problem)
+        over = last in OVER
+        within_s = FINISH_S if over else LEAVE_S
+        for sink in self.sinks:
+            sink.finish(within_s, drops=over)
+        until = time.monotonic() + within_s + (2 * self.config.hooks.timeout_s if over else 0.0) + 1.0
+        for sink in self.sinks:
+            sink.join(max(0.0, until - time.monotonic()))
+        self._save()
+
+    def _leads(self) -> bool:
+        return self.leader is None or leadership.held(self.run_dir, self.leader)
+
+    def _tell(self, line: Event, offset: int) -> None:
+        if offset > self.folded:
+            self.folding.apply(line)
+        record, name = read(line), text(line, "event") or ""
+        found = occurrences.of(record)
+        kinds = frozenset({name} - occurrences.OCCURRENCES.keys() | ({found.kind} if found else set()))
+        if not any(kinds & sink.receiver.events for sink in self.sinks):
+            return
+        told = Told(kinds, self._message(line, found), offset)
+        for sink in self.sinks:
+            sink.put(told)
+
+    def _message(self, line: Event, found: occurrences.Occurrence | None) -> dict[str, Any]:
+        name = text(line, "event") or ""
+        return {
+            "kind": found.kind if found else name,
+            "text": sentences.describe(line, self.folding.status) or name.replace("_", " "),
+            "run_id": self.run_dir.root.name,
+            "run_dir": str(self.run_dir.root),
+            "time": number(line, "time"),
+            "event": line,
+        }
+
+    def _save(self) -> None:
+        with self._changes:
+            try:
+                deliveries.write(self.run_dir, [sink.delivery for sink in self.sinks])
+            except OSError as error:
+                log.warning("what was delivered cannot be written: %s", error)
+
+
+def _folded_until(journal: JournalReader) -> tuple[StatusFold, int]:
+    """Return the status up to now and the offset of the journal that it is for; at the start of a run: nothing."""
+    folding, skimmed = StatusFold(), JournalReader(journal.path)
+    if journal.offset:
+        for line in Skim().read(skimmed):
+            folding.apply(readable(line))
+    return folding, skimmed.offset
+
+
+def _input_closed(timeout_s: float) -> bool:
+    """Wait at most so long; return whether the controller has closed this process's standard input, or has died."""
+    if not select.select([sys.stdin.fileno()], [], [], timeout_s)[0]:
+        return False
+    return not os.read(sys.stdin.fileno(), 512)
+
+
+def _log_to(run: RunDir, config: Config) -> None:
+    handler = log_cap.Handler(run.observer_log, config.logs.max_mb)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+@contextlib.contextmanager
+def _only_one(run: RunDir, patience_s: float) -> Iterator[None]:
+    """Wait until no other observer of the run is at work, but not for ever: its node may be lost."""
+    fd = os.open(run.observer / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    until = time.monotonic() + patience_s
+    try:
+        while time.monotonic() < until:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.1)
+            except OSError as error:  # a file system without locks; another controller's observer ends by itself
+                log.warning("%s cannot be locked: %s", run.observer, error)
+                break
+        yield
+    finally:
+        os.close(fd)

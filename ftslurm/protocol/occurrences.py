@@ -1,0 +1,218 @@
+"""What happens in a run, for programs of users: hooks get it as JSON, callbacks (ftslurm.RunCallback) as these classes.
+
+Each is made of one record of the journal; most records lead to none. `kind` is the name in `hooks.events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ftslurm.protocol import records
+
+ON_ORDER = ("ok", "cancelled", "time_limit", "preempted")  # causes of the end of an attempt that are no failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occurrence:
+    """Something that happened in a run."""
+
+    kind: ClassVar[str] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunBegins(Occurrence):
+    """The run starts, or goes on in its next Slurm job."""
+
+    kind: ClassVar = "run_started"
+    job: str | None  # Slurm job of the controller
+    groups: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPauses(Occurrence):
+    """The run stops here and goes on in another Slurm job, after a time limit or preemption."""
+
+    kind: ClassVar = "run_requeued"
+    reason: str
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnds(Occurrence):
+    """The run is over."""
+
+    kind: ClassVar = "run_finished"
+    outcome: str  # succeeded, failed or stopped
+    reason: str
+    step: int | None
+    restarts: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfGroup(Occurrence):
+    """Something that happened to a replica group."""
+
+    group: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStarting(OfGroup):
+    """An attempt of a group is launched."""
+
+    kind: ClassVar = "group_starting"
+    attempt: int
+    nodes: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupStarted(OfGroup):
+    """All workers of an attempt are up."""
+
+    kind: ClassVar = "group_started"
+    attempt: int
+    seconds: float | None  # since the launch; None: a warm standby has become this attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRestarted(OfGroup):
+    """A group that failed, or had to move, is back at work."""
+
+    kind: ClassVar = "group_restarted"
+    attempt: int
+    step: int | None  # the first one it has committed
+    recovery_s: float  # since it failed
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupFailed(OfGroup):
+    """An attempt of a group has failed."""
+
+    kind: ClassVar = "group_failed"
+    attempt: int
+    cause: str  # as in step_exited of the journal
+    error: str | None
+    node: str | None
+    rank: int | None
+    step: int | None  # the last committed step of the attempt
+    log: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupShutDown(OfGroup):
+    """An attempt of a group has ended in order: it has finished, was stopped, or has to leave its nodes."""
+
+    kind: ClassVar = "group_shut_down"
+    attempt: int
+    cause: str  # ok, cancelled, time_limit or preempted
+    step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupGivenUp(OfGroup):
+    """A group gets no further attempt."""
+
+    kind: ClassVar = "group_given_up"
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllRestart(Occurrence):
+    """No group holds the training's state any more: all start again from a checkpoint."""
+
+    kind: ClassVar = "full_restart"
+    step: int | None  # the last committed step
+    checkpoint_step: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedCheckpoint(OfGroup):
+    """A checkpoint is complete."""
+
+    kind: ClassVar = "checkpoint_saved"
+    step: int | None
+    path: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeLeftOut(Occurrence):
+    """No further step is placed on a node: it is lost, or a group keeps failing there."""
+
+    kind: ClassVar = "node_excluded"
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caution(Occurrence):
+    """Something that the user should know."""
+
+    kind: ClassVar = "warning"
+    text: str
+
+
+OCCURRENCES: Mapping[str, type[Occurrence]] = {
+    one.kind: one
+    for one in (
+        *(RunBegins, RunPauses, RunEnds, GroupStarting, GroupStarted, GroupRestarted, GroupFailed, GroupShutDown),
+        *(GroupGivenUp, AllRestart, SavedCheckpoint, NodeLeftOut, Caution),
+    )
+}
+EVENTS = (*OCCURRENCES, *(record.event for record in records.EVENTS if record.event not in OCCURRENCES))
+DEFAULT_EVENTS = tuple(
+    kind for kind in OCCURRENCES if kind not in ("group_starting", "group_started", "group_shut_down")
+)
+
+
+def of(record: records.JournalRecord) -> Occurrence | None:
+    """Return what a record of the journal tells; None: nothing that has a class here."""
+    match record:
+        case records.RunStarted(after=None):
+            return RunBegins(job=record.job_id, groups=record.groups)
+        case records.RunRequeued():
+            return RunPauses(reason=record.reason, step=record.steps)
+        case records.RunFinished():
+            return RunEnds(outcome=record.outcome, reason=record.reason, step=record.steps, restarts=record.restarts)
+        case records.FullRestart():
+            return AllRestart(step=record.step, checkpoint_step=record.checkpoint_step)
+        case records.CheckpointSaved():
+            return SavedCheckpoint(group=record.group, step=record.step, path=record.path)
+        case records.NodeExcluded():
+            return NodeLeftOut(node=record.node, reason=record.reason)
+        case records.Warned():
+            return Caution(text=record.text)
+        case records.GroupGivenUp():
+            return GroupGivenUp(group=record.group, reason=record.reason)
+        case _:
+            return _of_attempt(record)
+
+
+def _of_attempt(record: records.JournalRecord) -> Occurrence | None:
+    match record:
+        case records.StepLaunched(group=int(group), standby=str()):
+            return GroupStarted(group=group, attempt=record.attempt, seconds=None)
+        case records.StepLaunched(group=int(group)):
+            return GroupStarting(group=group, attempt=record.attempt, nodes=record.nodes, reason=record.reason)
+        case records.StepReady(group=int(group)):
+            return GroupStarted(group=group, attempt=record.attempt, seconds=record.seconds)
+        case records.GroupJoined(recovery_s=float(took)):
+            return GroupRestarted(group=record.group, attempt=record.attempt, step=record.step, recovery_s=took)
+        case records.Serving(recovery_s=float(took)) | records.SessionOpened(recovery_s=float(took)):
+            return GroupRestarted(group=record.group, attempt=record.attempt, step=None, recovery_s=took)
+        case records.StepExited(group=int(group)) if record.cause in ON_ORDER:
+            return GroupShutDown(group=group, attempt=record.attempt, cause=record.cause, step=record.step)
+        case records.StepExited(group=int(group)):
+            return GroupFailed(
+                group=group,
+                attempt=record.attempt,
+                cause=record.cause,
+                error=record.error,
+                node=record.node,
+                rank=record.rank,
+                step=record.step,
+                log=record.log,
+            )
+        case _:
+            return None

@@ -1,0 +1,88 @@
+"""Keeps the observer of a run (ftslurm.observer) running beside the controller, outside of its decisions."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ftslurm.config import receivers
+from ftslurm.config.schema import Config
+from ftslurm.errors import FtslurmError
+from ftslurm.observer import observer
+from ftslurm.run import configuration
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import last_event
+
+AGAIN_S = 5.0  # before an observer that has died is started again
+_BEYOND_S = 5.0  # more than an observer should need to end
+log = logging.getLogger("ftslurm.submission.observing")
+
+
+@contextmanager
+def observed(config: Config, run: RunDir, leader: int | None) -> Iterator[None]:
+    """Keep an observer running, if the run needs one. At the end wait, for a limited time, until it has told all."""
+    if not receivers.needed(config):
+        yield
+        return
+    watched = _Watched(config, run, leader)
+    try:
+        yield
+    finally:
+        watched.end()
+
+
+def tell_the_end(run: RunDir) -> None:
+    """Tell the receivers of a run what its journal has got after the end of its controller. Never raises."""
+    with suppress(FtslurmError, OSError):
+        config = configuration.of_run(run)
+        with observed(config, run, None):
+            pass
+
+
+class _Watched:
+    """An observer that is started again when it dies."""
+
+    def __init__(self, config: Config, run: RunDir, leader: int | None) -> None:
+        self._config, self._run = config, run
+        self._command = [sys.executable, "-m", "ftslurm.observer", str(run.root)]
+        self._command += [] if leader is None else [f"--leader={leader}"]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ending = threading.Event()
+        self._start()
+        self._thread = threading.Thread(target=self._watch, name="observer", daemon=True)
+        self._thread.start()
+
+    def _start(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+            )
+        except OSError as error:
+            log.error("the observer, which tells hooks and metrics, cannot be started: %s", error)
+
+    def _watch(self) -> None:
+        while not self._ending.wait(AGAIN_S):
+            if self._process is None or self._process.poll() is not None:
+                log.warning("the observer, which tells hooks and metrics, is gone; another one goes on")
+                self._start()
+
+    def end(self) -> None:
+        """Let the observer tell what is in the journal, and end."""
+        self._ending.set()
+        self._thread.join()
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        if self._process is None or self._process.stdin is None:
+            return
+        self._process.stdin.close()
+        over = last_event(self._run.events) in observer.OVER
+        limit_s = observer.FINISH_S + 2 * self._config.hooks.timeout_s if over else observer.LEAVE_S
+        try:
+            self._process.wait(limit_s + _BEYOND_S)
+        except subprocess.TimeoutExpired:
+            log.warning("the observer has not ended within %g s and is killed", limit_s + _BEYOND_S)
+            self._process.kill()

@@ -1,0 +1,150 @@
+"""Hooks get the events they have chosen, each once, whatever the other hooks do."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from example_journal import event, exited, finished, joined, launched, ready, started
+from observed import Observed, observed, until
+
+from ftslurm.guard import processes
+from ftslurm.observer.hook_command import MARK
+
+
+def program(tmp_path: Path, name: str, text: str) -> list[str]:
+    """Write a shell script and return its command."""
+    path = tmp_path / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o700)
+    return [str(path)]
+
+
+def heard(tmp_path: Path, name: str = "heard") -> list[dict[str, object]]:
+    """Return the events that a hook has written into a file."""
+    path = tmp_path / name
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def short_run(run: Observed) -> None:
+    """Write the journal of a run of which group 1 fails once."""
+    run.write(started(2), *(launched(1, g) for g in (0, 1)), *(ready(2, g) for g in (0, 1)))
+    run.write(*(joined(3, g, 1) for g in (0, 1)), exited(9, 1), launched(10, 1, 1), joined(11, 1, 8, 1, recovery_s=2.0))
+    run.write(finished(20))
+
+
+def test_a_hook_gets_the_events_of_interest_as_json(tmp_path: Path) -> None:
+    run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard")]})
+    short_run(run)
+    run.observe()
+    kinds = ["run_started", "group_failed", "group_restarted", "run_finished"]
+    assert [one["kind"] for one in heard(tmp_path)] == kinds
+    failed = heard(tmp_path)[1]
+    assert failed["run_id"] == "run"
+    assert failed["run_dir"] == str(run.run.root)
+    assert "group 1" in str(failed["text"])
+    assert "killed" in str(failed["text"])
+    assert failed["event"]["event"] == "step_exited"  # type: ignore[index]
+    assert (run.told["hook note.sh"].done, run.told["hook note.sh"].failed) == (4, 0)
+
+
+def test_a_hook_with_events_of_its_own_gets_these_alone(tmp_path: Path) -> None:
+    note = program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard")
+    run = observed(tmp_path, hooks={"on_event": [{"command": note, "events": ["group_starting", "quorum_refused"]}]})
+    short_run(run)
+    run.write(event(30, "quorum_refused", reason="of no group"))
+    run.observe()
+    assert [one["kind"] for one in heard(tmp_path)] == [*["group_starting"] * 3, "quorum_refused"]
+
+
+def test_each_bad_hook_costs_its_own_events_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never")
+    hooks = [
+        program(tmp_path, "hangs.sh", f"read line < {tmp_path}/never"),
+        program(tmp_path, "fails.sh", "echo no route to host; exit 3"),
+        program(tmp_path, "floods.sh", "exec yes"),
+        [str(tmp_path / "missing.sh")],
+        program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard"),
+    ]
+    run = observed(tmp_path, hooks={"on_event": hooks, "timeout_s": 1.0})
+    short_run(run)
+    run.observe()
+    assert len(heard(tmp_path)) == 4
+    told = run.told
+    assert (told["hook fails.sh"].done, told["hook fails.sh"].failed) == (4, 4)
+    assert told["hook fails.sh"].last_error == "exit code 3: no route to host"
+    for name in ("hangs", "floods"):
+        assert told[f"hook {name}.sh"].failed == told[f"hook {name}.sh"].done > 0
+        assert "killed after hooks.timeout_s=1 s" in str(told[f"hook {name}.sh"].last_error)
+    assert "cannot be started" in str(told["hook missing.sh"].last_error)
+    assert "hook fails.sh, at group_failed: exit code 3" in run.run.observer_log.read_text()
+    assert not list(processes.having(MARK, str(run.run.root)))
+
+
+def test_a_hook_sees_neither_secrets_nor_ftslurms_own_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "hidden")
+    monkeypatch.setenv("RUN_WEBHOOK", "https://chat.example")
+    monkeypatch.setenv("FTSLURM_STEP", "group-0000/0")
+    show = program(tmp_path, "show.sh", f"env > {tmp_path}/env")
+    run = observed(tmp_path, hooks={"on_event": [show]}, job={"secrets": ["WANDB_API_KEY"]})
+    run.write(finished(20))
+    run.observe()
+    env = (tmp_path / "env").read_text()
+    assert "hidden" not in env
+    assert "FTSLURM_STEP" not in env
+    assert "RUN_WEBHOOK=https://chat.example" in env
+
+
+def test_the_next_observer_goes_on_after_the_last_finished_event(tmp_path: Path) -> None:
+    run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard")]})
+    run.write(started(2), launched(1, 0))
+    run.observe()
+    run.write(ready(2, 0), exited(9, 0), finished(20))
+    run.observe()
+    run.observe()
+    assert [one["kind"] for one in heard(tmp_path)] == ["run_started", "group_failed", "run_finished"]
+    assert run.told["hook note.sh"].done == 3
+
+
+def test_the_event_of_a_killed_observer_is_told_again(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    slow = f"cat >> {tmp_path}/begun; read line < {tmp_path}/go; echo done >> {tmp_path}/ended"
+    run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "slow.sh", slow)], "timeout_s": 600.0})
+    run.write(started(2))
+    with run.observer() as first:
+        until(lambda: heard(tmp_path, "begun"), "the hook begins")
+        first.kill()
+    with run.observer():
+        until(lambda: len(heard(tmp_path, "begun")) == 2, "the hook begins again")
+        with (tmp_path / "go").open("w") as go:
+            go.write("go\n")
+        until(lambda: run.told, "the event is noted")
+    assert [one["kind"] for one in heard(tmp_path, "begun")] == ["run_started"] * 2
+    assert (tmp_path / "ended").read_text() == "done\n"  # the first one was killed by the second observer
+    assert run.told["hook slow.sh"].done == 1
+
+
+def test_an_observer_ends_when_another_controller_leads(tmp_path: Path) -> None:
+    run = observed(tmp_path, hooks={"on_event": [["true"]]})
+    run.run.leaders.mkdir(mode=0o700)
+    (run.run.leaders / "0001").touch()
+    with run.observer("--leader=1") as process:
+        until(lambda: run.run.observer_log.exists(), "it is up")
+        (run.run.leaders / "0002").touch()
+        until(lambda: process.poll() is not None, "it ends")
+        assert process.returncode == 0
+
+
+def test_a_flood_of_events_drops_the_oldest_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "never")
+    hangs = program(tmp_path, "hangs.sh", f"read line < {tmp_path}/never")
+    run = observed(tmp_path, hooks={"on_event": [hangs], "timeout_s": 3.0})
+    run.write(*(event(n, "warning", group=None, text=f"warning {n}") for n in range(1500)), finished(2000))
+    run.observe()
+    delivery = run.told["hook hangs.sh"]
+    assert delivery.dropped >= 500
+    assert delivery.done + delivery.dropped == 1501

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from ftslurm.api.start import find_run as find
     from ftslurm.api.start import submit_run as submit
     from ftslurm.errors import FtslurmError as FtslurmError
+    from ftslurm.observer.callbacks import RunCallback as RunCallback
 
 __version__ = "0.1.0"
-__all__ = ["FtslurmError", "Run", "__version__", "find", "runs", "submit"]
+__all__ = ["FtslurmError", "Run", "RunCallback", "__version__", "find", "runs", "submit"]
 _FOUND_IN = {
     "FtslurmError": ("ftslurm.errors", "FtslurmError"),
     "Run": ("ftslurm.api.run", "Run"),
+    "RunCallback": ("ftslurm.observer.callbacks", "RunCallback"),
     "find": ("ftslurm.api.start", "find_run"),
     "runs": ("ftslurm.api.start", "all_runs"),
     "submit": ("ftslurm.api.start", "submit_run"),

@@ -11,6 +11,7 @@ from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
+from ftslurm.observer import callback_receiver
 from ftslurm.run import find
 from ftslurm.security import secret_variables
 from ftslurm.submission import capabilities, pilot_jobs, submit
@@ -65,6 +66,8 @@ def settle(config: Config, preview: bool = False) -> str:
     """
     note = capabilities.resolve(config, preview)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
+    if not preview:
+        callback_receiver.check_imports(config, os.environ)
     return note
 
 

@@ -21,6 +21,7 @@ from ftslurm.guard import processes
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
+from ftslurm.observer.callback_receiver import CallbackReceiver
 from ftslurm.observer.sinks import Receiver, Sink, Told
 from ftslurm.protocol import occurrences, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
@@ -71,8 +72,12 @@ class Observer:
 
     def _receivers(self) -> list[Receiver]:
         config = self.config
-        env = hook_command.environment(config, self.run_dir, os.environ)
-        return [hook_command.HookCommand(hook, env, config.hooks.timeout_s) for hook in receivers.hooks(config)]
+        env, timeout_s = hook_command.environment(config, self.run_dir, os.environ), config.hooks.timeout_s
+        folders = list(receivers.folders_of_imports(config))
+        return [
+            *(hook_command.HookCommand(hook, env, timeout_s) for hook in receivers.hooks(config)),
+            *(CallbackReceiver(name, self.run_dir.root, folders, env, timeout_s) for name in config.hooks.callbacks),
+        ]
 
     def _observe(self) -> None:
         journal = JournalReader(self.run_dir.events)

@@ -16,6 +16,8 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
 from ftslurm.monitor import logs
+from ftslurm.monitor.log_files import Wanted
+from ftslurm.monitor.log_page import View
 from ftslurm.monitor.status_json import StatusJson, to_json
 from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
 from ftslurm.report.report_json import ReportJson
@@ -99,7 +101,7 @@ class Run:
             RunNotFound: there is no such group, rank or attempt.
         """
         out = BytesIO()
-        logs.show(self.files, logs.Wanted(group, rank, attempt), out)
+        logs.show(self.files, Wanted(group, rank, attempt), out, View(raw=True))
         return out.getvalue().decode(errors="replace")
 
     def stop(self) -> str:

@@ -1,9 +1,7 @@
-"""Select the log files of a run and print their lines in time order.
+"""Print the logs of a run in time order, all of them or the last lines, and follow them.
 
-A log contains the script's output, without times. Beside each `rank-0.log`, `rank-0.times` has marks, at most one a
-second: `<unix seconds> <size of the log then>`. The bytes between two marks were written up to the time of the later
-one. Logs are read in blocks, so their size does not matter. Terminal control characters are printed as text
-(ftslurm.security.terminal).
+What the files are is in log_files.py, how lines are printed in log_page.py, the evidence of the last failure in
+log_failure.py.
 """
 
 from __future__ import annotations
@@ -11,92 +9,32 @@ from __future__ import annotations
 import contextlib
 import heapq
 import os
-import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
-from ftslurm.errors import RunNotFound
+from ftslurm.monitor.log_files import BLOCK, LogFile, LogReader, Piece, Wanted, check, pieces, pieces_backward, select
+from ftslurm.monitor.log_files import present as present_logs
+from ftslurm.monitor.log_page import Page, View
 from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
-from ftslurm.run.log_cap import HEAD, Gap, read_gap
-from ftslurm.security.terminal import LogText
 
-_BLOCK = 1 << 18
-_SCAN = 1 << 14  # bytes; most lines are shorter
 _SEARCH_EVERY = 10  # rounds without journal lines after which new log files are searched for
-_OPEN_FILES = 128  # a large run has more logs than a process may open
-_RANK_LOG = re.compile(r"group-(\d+)/attempt-(\d+)/rank-(\d+)\.log")
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """The requested logs; None: any. Without a group, rank 0 of each group."""
-
-    group: int | None = None
-    rank: int | None = None
-    attempt: int | None = None
-    lighthouse: bool = False
-    controller: bool = False
-
-    @property
-    def workers(self) -> bool:
-        """Return whether workers' logs are requested."""
-        ids = (self.group, self.rank, self.attempt)
-        return not (self.lighthouse or self.controller) or any(n is not None for n in ids)
-
-    @property
-    def one(self) -> bool:
-        """Return whether at most one file can match, now and later."""
-        exact = None not in (self.group, self.rank, self.attempt)
-        return (not self.workers or exact) and self.lighthouse + self.controller + self.workers == 1
-
-    def takes(self, log: LogFile) -> bool:
-        rank = 0 if self.rank is None and self.group is None else self.rank
-        asked = ((self.group, log.group), (self.attempt, log.attempt), (rank, log.rank))
-        return all(wanted is None or wanted == has for wanted, has in asked)
-
-
-@dataclass(frozen=True)
-class LogFile:
-    path: Path
-    label: str  # g3.a2.r0
-    group: int = -1
-    attempt: int = -1
-    rank: int = -1
-
-
-class _Page(NamedTuple):
-    """The output, with the filter for control characters."""
-
-    out: BinaryIO
-    text: LogText
-
-
-class _Range(NamedTuple):
-    """Whole lines of one log, and when they were written."""
-
-    time: float
-    log: LogFile
-    start: int
-    end: int
 
 
 def show(
     run: RunDir,
     wanted: Wanted,
     out: BinaryIO,
+    view: View = View(),  # noqa: B008 it is frozen
     *,
     follow: bool = False,
     until: Callable[[], bool] = lambda: False,
     poll_s: float = 0.5,
-    colours: bool = False,
-) -> None:
+) -> int:
     """Print the wanted logs; with `follow` also new lines until the run has finished.
 
     Existing lines are printed in time order, new ones in the order of their arrival. Each line has its group, attempt
@@ -104,247 +42,103 @@ def show(
 
     Args:
         until: called in each round; returns true when the run has no writers any more.
-        colours: keep the script's colour codes. All other control sequences are printed as text.
+
+    Returns:
+        How many lines of known noise are left out.
 
     Raises:
         RunNotFound: no such group, attempt or rank; the message names the existing ones.
     """
+    page = Page(out, view, labels=not wanted.one)
     try:
-        page = _Page(out, LogText(colours))
-        with _Files() as files:
+        with LogReader() as files:
             if follow:
                 _follow(run, wanted, page, files, until, poll_s)
             else:
                 logs = select(run, wanted)
-                _merge(logs, page, files, labels=len(logs) > 1)
-        out.write(page.text.feed(b"", final=True))
-        out.flush()
+                page.labels = len(logs) > 1
+                _print(logs, page, files, {log.path: files.size(log.path) for log in logs})
+        page.close()
     except BrokenPipeError:
         # E.g. `| head`. The interpreter flushes stdout again at exit: redirect that to /dev/null.
         with contextlib.suppress(OSError, ValueError):
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, out.fileno())
             os.close(null)
+    return page.left_out
 
 
-def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    """Return the wanted log files that exist, ordered by group, attempt and rank.
-
-    Raises:
-        RunNotFound: there is none.
-    """
-    logs = _present(run, wanted)
-    missing = [log for log in _services(run, wanted) if log not in logs]
-    if missing:
-        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name} (yet): looked for {missing[0].path}")
-    if wanted.workers and not any(log.group >= 0 for log in logs):
-        raise RunNotFound(f"run {run.root.name} {_lacks(wanted, _all_workers(run))}; logs are in {run.logs}")
-    return logs
+def show_end(log: LogFile, out: BinaryIO, view: View) -> int:
+    """Print the last `view.tail` lines of one log. Return how many lines of known noise stood in what was read."""
+    page = Page(out, view, labels=False)
+    with LogReader() as files:
+        _print([log], page, files, {log.path: files.size(log.path)})
+    page.close()
+    return page.left_out
 
 
-def _present(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    workers = [log for log in _all_workers(run) if wanted.takes(log)] if wanted.workers else []
-    return [log for log in _services(run, wanted) if log.path.is_file()] + workers
+def _print(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int]) -> None:
+    """Print the existing lines in time order, of each file up to its end."""
+    if page.view.tail is not None:
+        return _print_tail(logs, page, files, ends, page.view.tail)
+    parts = (pieces(log, files, ends[log.path], page.view.since) for log in logs)
+    for piece in heapq.merge(*parts, key=lambda piece: piece.time):
+        _copy(piece, page, files, final=page.labels)
+    return None
 
 
-def _services(run: RunDir, wanted: Wanted) -> list[LogFile]:
-    logs = []
-    if wanted.controller:
-        logs.append(LogFile(run.controller_log, "controller"))
-    if wanted.lighthouse:
-        logs.append(LogFile(run.lighthouse_log, "lighthouse"))
-    return logs
+def _print_tail(logs: Sequence[LogFile], page: Page, files: LogReader, ends: dict[Path, int], count: int) -> None:
+    """Print the last lines of those that the view shows, reading backward."""
+    parts = (pieces_backward(log, files, ends[log.path], page.view.since) for log in reversed(logs))
+    kept: list[tuple[Piece, list[bytes]]] = []
+    for piece in heapq.merge(*parts, key=lambda piece: piece.time, reverse=True) if count else ():
+        end = piece.end
+        while end > piece.start and count:
+            start = files.last_line_end(piece.log.path, piece.start, end - BLOCK) or piece.start
+            lines = page.pick(files.read(piece.log.path, end - start, start))[-count:]
+            kept.append((piece, lines))
+            count, end = count - len(lines), start
+        if not count:
+            break
+    for piece, lines in reversed(kept):
+        page.lines(piece.log, piece.time, lines)
 
 
-def _all_workers(run: RunDir) -> list[LogFile]:
-    logs = []
-    for path in run.logs.glob("group-*/attempt-*/rank-*.log"):
-        match = _RANK_LOG.fullmatch(path.relative_to(run.logs).as_posix())
-        if match:
-            group, attempt, rank = (int(n) for n in match.groups())
-            logs.append(LogFile(path, f"g{group}.a{attempt}.r{rank}", group, attempt, rank))
-    return sorted(logs, key=lambda log: (log.group, log.attempt, log.rank))
-
-
-def _lacks(wanted: Wanted, logs: Iterable[LogFile]) -> str:
-    """Return which requested number does not exist, and which numbers do."""
-    logs = list(logs)
-    if not logs:
-        return "has no log of a worker (yet); see `logs --controller` for why"
-    of = ""
-    for noun, asked, numbers in (
-        ("group", wanted.group, [log.group for log in logs]),
-        ("attempt", wanted.attempt, [log.attempt for log in logs if wanted.group in (None, log.group)]),
-    ):
-        if asked is not None and asked not in numbers:
-            return f"has no log of {noun} {asked}{of}: there are {_spans(numbers)}"
-        of = f" of group {wanted.group}" if wanted.group is not None else ""
-    of += f" in attempt {wanted.attempt}" if wanted.attempt is not None else ""
-    asked_rank = wanted.rank or 0
-    ranks = [log.rank for log in logs if wanted.group in (None, log.group) and wanted.attempt in (None, log.attempt)]
-    return f"has no log of rank {asked_rank}{of}: there are {_spans(ranks)}"
-
-
-def _spans(numbers: Iterable[int]) -> str:
-    """Format numbers as spans: [0, 1, 2, 5] -> "0-2, 5"."""
-    spans: list[list[int]] = []
-    for n in sorted(set(numbers)):
-        if spans and spans[-1][1] == n - 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
-
-
-class _Files:
-    """Reads blocks of many files and keeps the last _OPEN_FILES of them open."""
-
-    def __init__(self) -> None:
-        self._fds: OrderedDict[Path, int] = OrderedDict()
-        self._starts: dict[Path, int] = {}  # of gaps
-
-    def read(self, path: Path, size: int, offset: int) -> bytes:
-        return os.pread(self._fd(path), size, offset)
-
-    def size(self, path: Path) -> int:
-        """Return the size of a file; 0: it does not exist."""
-        try:
-            return os.fstat(self._fd(path)).st_size
-        except FileNotFoundError:
-            return 0
-
-    def gap(self, path: Path) -> Gap:
-        """Return the gap of a file that was cut (log_cap.py). Searches for its position only once."""
-        try:
-            if path not in self._starts:
-                if self.size(path) <= HEAD:
-                    return Gap(0)
-                self._starts[path] = read_gap(self._fd(path)).start
-            return read_gap(self._fd(path), self._starts[path])
-        except FileNotFoundError:
-            return Gap(0)
-
-    def changed(self, path: Path) -> float:
-        return os.fstat(self._fd(path)).st_mtime
-
-    def last_line_end(self, path: Path, low: int, high: int) -> int | None:
-        """Return the position after the last newline between `low` and `high`; None: there is no newline."""
-        size = _SCAN
-        while high > low:
-            start = max(low, high - size)
-            found = self.read(path, high - start, start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            high, size = start, _BLOCK
-        return None
-
-    def _fd(self, path: Path) -> int:
-        fd = self._fds.get(path)
-        if fd is None:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
-            if len(self._fds) >= _OPEN_FILES:
-                os.close(self._fds.popitem(last=False)[1])
-            self._fds[path] = fd
-        self._fds.move_to_end(path)
-        return fd
-
-    def close(self) -> None:
-        while self._fds:
-            os.close(self._fds.popitem()[1])
-
-    def __enter__(self) -> _Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def _merge(
-    logs: Iterable[LogFile], page: _Page, files: _Files, *, labels: bool, whole: bool = False
-) -> dict[Path, int]:
-    """Print the existing lines in time order, and return up to which offset each file was printed.
-
-    Args:
-        whole: leave out an incomplete last line.
-    """
-    printed: dict[Path, int] = {}
-    for piece in heapq.merge(*(_ranges(log, files, whole) for log in logs), key=lambda piece: piece.time):
-        _copy(piece.log, piece.start, piece.end, page, files, labels)
-        printed[piece.log.path] = piece.end
-    return printed
-
-
-def _ranges(log: LogFile, files: _Files, whole: bool) -> Iterator[_Range]:
-    """Split a log at its marks, at ends of lines; a line belongs to the first mark after its end."""
-    size = files.size(log.path)
-    start = scanned = 0
-    latest = 0.0  # clocks can be set back; the order of the lines stays
-    for when, mark in _marks(log.path.with_suffix(".times"), files):
-        latest = max(latest, when)
-        end = files.last_line_end(log.path, scanned, min(mark, size))
-        scanned = max(scanned, min(mark, size))
-        if end is not None:
-            yield _Range(latest, log, start, end)
-            start = end
-    last = files.last_line_end(log.path, scanned, size) or start if whole else size
-    if last > start:
-        yield _Range(max(latest, files.changed(log.path)), log, start, last)
-
-
-def _marks(path: Path, files: _Files) -> Iterator[tuple[float, int]]:
-    """Yield the marks of a log. Reads them in blocks: a day has 86,400."""
-    offset, size = 0, files.size(path)
-    while offset < size:
-        block = files.read(path, _SCAN, offset)
-        end = block.rfind(b"\n") + 1
-        if end == 0:
-            return  # an incomplete last line
-        offset += end
-        for line in block[:end].splitlines():
-            with contextlib.suppress(ValueError):  # not a mark
-                when, mark = line.split()
-                yield float(when), int(mark)
-
-
-def _copy(log: LogFile, start: int, end: int, page: _Page, files: _Files, labels: bool) -> None:
-    """Print a part of a log; with `labels`, a label before each line and a newline after an incomplete last line."""
-    label = f"[{log.label}] ".encode()
-    fresh = True  # at the start of a line
-    while start < end:
-        block = files.read(log.path, min(_BLOCK, end - start), start)
+def _copy(piece: Piece, page: Page, files: LogReader, final: bool) -> None:
+    """Print a piece of a log. `final`: a newline after an incomplete last line."""
+    start = piece.start
+    while start < piece.end:
+        block = files.read(piece.log.path, min(BLOCK, piece.end - start), start)
         if not block:
             break  # the file was cut
         start += len(block)
-        block = page.text.feed(block, final=labels and start >= end)
-        if labels and block:
-            ends = block.endswith(b"\n")
-            body = block[:-1] if ends else block
-            block = (label if fresh else b"") + body.replace(b"\n", b"\n" + label) + (b"\n" if ends else b"")
-            fresh = ends
-        page.out.write(block)
-    if labels and not fresh:
-        page.out.write(b"\n")
+        page.write(piece.log, piece.time, block, final=final and start >= piece.end)
 
 
-def _follow(run: RunDir, wanted: Wanted, page: _Page, files: _Files, until: Callable[[], bool], poll_s: float) -> None:
+def _follow(
+    run: RunDir, wanted: Wanted, page: Page, files: LogReader, until: Callable[[], bool], poll_s: float
+) -> None:
     journal = JournalReader(run.events)
-    logs = _present(run, wanted)
+    logs = present_logs(run, wanted)
     # A single file is printed byte by byte; of several, only whole lines are printed.
-    printed = _merge(logs, page, files, labels=not wanted.one, whole=not wanted.one)
-    scanned = dict(printed)  # there is no newline between printed and scanned
+    sizes = {log.path: files.size(log.path) for log in logs}
+    scanned = dict(sizes)  # there is no newline between printed and scanned
+    printed = {path: size if wanted.one else files.last_line_end(path, 0, size) or 0 for path, size in sizes.items()}
+    _print(logs, page, files, printed)
     gaps = {path: files.gap(path) for path in printed}
     finished, rounds = False, 0
     while True:
+        page.show_begun()
         last, news = until(), False
         for event in journal.iter_new():
             record = read(event)
             if isinstance(record, RunStarted):
-                _check(run, wanted, record)
+                check(run, wanted, record)
             finished = isinstance(record, RunFinished) or (finished and not isinstance(record, RunStarted))
             news = True
         last = last or finished
         if news or last or rounds % _SEARCH_EVERY == 0:
-            logs = _present(run, wanted)  # a new attempt has a new file
+            logs = present_logs(run, wanted)  # a new attempt has a new file
         rounds += 1
         for log in logs:
             if (gap := files.gap(log.path)) != gaps.setdefault(log.path, gap):  # the file was cut (log_cap.py)
@@ -355,17 +149,10 @@ def _follow(run: RunDir, wanted: Wanted, page: _Page, files: _Files, until: Call
             end = files.last_line_end(log.path, scanned.get(log.path, 0), size) if whole else size
             scanned[log.path] = size
             if end is not None and end > start:
-                _copy(log, start, end, page, files, labels=not wanted.one)
+                _copy(Piece(time.time(), log, start, end), page, files, final=not wanted.one)
                 printed[log.path] = end
         page.out.flush()
         if last:
             return
         files.close()  # reopened each round: this makes NFS ask the server for the current size
         time.sleep(poll_s)
-
-
-def _check(run: RunDir, wanted: Wanted, started: RunStarted) -> None:
-    """Raise RunNotFound for a group or rank that the run never has."""
-    for noun, asked, count in (("group", wanted.group, started.groups), ("rank", wanted.rank, started.workers)):
-        if asked is not None and count and asked >= count:
-            raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {_spans(range(count))}")

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ftslurm.run.log_noise import NoiseFilter
+from ftslurm.run import log_noise
 from ftslurm.security.terminal import visible
 
 LONGEST = 120  # characters of a line that is quoted
@@ -80,10 +80,10 @@ def is_warning(line: str) -> bool:
 
 def _telling(text: str) -> Iterator[str]:
     """Yield the lines that are neither empty nor known noise, nor the source that Python prints below a warning."""
-    noise, warned = NoiseFilter(), False
+    warned = False
     for raw in re.split(r"[\r\n]+", text):
         line = _RANK.sub("", raw.rstrip())
-        skip = (warned and line.startswith("  ")) or not line or noise.is_noise(line.encode(errors="replace"))
+        skip = (warned and line.startswith("  ")) or not line or log_noise.is_noise(line.encode(errors="replace"))
         warned = is_warning(line) and not line.startswith(" ")
         if not skip:
             yield line

@@ -244,7 +244,7 @@ ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
     (("run", "--help"), ["faults: kill_one, none, random\n", "health: default, hangs\n", "standby: none, one\n"]),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
     (("status", "--help"), ["--json", "--once", "RUN"]),
-    (("logs", "--help"), ["--group", "--rank", "--follow"]),
+    (("logs", "--help"), ["--group", "--rank", "--follow", "--failure", "--since", "[g1.a0.r2]"]),
     (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
     (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
     (("job=ddp", "--info", "searchpath"), ["conf"]),

@@ -16,7 +16,9 @@ import pytest
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.errors import RunNotFound
 from ftslurm.guard.rank_log import RankLog
-from ftslurm.monitor.logs import Wanted, select, show
+from ftslurm.monitor.log_files import Wanted, select
+from ftslurm.monitor.log_page import View
+from ftslurm.monitor.logs import show
 from ftslurm.run.directory import RunDir
 
 Mark = tuple[float, str]  # (time, text written until then)
@@ -88,7 +90,7 @@ def test_one_file_is_printed_without_labels_and_nothing_in_it_steers_a_terminal(
     show(run, Wanted(group=3), out)
     assert out.getvalue() == rb"a||\xff\x00|50%|last \x1b[1mbold\x1b[2J".replace(b"|", b"\n")
     out = BytesIO()
-    show(run, Wanted(group=3), out, colours=True)
+    show(run, Wanted(group=3), out, View(colours=True))
     assert out.getvalue().endswith(b"last \x1b[1mbold\\x1b[2J")
 
 

@@ -24,7 +24,7 @@ from ftslurm.core.rules import begin, deadline, decide
 from ftslurm.core.state.events import Granted
 from ftslurm.core.state.model import Allocation
 from ftslurm.errors import RunNotFound
-from ftslurm.monitor import logs, sentences, status_fold, status_json, summary, table
+from ftslurm.monitor import log_files, logs, sentences, status_fold, status_json, summary, table
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Journal, JournalReader, integer, last_line, names, number, numbers, text
 from ftslurm.run.replay import read_past
@@ -178,7 +178,7 @@ def test_logs_are_shown_whatever_the_journal_and_the_marks_say(
     (folder / "rank-0.log").write_text("hello\n")
     (folder / "rank-0.times").write_bytes(marks + b"\nnan 3\ninf 6\n1e400 2\n-1 -1\n1 " + b"9" * 5000 + b"\n")
     out = BytesIO()
-    logs.show(run, logs.Wanted(), out)
+    logs.show(run, log_files.Wanted(), out)
     assert b"hello" in out.getvalue()
     with contextlib.suppress(RunNotFound):
-        logs.show(run, logs.Wanted(group=0), out, follow=True, until=lambda: True, poll_s=0.0)
+        logs.show(run, log_files.Wanted(group=0), out, follow=True, until=lambda: True, poll_s=0.0)

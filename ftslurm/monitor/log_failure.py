@@ -1,0 +1,96 @@
+"""`ftslurm logs --failure`: the evidence of the last failure, from the journal and the logs of that attempt."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from ftslurm.monitor.event_text import ORDERLY, verdict
+from ftslurm.monitor.log_files import LogFile, Wanted
+from ftslurm.monitor.log_page import View, clock
+from ftslurm.monitor.logs import show_end
+from ftslurm.protocol.records import StepExited
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader, number
+from ftslurm.run.journal_lines import read
+from ftslurm.security.owned_files import open_file
+from ftslurm.security.terminal import visible
+
+LINES = 20  # lines of the log that are shown without --tail
+_READ = 1 << 18  # bytes of a log that are searched
+_MOST_STACKS = 200  # lines
+_MOST_SAID = 10  # lines of srun
+
+
+class Failure(NamedTuple):
+    """A step that has failed, and when."""
+
+    time: float
+    step: StepExited
+
+
+def last_failure(run: RunDir, wanted: Wanted) -> Failure | None:
+    """Return the last failure of the run, or of the wanted group and attempt; None: there is none."""
+    found = None
+    for event in JournalReader(run.events).iter_new():
+        record = read(event)
+        if not isinstance(record, StepExited) or record.cause == "ok" or record.cause in ORDERLY:
+            continue
+        if wanted.group in (None, record.group) and wanted.attempt in (None, record.attempt):
+            found = Failure(number(event, "time") or 0.0, record)
+    return found
+
+
+def show_failure(run: RunDir, wanted: Wanted, failure: Failure, out: BinaryIO, view: View) -> int:
+    """Print what is known about a failure. Return how many lines of known noise are left out.
+
+    Args:
+        view: its `tail` is how many lines of the log are printed; None: LINES, and all of the stacks at its end.
+    """
+    step = failure.step
+    log = _log(run, step, wanted.rank)
+    who = step.unit if step.group is None else f"group {step.group}"
+    end = _end(log)
+    trace = (step.traceback or "").splitlines()
+    _print(out, f"{clock(failure.time)} {who} attempt {step.attempt} died: {verdict(step)}", step.evidence)
+    _print(out, "\nwhat the launcher and the guards said:", _end(run.step_log(step.unit, step.attempt))[-_MOST_SAID:])
+    _print(out, "\nthe end of the traceback:", () if trace and trace[-1] in end[-LINES:] else trace)
+    if not log.is_file():
+        out.write(visible(f"\nthere is no {log}\n", lines=True).encode())
+        return 0
+    out.write(visible(f"\nthe end of {log}:\n", lines=True).encode())
+    tail = max(LINES, _stacks(end)) if view.tail is None else view.tail
+    return show_end(LogFile(log, log.stem), out, replace(view, tail=tail))
+
+
+def _log(run: RunDir, step: StepExited, rank: int | None) -> Path:
+    """Return the log of a rank, if none is wanted of the one that failed first."""
+    named = re.fullmatch(r"rank-(\d{1,9})\.log", Path(step.log or "").name)
+    if rank is None and named:
+        rank = int(named[1])
+    return run.rank_log(step.unit, step.attempt, rank or 0)
+
+
+def _print(out: BinaryIO, heading: str, lines: Sequence[str]) -> None:
+    if lines or not heading.startswith("\n"):
+        text = "\n".join([heading, *(f"  {visible(line)}" for line in lines)])
+        out.write(visible(text, lines=True).encode() + b"\n")
+
+
+def _end(log: Path) -> list[str]:
+    """Return the last lines of a log; none if it cannot be read."""
+    with suppress(OSError), open_file(log) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _READ))
+        return file.read().decode(errors="replace").splitlines()
+    return []
+
+
+def _stacks(end: list[str]) -> int:
+    """Return how many lines there are from the last stacks on; 0: none."""
+    at = next((n for n, line in enumerate(reversed(end), 1) if line.startswith("ftslurm: stacks of ")), 0)
+    return min(at, _MOST_STACKS)

@@ -1,0 +1,270 @@
+"""The log files of a run: which there are, and their lines as pieces that can be put in time order.
+
+A log contains the script's output, without times. Beside each `rank-0.log`, `rank-0.times` has marks, at most one a
+second: `<unix seconds> <size of the log then>`. The bytes between two marks were written up to the time of the later
+one. Logs are read in blocks, so their size does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ftslurm.errors import RunNotFound
+from ftslurm.protocol.records import RunStarted
+from ftslurm.run.directory import RunDir
+from ftslurm.run.log_cap import HEAD, Gap, read_gap
+
+BLOCK = 1 << 18
+_SCAN = 1 << 14  # bytes; most lines are shorter
+_OPEN_FILES = 128  # a large run has more logs than a process may open
+_RANK_LOG = re.compile(r"group-(\d+)/attempt-(\d+)/rank-(\d+)\.log")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The requested logs; None: any. Without a group, rank 0 of each group."""
+
+    group: int | None = None
+    rank: int | None = None
+    attempt: int | None = None
+    lighthouse: bool = False
+    controller: bool = False
+
+    @property
+    def workers(self) -> bool:
+        """Return whether workers' logs are requested."""
+        ids = (self.group, self.rank, self.attempt)
+        return not (self.lighthouse or self.controller) or any(n is not None for n in ids)
+
+    @property
+    def one(self) -> bool:
+        """Return whether at most one file can match, now and later."""
+        exact = None not in (self.group, self.rank, self.attempt)
+        return (not self.workers or exact) and self.lighthouse + self.controller + self.workers == 1
+
+    def takes(self, log: LogFile) -> bool:
+        rank = 0 if self.rank is None and self.group is None else self.rank
+        asked = ((self.group, log.group), (self.attempt, log.attempt), (rank, log.rank))
+        return all(wanted is None or wanted == has for wanted, has in asked)
+
+
+@dataclass(frozen=True)
+class LogFile:
+    path: Path
+    label: str  # g3.a2.r0
+    group: int = -1
+    attempt: int = -1
+    rank: int = -1
+
+
+class Piece(NamedTuple):
+    """Whole lines of one log, and when they were written."""
+
+    time: float
+    log: LogFile
+    start: int
+    end: int
+
+
+def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
+    """Return the wanted log files that exist, ordered by group, attempt and rank.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+    logs = present(run, wanted)
+    missing = [log for log in _services(run, wanted) if log not in logs]
+    if missing:
+        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name} (yet): looked for {missing[0].path}")
+    if wanted.workers and not any(log.group >= 0 for log in logs):
+        raise RunNotFound(f"run {run.root.name} {_lacks(wanted, _all_workers(run))}; logs are in {run.logs}")
+    return logs
+
+
+def present(run: RunDir, wanted: Wanted) -> list[LogFile]:
+    workers = [log for log in _all_workers(run) if wanted.takes(log)] if wanted.workers else []
+    return [log for log in _services(run, wanted) if log.path.is_file()] + workers
+
+
+def _services(run: RunDir, wanted: Wanted) -> list[LogFile]:
+    logs = []
+    if wanted.controller:
+        logs.append(LogFile(run.controller_log, "controller"))
+    if wanted.lighthouse:
+        logs.append(LogFile(run.lighthouse_log, "lighthouse"))
+    return logs
+
+
+def _all_workers(run: RunDir) -> list[LogFile]:
+    logs = []
+    for path in run.logs.glob("group-*/attempt-*/rank-*.log"):
+        match = _RANK_LOG.fullmatch(path.relative_to(run.logs).as_posix())
+        if match:
+            group, attempt, rank = (int(n) for n in match.groups())
+            logs.append(LogFile(path, f"g{group}.a{attempt}.r{rank}", group, attempt, rank))
+    return sorted(logs, key=lambda log: (log.group, log.attempt, log.rank))
+
+
+def _lacks(wanted: Wanted, logs: Iterable[LogFile]) -> str:
+    """Return which requested number does not exist, and which numbers do."""
+    logs = list(logs)
+    if not logs:
+        return "has no log of a worker (yet); see `logs --controller` for why"
+    of = ""
+    for noun, asked, numbers in (
+        ("group", wanted.group, [log.group for log in logs]),
+        ("attempt", wanted.attempt, [log.attempt for log in logs if wanted.group in (None, log.group)]),
+    ):
+        if asked is not None and asked not in numbers:
+            return f"has no log of {noun} {asked}{of}: there are {_spans(numbers)}"
+        of = f" of group {wanted.group}" if wanted.group is not None else ""
+    of += f" in attempt {wanted.attempt}" if wanted.attempt is not None else ""
+    asked_rank = wanted.rank or 0
+    ranks = [log.rank for log in logs if wanted.group in (None, log.group) and wanted.attempt in (None, log.attempt)]
+    return f"has no log of rank {asked_rank}{of}: there are {_spans(ranks)}"
+
+
+def _spans(numbers: Iterable[int]) -> str:
+    """Format numbers as spans: [0, 1, 2, 5] -> "0-2, 5"."""
+    spans: list[list[int]] = []
+    for n in sorted(set(numbers)):
+        if spans and spans[-1][1] == n - 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+class LogReader:
+    """Reads blocks of many files and keeps the last _OPEN_FILES of them open."""
+
+    def __init__(self) -> None:
+        self._fds: OrderedDict[Path, int] = OrderedDict()
+        self._starts: dict[Path, int] = {}  # of gaps
+
+    def read(self, path: Path, size: int, offset: int) -> bytes:
+        return os.pread(self._fd(path), size, offset)
+
+    def size(self, path: Path) -> int:
+        """Return the size of a file; 0: it does not exist."""
+        try:
+            return os.fstat(self._fd(path)).st_size
+        except FileNotFoundError:
+            return 0
+
+    def gap(self, path: Path) -> Gap:
+        """Return the gap of a file that was cut (log_cap.py). Searches for its position only once."""
+        try:
+            if path not in self._starts:
+                if self.size(path) <= HEAD:
+                    return Gap(0)
+                self._starts[path] = read_gap(self._fd(path)).start
+            return read_gap(self._fd(path), self._starts[path])
+        except FileNotFoundError:
+            return Gap(0)
+
+    def changed(self, path: Path) -> float:
+        return os.fstat(self._fd(path)).st_mtime
+
+    def last_line_end(self, path: Path, low: int, high: int) -> int | None:
+        """Return the position after the last newline between `low` and `high`; None: there is no newline."""
+        size = _SCAN
+        while high > low:
+            start = max(low, high - size)
+            found = self.read(path, high - start, start).rfind(b"\n")
+            if found >= 0:
+                return start + found + 1
+            high, size = start, BLOCK
+        return None
+
+    def _fd(self, path: Path) -> int:
+        fd = self._fds.get(path)
+        if fd is None:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would block
+            if len(self._fds) >= _OPEN_FILES:
+                os.close(self._fds.popitem(last=False)[1])
+            self._fds[path] = fd
+        self._fds.move_to_end(path)
+        return fd
+
+    def close(self) -> None:
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+    def __enter__(self) -> LogReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def pieces(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
+    """Split a log up to `end` at its marks, at ends of lines; a line belongs to the first mark after its end.
+
+    Args:
+        since: leave out the pieces that were written before this time.
+    """
+    start = scanned = old = 0
+    latest = 0.0  # clocks can be set back; the order of the lines stays
+    for when, mark in _marks(log.path.with_suffix(".times"), files):
+        latest = max(latest, when)
+        if latest < since:
+            old = min(mark, end)
+            continue
+        if scanned < old:
+            start = scanned = files.last_line_end(log.path, 0, old) or 0
+        line_end = files.last_line_end(log.path, scanned, min(mark, end))
+        scanned = max(scanned, min(mark, end))
+        if line_end is not None:
+            yield Piece(latest, log, start, line_end)
+            start = line_end
+    if scanned < old:
+        start = files.last_line_end(log.path, 0, old) or 0
+    latest = max(latest, files.changed(log.path)) if end > 0 else latest
+    if end > start and latest >= since:
+        yield Piece(latest, log, start, end)
+
+
+def pieces_backward(log: LogFile, files: LogReader, end: int, since: float = 0.0) -> Iterator[Piece]:
+    """Yield the same pieces, the last one first, so that the beginning of a large log need not be read."""
+    marks = [(0.0, 0)]
+    for when, mark in _marks(log.path.with_suffix(".times"), files):
+        marks.append((max(marks[-1][0], when), mark))
+    latest = max(marks[-1][0], files.changed(log.path)) if end > 0 else 0.0
+    for when, mark in reversed(marks):
+        start = files.last_line_end(log.path, 0, min(mark, end)) or 0
+        if latest < since:
+            return
+        if start < end:
+            yield Piece(latest, log, start, end)
+            end = start
+        latest = when
+
+
+def _marks(path: Path, files: LogReader) -> Iterator[tuple[float, int]]:
+    """Yield the marks of a log. Reads them in blocks: a day has 86,400."""
+    offset, size = 0, files.size(path)
+    while offset < size:
+        block = files.read(path, _SCAN, offset)
+        end = block.rfind(b"\n") + 1
+        if end == 0:
+            return  # an incomplete last line
+        offset += end
+        for line in block[:end].splitlines():
+            with contextlib.suppress(ValueError):  # not a mark
+                when, mark = line.split()
+                yield float(when), int(mark)
+
+
+def check(run: RunDir, wanted: Wanted, started: RunStarted) -> None:
+    """Raise RunNotFound for a group or rank that the run never has."""
+    for noun, asked, count in (("group", wanted.group, started.groups), ("rank", wanted.rank, started.workers)):
+        if asked is not None and count and asked >= count:
+            raise RunNotFound(f"run {run.root.name} has no {noun} {asked}: there are {_spans(range(count))}")

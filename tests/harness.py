@@ -163,6 +163,12 @@ class Run:
         """Wait until each of the first `groups` groups has committed `steps` steps."""
         self.until(lambda: all(len(self.steps(g)) >= steps for g in range(groups)), f"{steps} steps of {groups} groups")
 
+    def ask(self, verb: str, *words: str) -> tuple[int, str]:
+        """Run a verb on this run; return its exit code, and what it printed, errors last."""
+        command = [sys.executable, "-m", "ftslurm", verb, str(self.dir), *words]
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, timeout=PATIENCE_S)
+        return done.returncode, done.stdout + done.stderr
+
     def kill_lighthouse(self) -> float:
         """Kill -9 the Lighthouse, not its guard, which is the older process; return the time."""
         found = []

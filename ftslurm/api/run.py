@@ -133,6 +133,24 @@ class Run:
         """
         return steering.restart(self.files, group, rank)
 
+    def drain(self, node: str) -> Answer[CommandDone]:
+        """Leave a node out: nothing is placed there, and what runs there moves away politely while there is room.
+
+        Raises:
+            EnvironmentProblem: the run has no controller.
+            NotDone: the controller refuses, or does not answer.
+        """
+        return steering.drain(self.files, node)
+
+    def undrain(self, node: str) -> Answer[CommandDone]:
+        """Use a drained node again.
+
+        Raises:
+            EnvironmentProblem: the run has no controller.
+            NotDone: the controller refuses, or does not answer.
+        """
+        return steering.undrain(self.files, node)
+
     def inject(self, fault: str, group: int | None = None, rank: int | None = None) -> Answer[FaultInjected]:
         """Do one real fault to the run, to see it recover; `ftslurm inject --help` names them.
 

@@ -19,3 +19,25 @@ def restart(run: RunDir, group: int, rank: int | None = None) -> Answer[CommandD
     """
     ask = Conversation(run, "no group can start again").ask
     return ask("restart", done=CommandDone, refused=CommandRefused, group=group, rank=rank)
+
+
+def drain(run: RunDir, node: str) -> Answer[CommandDone]:
+    """Leave a node out: nothing is placed there, and what runs there moves away politely while there is room.
+
+    Raises:
+        EnvironmentProblem: the run has no controller.
+        NotDone: the controller refuses, or does not answer.
+    """
+    ask = Conversation(run, "it uses no node").ask
+    return ask("drain", done=CommandDone, refused=CommandRefused, node=node)
+
+
+def undrain(run: RunDir, node: str) -> Answer[CommandDone]:
+    """Use a drained node again.
+
+    Raises:
+        EnvironmentProblem: the run has no controller.
+        NotDone: the controller refuses, or does not answer.
+    """
+    ask = Conversation(run, "it uses no node").ask
+    return ask("undrain", done=CommandDone, refused=CommandRefused, node=node)

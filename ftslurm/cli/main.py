@@ -39,6 +39,8 @@ VERBS_BY_PURPOSE = {
     "steer": (
         Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),
         Verb("restart", "[RUN] ...", "have one group leave and start again: --group N"),
+        Verb("drain", "[RUN] NODE", "move everything off a node, and leave it out"),
+        Verb("undrain", "[RUN] NODE", "use a drained node again"),
         Verb("scale", "[RUN] N", "more groups or fewer while it trains"),
     ),
     "trust": (

@@ -103,7 +103,7 @@ def _moves(state: RunState, one: Job, elsewhere: dict[int, tuple[bool, bool]], n
     if unit.is_standby:
         return True
     table, halfway = state.table, now >= (limit + one.ends) / 2
-    if len(table.having_trait(Trait.JOINED)) == unit.joined or not _others_are_settled(table, unit):
+    if len(table.having_trait(Trait.JOINED)) == unit.joined or not others_are_settled(table, unit):
         return False
     if not may_ask(config):  # the job itself is requeued with a new time limit, and mostly starts at once
         waiting = (u for u in table.named(table.having_trait(Trait.WAITING)) if u.name != unit.name)
@@ -120,7 +120,7 @@ def _settled(unit: Unit) -> bool:
     return unit.joined or unit.retired or (unit.phase is Phase.PENDING and unit.waits_for is not None)
 
 
-def _others_are_settled(table: UnitTable, but: Unit) -> bool:
+def others_are_settled(table: UnitTable, but: Unit) -> bool:
     """Return whether every other group takes part in the training, has no nodes for now, or is over."""
     moving = table.in_phase(Phase.STARTING, Phase.STOPPING, Phase.PENDING)
     if table.count(Phase.RUNNING) > len(table.having_trait(Trait.JOINED)):
@@ -137,5 +137,5 @@ def _elsewhere(state: RunState, pool: int, now: float, config: Config) -> tuple[
     there = [a for a in state.allocations(pool) if a.own or a.name in lasting]
     live = (*state.table.in_phase(*LIVE), *state.standbys)
     taken = [unit.place for unit in live if unit.place is not None and unit.phase in LIVE]
-    free = placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.avoid) is not None
+    free = placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.unusable) is not None
     return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in state.job_pool.jobs)

@@ -7,7 +7,7 @@ import signal
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
-from ftslurm.core import parameter_servers, user_requests
+from ftslurm.core import drain, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks
 from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
@@ -21,6 +21,7 @@ from ftslurm.core.state.events import (
     Adopted,
     Alive,
     Checkpointed,
+    DrainAsked,
     Dumped,
     Ended,
     Event,
@@ -42,6 +43,7 @@ from ftslurm.core.state.events import (
     QuorumRefused,
     QuorumSeen,
     Ready,
+    RestartAsked,
     Restored,
     ScaleAsked,
     ScriptDone,
@@ -55,7 +57,7 @@ from ftslurm.core.state.events import (
     TaskFailed,
     Traced,
     TrainingEvent,
-    UserRequest,
+    UndrainAsked,
     Warned,
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Cause, Ending, Evidence, Phase, RunOutcome, Unit
@@ -100,8 +102,12 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return node_fate.told(state, event), []
         case ScaleAsked():
             return scale.observe(state, event, now, config)
-        case UserRequest():
-            return user_requests.observe(state, event, now, config)
+        case DrainAsked():
+            return drain.drain(state, event, now, config)
+        case UndrainAsked():
+            return drain.undrain(state, event, config)
+        case RestartAsked():
+            return user_requests.restart(state, event, config)
         case InjectAsked():
             return fault_drills.inject_asked(state, event, now)
         case StopAsked():

@@ -15,7 +15,7 @@ from math import inf
 from typing import cast
 
 from ftslurm.config.schema import Config
-from ftslurm.core import assignments, handover, parameter_servers, user_requests
+from ftslurm.core import assignments, drain, handover, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, launching, progress_lines
 from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
@@ -230,8 +230,8 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
         place = finder.find(state, unit)
         if place is not None:
             finder.remove(place, unit)  # the next unit cannot have this place
-        elif supply.may_come(state, unit, now, config):
-            continue
+        elif state.nodes.drained or supply.may_come(state, unit, now, config):
+            continue  # a person may take the drain back
         elif not state.nodes.returning or now >= unit.due + config.health.start_timeout_s:
             found.append(unit)  # Slurm will not return a node
     return found
@@ -354,7 +354,8 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node
     handover.vacate,  # after the losses above: it needs the groups that still hold the state
-    user_requests.end_recalled,  # after `vacate`: a step whose job ends has that cause
+    drain.move,  # after `vacate`: a group leaves a job that ends before a drained node
+    user_requests.end_recalled,  # after `drain.move`, in the same decision
     supply.recover,  # before the launch
     supply.settle,  # after `vacate`; `supply` requeues them
     queue.keep_pilots,  # after `vacate`: a job marked as leaving gets no pilot

@@ -6,14 +6,12 @@ and the step's end is no failure, even if the script exits with 0.
 
 from __future__ import annotations
 
-from typing_extensions import assert_never
-
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import scale
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import RestartAsked, UserRequest
+from ftslurm.core.state.events import RestartAsked
 from ftslurm.core.state.model import Cause, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
@@ -23,15 +21,6 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 RUNS = (Phase.STARTING, Phase.RUNNING)
-
-
-def observe(state: RunState, event: UserRequest, now: float, config: Config) -> Outcome:
-    """Answer one request; what it leads to is done by the rules."""
-    match event:
-        case RestartAsked():
-            return _restart(state, event, config)
-        case _:
-            assert_never(event)
 
 
 def recall(state: RunState, unit: Unit, reason: str) -> Outcome:
@@ -47,7 +36,8 @@ def end_recalled(state: RunState, now: float, config: Config) -> Outcome:
         return state, actions
     for unit in state.attended():
         if unit.current.recalled is not None and unit.phase in RUNS and unit.current.adoption is None:
-            unit, stops = stop_politely(unit, Cause.REQUESTED, config.stop.grace_s, now)
+            grace_s = config.stop.grace_s if unit.group is not None else 0.0
+            unit, stops = stop_politely(unit, Cause.REQUESTED, grace_s, now)
             state, actions = swap(state, unit), [*actions, *stops]
     return state, actions
 
@@ -64,7 +54,8 @@ def why_stuck(state: RunState, unit: Unit, config: Config) -> str | None:
     return None
 
 
-def _restart(state: RunState, event: RestartAsked, config: Config) -> Outcome:
+def restart(state: RunState, event: RestartAsked, config: Config) -> Outcome:
+    """Recall the step of a group, or refuse to."""
     why_not = _no_step(state, event.group, event.rank, config)
     unit = None if why_not is not None else state.table.group(event.group)
     why_not = why_not if unit is None else why_stuck(state, unit, config)

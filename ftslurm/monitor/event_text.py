@@ -25,6 +25,8 @@ def verdict(exited: records.StepExited) -> str:
     sign = f" (signal {exited.signal})" if exited.signal is not None else sign
     where = f" on {exited.node}" if exited.node is not None else ""
     cause = exited.cause or "unknown"
+    if cause == "requested" and exited.error:
+        return exited.error
     if cause == "unknown" and exited.error:
         return exited.error + where
     what = {

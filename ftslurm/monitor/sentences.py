@@ -131,6 +131,8 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
         case records.NodeUnshunned():
             return f"node {record.node} is no longer drained{_because(record.reason)}"
+        case records.NodeDrained() | records.NodeUndrained():
+            return None  # the answer to the command says it
         case records.PilotRestarted():
             what = f"another pilot is started on {record.node}"
             return f"job {record.allocation}: {what}{_because(record.reason)}"
@@ -256,7 +258,8 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
         return None  # its line is printed when it is warm
     if attempt > 0 and (group is None or group.restarts > 0):
         what = called(group) if group else _unit(record.unit)
-        how = "ended" if group and group.last_cause in ORDERLY else "failed"
+        last = group.last_cause if group else status.lighthouse and status.lighthouse.last_cause
+        how = "ended" if last in ORDERLY else "failed"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
         if record.standby:
             return f"{what} goes on as attempt {attempt} on {nodes} with the warm standby{after}"
@@ -436,7 +439,8 @@ def checkpoint(status: RunStatus) -> str | None:
 
 def left_out(status: RunStatus) -> str | None:
     """Name the nodes that get no group for now: "left out: n2, n5; drained: n7"; None: there are none."""
-    kinds = (("left out", status.excluded_nodes), ("drained", status.draining_nodes))
+    drained = tuple(dict.fromkeys((*status.drained_nodes, *status.draining_nodes)))
+    kinds = (("left out", status.excluded_nodes), ("drained", drained))
     return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
 
 

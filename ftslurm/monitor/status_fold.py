@@ -170,6 +170,10 @@ class StatusFold:
                 self._run = replace(run, draining_nodes=_with(run.draining_nodes, node))
             case records.NodeUnshunned(node=node):
                 self._run = replace(run, draining_nodes=_without(run.draining_nodes, node))
+            case records.NodeDrained(node=node):
+                self._run = replace(run, drained_nodes=_with(run.drained_nodes, node))
+            case records.NodeUndrained(node=node):
+                self._run = replace(run, drained_nodes=_without(run.drained_nodes, node))
             case records.AllocationGranted(pool=None):
                 self._each_group(lambda g: replace(g, waiting_for="launch") if g.waiting_for == "nodes" else g)
             case records.AllocationRequested(count=count):
@@ -269,7 +273,7 @@ class StatusFold:
             case records.StepExited():
                 self._lighthouse(Phase.SUCCEEDED if record.cause == "ok" else Phase.PENDING)
                 if (known := self._run.lighthouse) is not None:
-                    self._run = replace(self._run, lighthouse=replace(known, ended=time))
+                    self._run = replace(self._run, lighthouse=replace(known, ended=time, last_cause=record.cause))
             case records.LaunchRefused():
                 self._lighthouse(Phase.PENDING)
             case _:

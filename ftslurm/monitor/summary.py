@@ -54,8 +54,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits of a live group (group {group})")
     if status.excluded_nodes:
         facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
-    if status.draining_nodes:
-        facts.add_row("drained nodes", sentences.few(status.draining_nodes, 8))
+    if drained := (*status.drained_nodes, *status.draining_nodes):
+        facts.add_row("drained nodes", sentences.few(tuple(dict.fromkeys(drained)), 8))
     for g in status.groups:
         if g.phase is Phase.FAILED:
             facts.add_row(sentences.called(g), Text(f"{g.last_error or 'given up'}{_log(g.last_log)}", "red"))

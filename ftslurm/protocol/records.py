@@ -362,6 +362,24 @@ class NodeUnshunned(JournalRecord):
     reason: Reason
 
 
+@dataclass(frozen=True, kw_only=True)
+class NodeDrained(JournalRecord):
+    """`ftslurm drain`: nothing of the run is placed on a node, and what runs there moves away while there is room."""
+
+    event: ClassVar = "node_drained"
+    node: Node
+    by: By
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeUndrained(JournalRecord):
+    """`ftslurm undrain`: a drained node is used again."""
+
+    event: ClassVar = "node_undrained"
+    node: Node
+    by: By
+
+
 # --- Slurm steps of the Lighthouse, the groups and the standbys ----------------------------------------------------
 
 
@@ -715,6 +733,8 @@ ClusterEvent = (
     | NodeRestored
     | NodeShunned
     | NodeUnshunned
+    | NodeDrained
+    | NodeUndrained
 )
 StepEvent = (
     StepLaunched

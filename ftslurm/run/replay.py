@@ -115,6 +115,8 @@ class Reading:
     exits: dict[str, list[Exit]] = field(default_factory=dict)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     shunned: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
+    node: str = ""
     leaving: dict[str, Job] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
 
@@ -135,6 +137,8 @@ class Reading:
             exits=tuple((unit, tuple(ends[-MOST_EXITS:])) for unit, ends in self.exits.items()),
             left_out=tuple(self.left_out.values()),
             shunned=tuple(sorted(self.shunned)),
+            drained=tuple(sorted(self.drained)),
+            node=self.node,
             leaving=tuple(self.leaving.values()),
             scheduled=tuple(self.scheduled.values()),
             home=self.home,
@@ -192,6 +196,8 @@ class Reading:
                 self.leaving[job] = Job(job, leaving=_cause(record.cause), since=time)
             case records.AllocationGranted() | records.AllocationLost():
                 self.leaving.pop(record.allocation, None)
+                if isinstance(record, records.AllocationGranted) and record.pool is None:
+                    self.node = next(iter(record.nodes), "")
             case records.NodeExcluded(node=node):
                 self.left_out[node] = LeftOut(node, time, record.group)
             case records.NodeRestored():
@@ -200,6 +206,10 @@ class Reading:
                 self.shunned.add(record.node)
             case records.NodeUnshunned():
                 self.shunned.discard(record.node)
+            case records.NodeDrained():
+                self.drained.add(record.node)
+            case records.NodeUndrained():
+                self.drained.discard(record.node)
             case (
                 records.AllocationRequested()
                 | records.AllocationRefused()

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
-from harness import Backend, Run
-
-
-def ftslurm(run: Run, verb: str, *words: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ftslurm", verb, str(run.dir), *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=run.environ,
-    )
-    return done.returncode, done.stdout + done.stderr
+from harness import Backend
 
 
 def test_a_group_restarts_on_request_and_the_others_miss_no_step(tmp_path: Path) -> None:
@@ -25,9 +12,9 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step(tmp_path: Path)
     run = backend.start("groups.count=2", "restart.policy=never", args={"open-end": True, "step-time": 0.1})
     try:
         run.wait_for_steps(5, 2)
-        code, said = ftslurm(run, "restart", "--group", "7")
+        code, said = run.ask("restart", "--group", "7")
         assert (code, said) == (1, "ftslurm: restart refused: there is no group 7; the run has groups 0 to 1\n")
-        code, said = ftslurm(run, "restart", "--group", "1", "--rank", "0")
+        code, said = run.ask("restart", "--group", "1", "--rank", "0")
         assert (code, said) == (0, "restart: group 1 is asked to leave, and starts again as attempt 1\n")
         run.wait_until_back(1)
         last = run.end_soon()

@@ -277,7 +277,10 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
         return state, actions
     groups = config.groups
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # groups that are down return to their places
-    if placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.avoid | {node}) is None:
+    if (
+        placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.unusable | {node})
+        is None
+    ):
         return state, actions  # no other place is free
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
     actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))

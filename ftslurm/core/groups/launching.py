@@ -102,7 +102,8 @@ class PlaceFinder:
         """Return the place where a unit can be launched now; None: there is none."""
         assert state.allocation is not None
         if unit.is_lighthouse:
-            return Place(state.allocation.nodes[:1])  # on the controller's node: both fail together
+            nodes = [node for node in state.allocation.nodes if node not in state.nodes.drained]
+            return Place((*nodes, *state.allocation.nodes)[:1])  # the controller's node: both fail together
         if unit.is_standby:
             return standby.home(state, unit, self._config)
         pool = pool_of(unit.group, self._config)
@@ -130,7 +131,7 @@ class PlaceFinder:
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid)
-            for avoid in dict.fromkeys((state.nodes.avoid | state.nodes.shunned, state.nodes.avoid))
+            for avoid in dict.fromkeys((state.nodes.unusable | state.nodes.shunned, state.nodes.unusable))
             for there in dict.fromkeys((stay, every))
         ]
 
@@ -140,7 +141,7 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
     place = unit.place
     if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
         return False
-    bad = state.nodes.avoid | state.nodes.shunned
+    bad = state.nodes.unusable | state.nodes.shunned
     there = all(node in state.allocation.nodes for node in place.nodes) and bad.isdisjoint(place.nodes)
     others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
     taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
@@ -214,8 +215,9 @@ def explain(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _wait(state: RunState, unit: Unit, coming: supply.ComingJobs) -> Outcome:
-    lost = ", ".join(sorted(state.nodes.avoid))
-    reason = f"a free node: {lost} left out" if lost else "a free node"
+    kinds = (("left out", state.nodes.avoid), ("drained", state.nodes.drained - state.nodes.avoid))
+    out = "; ".join(f"{', '.join(sorted(nodes))} {how}" for how, nodes in kinds if nodes)
+    reason = f"a free node: {out}" if out else "a free node"
     reason = coming.reason(unit) or reason
     if unit.waits_for == reason:
         return state, []

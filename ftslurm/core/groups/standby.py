@@ -19,15 +19,15 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
     if config.cluster.mode == "array":  # it has a job of its own, or waits for one
-        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.nodes.avoid)
+        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.nodes.unusable)
     used = frozenset(node for place in taken for node in place.nodes)
-    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.nodes.avoid | used)
+    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.nodes.unusable | used)
     if spot is None:
         spot = placement.place(
-            groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.nodes.avoid
+            groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.nodes.unusable
         )
     if spot is None:
-        beside = [place for place in taken if state.nodes.avoid.isdisjoint(place.nodes)]
+        beside = [place for place in taken if state.nodes.unusable.isdisjoint(place.nodes)]
         return min(reversed(beside), key=others.count, default=None)  # the loss of the first node ends the run anyway
     return spot
 
@@ -38,7 +38,7 @@ def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | No
     It must be ready, on sound nodes that have not just fallen silent, and on a share of them that no living group has.
     The last place of the group comes first, then nodes without any other group.
     """
-    avoid = state.nodes.avoid | {look.node for look in state.nodes.looks}
+    avoid = state.nodes.unusable | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
     for standby in state.standbys:
         place = standby.place

@@ -17,7 +17,7 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import Outcome, living
 from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import OVER, Asking, Cause, Job, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Asking, Cause, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
@@ -74,7 +74,7 @@ def lasts(one: Job, state: RunState, now: float, config: Config) -> bool:
         return False
     if one.state in queue.BETWEEN and now < one.since + BETWEEN_S:
         return True
-    if not one.alive or not state.nodes.avoid.isdisjoint(one.nodes):
+    if not one.alive or not state.nodes.unusable.isdisjoint(one.nodes):
         return False
     if one.leaving is not None:
         return _requeues(one, config)
@@ -102,6 +102,7 @@ def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
     names = {name for job in there for name in state.table.in_job.get(job, ())}
     units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
+    away += _stuck(state, config) if pool == 0 else 0
     return max(away, _instead(state, groups, now, config) if pool == 0 else 0)
 
 
@@ -118,6 +119,20 @@ def _is_open(unit: Unit) -> bool:
     return unit.group is not None and unit.phase not in OVER and not unit.retired
 
 
+def _stuck(state: RunState, config: Config) -> int:
+    """Return how many groups on drained nodes of the controller's allocation find no other place in it."""
+    drained = state.nodes.drained
+    near = {unit.name: unit for node in drained for unit in state.table.near(node)}.values()
+    stay = sum(u.phase in LIVE and _is_open(u) and u.place is not None and u.place.allocation is None for u in near)
+    if stay == 0 or state.allocation is None:
+        return 0
+    sound = [node for node in state.allocation.nodes if node not in state.nodes.unusable]
+    own = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place and unit.place.allocation is None]
+    taken = sum(drained.isdisjoint(place.nodes) for place in own)
+    shares = len(sound) // config.groups.nodes * config.groups.per_node
+    return max(0, stay - max(0, shares - taken))
+
+
 def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
     """Return how many satellites replace the nodes that are missing for the groups and cluster.spare_nodes.
 
@@ -128,6 +143,7 @@ def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
     out = {back.node for back in state.nodes.returning if now >= back.since + SHORT_S} | {
         node for node, _ in state.nodes.suspected
     }
+    out |= state.nodes.drained
     sound = sum(node not in out for node in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
     missing = min(state.job_pool.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
@@ -143,7 +159,7 @@ def _gone(state: RunState) -> frozenset[str]:
 
 def _bad(state: RunState) -> tuple[str, ...]:
     """Return the nodes that new jobs must not get."""
-    return tuple(sorted(state.nodes.avoid - _gone(state)))[:MOST_EXCLUDED]
+    return tuple(sorted((state.nodes.avoid - _gone(state)) | state.nodes.drained))[:MOST_EXCLUDED]
 
 
 def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
@@ -167,10 +183,13 @@ def nodes_left(state: RunState, event: NodesLeft, config: Config) -> Outcome:
             suspected=tuple(pair for pair in state.nodes.suspected if pair[0] not in gone),
         ),
     )
-    waiting = (
-        [one for one in state.job_pool.jobs if one.alive and one.state == "PENDING"] if gone and may_ask(config) else []
-    )
-    return state, [*lines, *(Exclude(one.name, _bad(state)) for one in waiting)]
+    return state, [*lines, *(told_to_avoid(state, config) if gone else [])]
+
+
+def told_to_avoid(state: RunState, config: Config) -> list[Action]:
+    """Return the orders that keep the waiting jobs off the nodes that no job must get; these have changed."""
+    waiting = (one for one in state.job_pool.jobs if one.alive and one.state == "PENDING" and may_ask(config))
+    return [Exclude(one.name, _bad(state)) for one in waiting]
 
 
 def recover(state: RunState, now: float, config: Config) -> Outcome:
@@ -245,9 +264,10 @@ def _balance(state: RunState, pool: int, now: float, config: Config) -> Outcome:
     for one in mine:
         ends = one.alive and one.name not in lasting and one.state == "RUNNING"
         if ends and not any(living(state, one.name)):
-            gone = sorted(state.nodes.avoid.intersection(one.nodes))
+            gone = sorted(state.nodes.unusable.intersection(one.nodes))
             if gone and may_ask(config):
-                out[one.name] = f"{', '.join(gone)} is lost or bad"
+                how = "drained" if state.nodes.drained.issuperset(gone) else "lost or bad"
+                out[one.name] = f"{', '.join(gone)} is {how}"
             elif one.leaving is not None and not _requeues(one, config):
                 out[one.name] = f"its group has left it ({one.leaving.value})"
             elif not gone and len(have) >= needed:

@@ -20,7 +20,7 @@ from ftslurm.core.state.model import LIVE, Adoption, Cause, Evidence, Exit, Job,
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
-from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
+from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
@@ -82,12 +82,12 @@ def _gone(unit: Unit, step: Live, past: Past, now: float) -> tuple[Unit, records
     A controller that is warned of its job's end journals how its steps end. One that has not was lost with its node,
     and Slurm has ended the steps on the other nodes.
     """
-    beside = next((one.place.nodes[:1] for one in past.live if one.unit == LIGHTHOUSE), ()) or (past.host,)
+    beside = past.node or past.host
     cause, node, error = Cause.PREEMPTED, None, "Slurm has ended it with its job"
     if unit.is_lighthouse:
         cause, error = Cause.CANCELLED, "it has ended with the controller before"
-    elif beside[0] in step.place.nodes:
-        cause, node, error = Cause.NODE_LOST, beside[0], f"{beside[0]} was lost, with the controller"
+    elif beside in step.place.nodes:
+        cause, node, error = Cause.NODE_LOST, beside, f"{beside} was lost, with the controller"
     exit_ = Exit(step.attempt, now, cause, step.place.nodes, node=node, error=error, launched=True)
     record = records.StepExited(
         unit=unit.name,
@@ -153,6 +153,7 @@ def left_out(state: RunState, past: Past, now: float, config: Config) -> RunStat
         returning=(*state.nodes.returning, *lost),
         suspected=(*state.nodes.suspected, *suspected),
         shunned=frozenset(past.shunned),
+        drained=frozenset(past.drained),
     )
     return replace(state, nodes=nodes)
 

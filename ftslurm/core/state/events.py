@@ -89,6 +89,24 @@ class RestartAsked:
 
 
 @dataclass(frozen=True)
+class DrainAsked:
+    """A user requests that nothing of the run stays on a node (`ftslurm drain`)."""
+
+    node: str
+    by: Requester
+    command: str
+
+
+@dataclass(frozen=True)
+class UndrainAsked:
+    """A user takes back the drain of a node (`ftslurm undrain`)."""
+
+    node: str
+    by: Requester
+    command: str
+
+
+@dataclass(frozen=True)
 class Hello:
     """A task has started on this node; its interpreter has not imported torch yet."""
 
@@ -403,6 +421,6 @@ StepEvent = (
 TrainingEvent = Progressed | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodeState | NodeFate
-UserRequest = RestartAsked  # each is answered with CommandDone or CommandRefused
+UserRequest = RestartAsked | DrainAsked | UndrainAsked  # each is answered with CommandDone or CommandRefused
 RunEvent = Granted | ScaleAsked | UserRequest | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -466,10 +466,16 @@ class Nodes:
     avoid: frozenset[str] = frozenset()  # excluded nodes: nothing is placed there
     returning: tuple[Returning, ...] = ()  # those of them that are checked now and then: they may come back
     shunned: frozenset[str] = frozenset()  # nodes that Slurm drains: used only if no other is free
+    drained: frozenset[str] = frozenset()  # nodes that a user drains (`ftslurm drain`): nothing is placed there
     drain_asked: float = 0.0  # when Slurm was asked about them last
     suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
+
+    @property
+    def unusable(self) -> frozenset[str]:
+        """The nodes on which nothing is placed: excluded and drained ones."""
+        return self.avoid | self.drained if self.drained else self.avoid
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,9 @@ class Past:
     exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # (group or standby, exits of its attempts, oldest first)
     left_out: tuple[LeftOut, ...] = ()
     shunned: tuple[str, ...] = ()  # nodes that Slurm drains
+    drained: tuple[str, ...] = ()  # nodes that a user drains
     scheduled: tuple[Scheduled, ...] = ()
     leaving: tuple[Job, ...] = ()  # jobs that were about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
-    host: str = ""  # the node where the last controller ran
+    host: str = ""  # the machine where the last controller ran
+    node: str = ""  # the first node of its allocation, where it ran, if it had one

@@ -93,6 +93,9 @@ class World:
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
             group, rank = self.wishes.randint(0, groups.count), self.wishes.choice([None, 0, 1])
             self.later(self.wishes.uniform(0, 60), ev.RestartAsked(group, rank, ANN, "c1"))
+        for _ in range(self.wishes.choice([0, 0, 1, 4])):
+            node, kind = self.wishes.choice(self.allocation.nodes), self.wishes.choice([ev.DrainAsked, ev.UndrainAsked])
+            self.later(self.wishes.uniform(0, 60), kind(node, ANN, "c2"))
         if dice.random() < self.misfortune:
             self.node_dies(dice.uniform(0, 40))
         self.darkness = sorted(dice.uniform(0, 60) for _ in range(dice.choice([0, 0, 1, 2])))
@@ -266,7 +269,7 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             assert action.id not in world.launched, f"launched twice: {action.id}"
         case records.StepLaunched(unit=name, nodes=nodes) if name != "lighthouse":
             assert set(nodes) <= set(world.allocation.nodes)
-            assert not set(nodes) & state.nodes.avoid
+            assert not set(nodes) & state.nodes.unusable
         case records.HangFound(group=group):
             unit = state.groups[group]
             assert world.states.get(unit.id, "S") != "S", f"no hang: {action}"

@@ -305,6 +305,7 @@ def test_the_json_has_stable_keys() -> None:
             "finished",
             "restarts",
             "longest_gap_s",
+            "drained_nodes",
             "draining_nodes",
             "excluded_nodes",
             "lighthouse",

@@ -44,6 +44,7 @@ class Slurm:
         self.dice = random.Random(seed)
         self.config = array_config(groups={"count": self.dice.randint(2, 4), "max": 5})
         self.config.cluster.requeue = self.dice.random() < 0.7
+        self.wishes = random.Random(seed)
         self.jobs: dict[str, Truth] = {}
         self.live: dict[StepId, str] = {}  # in which job
         self.coming: list[tuple[float, int, ev.Event]] = []
@@ -81,6 +82,11 @@ class Slurm:
             self.later(now, ev.ScaleAsked(self.dice.randint(1, 5), ANN))
         elif running:
             job = self.dice.choice(running)
+            wish = self.wishes.choice([None, None, ev.DrainAsked, ev.DrainAsked, ev.UndrainAsked, ev.RestartAsked])
+            if wish is ev.RestartAsked:
+                self.later(now, ev.RestartAsked(self.wishes.randint(0, 4), None, ANN, "c1"))
+            elif wish is not None:
+                self.later(now, wish(job.node, ANN, "c2"))
             if lot < 0.4:
                 cause = self.dice.choice([Cause.PREEMPTED, Cause.TIME_LIMIT])
                 self.later(now, ev.JobLeaving(job.name, cause, "Slurm sent SIGTERM to it"))

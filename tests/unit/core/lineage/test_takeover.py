@@ -264,7 +264,7 @@ def test_if_none_is_left_the_state_is_lost(saved: Any) -> None:
 def test_what_ran_in_the_controllers_own_job_has_died_with_it() -> None:
     lighthouse = Live("lighthouse", LIGHT0, 0, Place(("n1",)), ("n1",), 1.0, home="7.0")
     own = [replace(live(step, Place((node,))), home="7.0") for step, node in ((A0, "n1"), (B0, "n2"))]
-    before = past(lighthouse, *own, home="7.0", host="n1.cluster")
+    before = past(lighthouse, *own, home="7.0", host="n1.cluster", node="n1")
     steps = config()
     steps.cluster.kind = "slurm"
     story = play((10, opening(before, homes=frozenset({"7.1", "n1.cluster"}))), config=steps)

@@ -1,0 +1,142 @@
+"""Drain nodes at a user's request: nothing is placed there, and what runs there moves away while there is room. Pure.
+
+Groups move one at a time, so that the training never stops; a group without another place stays until there is one.
+Jobs are asked for as for lost nodes (supply.py).
+"""
+
+from __future__ import annotations
+
+from ftslurm.config.schema import Config
+from ftslurm.core import handover
+from ftslurm.core.groups import placement, standby
+from ftslurm.core.groups.exits import Outcome
+from ftslurm.core.jobs import supply
+from ftslurm.core.state.actions import Action
+from ftslurm.core.state.events import DrainAsked, UndrainAsked
+from ftslurm.core.state.model import LIVE, Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import independent, places, pool_of
+from ftslurm.core.state.values import replace
+from ftslurm.core.user_requests import RUNS, recall, why_stuck
+from ftslurm.protocol import records
+
+
+def drain(state: RunState, event: DrainAsked, now: float, config: Config) -> Outcome:
+    """Leave a node out, or refuse to."""
+    why_not = _why_not(state, event.node, config)
+    if why_not is not None:
+        return state, [_refused("drain", event, why_not)]
+    state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained | {event.node}))
+    text = f"{event.node} gets nothing any more; {_outlook(state, event.node, now, config)}"
+    drained = records.NodeDrained(node=event.node, by=event.by.name)
+    return state, [drained, _done("drain", event, text), *supply.told_to_avoid(state, config)]
+
+
+def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
+    """Use a drained node again, or refuse to."""
+    if event.node not in state.nodes.drained:
+        there = ", ".join(sorted(state.nodes.drained)) or "none is"
+        return state, [_refused("undrain", event, f"{event.node} is not drained; drained: {there}")]
+    state = replace(state, nodes=replace(state.nodes, drained=state.nodes.drained - {event.node}))
+    lost = ", when it is found to be sound: it was lost" if event.node in state.nodes.avoid else ""
+    undrained = records.NodeUndrained(node=event.node, by=event.by.name)
+    text = f"{event.node} is used again{lost}"
+    return state, [undrained, _done("undrain", event, text), *supply.told_to_avoid(state, config)]
+
+
+def move(state: RunState, now: float, config: Config) -> Outcome:
+    """Recall the steps on drained nodes that have another place."""
+    actions: list[Action] = []
+    if not state.nodes.drained or state.ending is not None or state.lineage.lost is not None:
+        return state, actions
+    one_moves = False
+    for unit in _there(state, state.nodes.drained):
+        if unit.group is None or (not (unit.joined and one_moves) and _may_go(state, unit, now, config)):
+            one_moves = one_moves or unit.joined
+            nodes = ", ".join(sorted(state.nodes.drained.intersection(unit.place.nodes if unit.place else ())))
+            state, more = recall(state, unit, f"{nodes} is drained (ftslurm drain)")
+            actions += more
+    return state, actions
+
+
+def _there(state: RunState, nodes: frozenset[str]) -> list[Unit]:
+    """Return the units with a step on these nodes that may move; the Lighthouse only if the job has another node."""
+    names = {unit.name for node in nodes for unit in state.table.near(node)}
+    found = []
+    for unit in state.table.named(names):
+        free = unit.phase in RUNS and unit.current.recalled is None and unit.current.adoption is None
+        own = () if state.allocation is None else state.allocation.nodes
+        if free and not (unit.is_lighthouse and state.nodes.drained.issuperset(own)):
+            found.append(unit)
+    return found
+
+
+def _may_go(state: RunState, unit: Unit, now: float, config: Config) -> bool:
+    """Return whether a group may leave its drained node now: it has another place, and the training goes on."""
+    if unit.joined and not independent(config) and not handover.others_are_settled(state.table, unit):
+        return False  # another group is just moving or coming back
+    return why_stuck(state, unit, config) is None and _has_room(state, unit, now, config)
+
+
+def _has_room(state: RunState, unit: Unit, now: float, config: Config) -> bool:
+    """Return whether a group finds a place on other nodes, or a standby there, at once."""
+    pool = pool_of(unit.group, config)
+    waiting = state.table.named(state.table.having_trait(Trait.WAITING))
+    if any(u.phase is Phase.PENDING and pool_of(u.group, config) == pool and not u.retired for u in waiting):
+        return False  # they come first
+    if standby.pick(state, unit, config) is not None:
+        return True
+    lasting = {one.name for one in state.job_pool.jobs if supply.lasts(one, state, now, config)}
+    there = [one for one in state.allocations(pool) if one.own or one.name in lasting]
+    taken = places(state.groups, but=unit)
+    groups = config.groups
+    return placement.place(groups.nodes, groups.per_node, there, taken, state.nodes.unusable) is not None
+
+
+def _why_not(state: RunState, node: str, config: Config) -> str | None:
+    """Return why a node cannot be drained; None: it can."""
+    if state.ending is not None:
+        return f"the run is ending: {state.ending.reason}"
+    if config.cluster.kind == "local":
+        return "the nodes of a local run are all this machine"
+    if node in state.nodes.drained:
+        return f"{node} is drained already"
+    nodes = {name for allocation in state.allocations() for name in allocation.nodes}
+    nodes |= {name for unit in state.units if unit.phase in LIVE and unit.place for name in unit.place.nodes}
+    if node not in nodes:
+        return f"the run has no node {node}; it has {', '.join(sorted(nodes)[:20]) or 'none'}"
+    if not nodes - state.nodes.unusable - {node}:
+        return f"{node} is the last node that the run may use: to end the run, ftslurm stop"
+    return None
+
+
+def _outlook(state: RunState, node: str, now: float, config: Config) -> str:
+    """Return what becomes of the units on a node that has just been drained."""
+    words, moving = list[str](), 0
+    taken, groups = places(state.groups, but=state.lighthouse), config.groups
+    free = placement.FreePlaces(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.unusable)
+    asks = supply.uses_jobs(config) and supply.may_ask(config)
+    until = "until a node is free" + (", for which a job is asked" if asks else "")
+    for unit in _there(state, frozenset({node})):
+        if unit.group is None:
+            words.append("the Lighthouse moves" if unit.is_lighthouse else f"{unit.name} moves")
+            continue
+        stuck, spot = why_stuck(state, unit, config), free.find()
+        if spot is not None:
+            free.remove(spot)
+        room = spot is not None or (moving == 0 and _has_room(state, unit, now, config))
+        moving += room
+        stays = f"stays for now: {stuck}" if stuck is not None else f"stays {until}"
+        words.append(f"group {unit.group} {'moves' if room and stuck is None else stays}")
+    if state.allocation is not None and state.allocation.nodes[:1] == (node,):
+        words.append("the controller itself stays until its job ends")
+    return "; ".join(words) or "nothing of the run is there"
+
+
+def _done(what: str, event: DrainAsked | UndrainAsked, text: str) -> records.CommandDone:
+    return records.CommandDone(command=event.command, what=what, by=event.by.name, text=text, node=event.node)
+
+
+def _refused(what: str, event: DrainAsked | UndrainAsked, why: str) -> records.CommandRefused:
+    return records.CommandRefused(command=event.command, what=what, by=event.by.name, reason=why, node=event.node)

@@ -32,6 +32,7 @@ VERBS_BY_PURPOSE = {
         Verb("plan", "[OVERRIDE...]", "show what run would do: nodes, ranks, sbatch, srun"),
     ),
     "see": (
+        Verb("list", "", "all runs under a folder, or of a user (--user U)"),
         Verb("status", "[RUN]", "phase, step, quorum and node of each group"),
         Verb("logs", "[RUN]", "what the scripts printed, merged in time order"),
         Verb("report", "[RUN]", "where the time went: goodput, failures, nodes"),

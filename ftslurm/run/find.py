@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir
-from ftslurm.security import owned_files
+from ftslurm.run.entries import entries
 
 _SHOWN = 5  # how many existing runs an error names
 
@@ -43,21 +42,9 @@ def find(run: str | None, root: Path) -> RunDir:
 
 
 def newest(root: Path) -> list[RunDir]:
-    """Return all runs under `root`: first this user's, then those of other users; the newest first."""
-    return [RunDir(path) for *_, path in sorted(_dated(root), reverse=True)]
-
-
-def _dated(root: Path) -> Iterator[tuple[bool, float, Path]]:
-    try:
-        children = list(root.absolute().iterdir())
-    except OSError:
-        return
-    for path in children:
-        try:
-            # The config is written once, when the run is created; the folder's own time changes with every new file.
-            yield owned_files.is_own(path), RunDir(path).config.stat().st_mtime, path
-        except OSError:
-            continue
+    """Return all runs under `root` that this user may read: first its own, then those of others; the newest first."""
+    known = [entry for entry in entries(root) if entry.readable]
+    return [entry.run for entry in sorted(known, key=lambda entry: not entry.own)]
 
 
 def _there(path: Path) -> bool:

@@ -133,6 +133,15 @@ class JournalReader:
             os.close(fd)
 
 
+def first_line(path: Path) -> Event | None:
+    """Return the first line without reading the rest; None: no line, or half a line."""
+    try:
+        with owned_files.open_file(path) as file:
+            return read_object(file.readline(_BLOCK))
+    except OSError:
+        return None
+
+
 def last_event(path: Path) -> str | None:
     """Return the name of the last line's event without reading the rest; None: no line, or half a line."""
     record = last_line(path)

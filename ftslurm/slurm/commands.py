@@ -92,6 +92,24 @@ def queue() -> list[str]:
     return ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", f"--Format={fields}"]
 
 
+FINDING_FIELDS = ("JobArrayID", "JobID", "State", "Reason", "UserName", "Command", "Comment")
+
+
+def jobs_of_users(*users: str) -> list[str]:
+    """Ask for all jobs of some users, with what leads from a job to its run."""
+    return [*_finding(), f"--user={','.join(users)}"]
+
+
+def job_found(job: str) -> list[str]:
+    """Ask for one job, or the tasks of one array, of any user."""
+    return [*_finding(), f"--jobs={job}"]
+
+
+def _finding() -> list[str]:
+    fields = ",".join(f"{field}:|" for field in FINDING_FIELDS)
+    return ["squeue", "--noheader", "--array", "--states=all", f"--Format={fields}"]
+
+
 def job_state(job: str) -> list[str]:
     """Ask for a job's state, how often it has been requeued, and the reason of the state."""
     return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:20,RestartCnt:10,Reason:40"]

@@ -17,7 +17,7 @@ from ftslurm.core.state.model import Cause, Evidence, Job
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import read_object
 from ftslurm.security.names import NODE, is_node
-from ftslurm.slurm.commands import QUEUE_FIELDS
+from ftslurm.slurm.commands import FINDING_FIELDS, QUEUE_FIELDS
 
 _BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")
 
@@ -227,6 +227,33 @@ def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, 
         preempted = start is not None and told is not None and told >= start  # else: before it was requeued
         job = job if runs else ""
         out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
+    return out
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job of any user as squeue shows it, with what leads to its run."""
+
+    name: str  # 81, or 81_2 for a task of an array
+    id: str  # of a task too it is one number
+    state: str
+    reason: str  # why it waits; empty if it does not
+    user: str
+    mark: str | None  # of its run (RunDir.mark); None: it is no job of ftslurm, or the site removes comments
+    script: str  # the batch script; of a run's jobs it lies in RUN/submitit
+
+
+def read_jobs(text: str) -> list[QueuedJob]:
+    """Parse the output of `commands.jobs_of_users` and `commands.job_found`."""
+    out = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.strip().split("|", len(FINDING_FIELDS) - 1)]
+        if len(fields) != len(FINDING_FIELDS):
+            continue
+        name, job, state, reason, user, script, comment = fields
+        comment = comment.removesuffix("|")
+        mark = re.sub(":[0-9]{1,9}$", "", comment) if comment.startswith("ftslurm:") else None
+        out.append(QueuedJob(name, job, state, reason if state == "PENDING" else "", user, mark, script))
     return out
 
 

@@ -39,7 +39,7 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
         if job is None:
             return True
         if config.cluster.kind == "local":
-            return _process_lives(int(job))
+            return process_lives(int(job))
         if time.monotonic() - asked >= QUEUE_S:
             asked = time.monotonic()
             array = config.cluster.mode == "array"
@@ -60,7 +60,7 @@ def abandoned(config: Config, run: RunDir) -> str | None:
     if job is None:
         return None  # cluster.controller=here: the job of its allocation is not known
     if config.cluster.kind == "local":
-        return None if _process_lives(int(job)) else "its controller is gone; its workers have ended with it"
+        return None if process_lives(int(job)) else "its controller is gone; its workers have ended with it"
     if config.cluster.mode == "array":  # the leader's job may be a pilot's
         age = liveness.age_s(run.alive)
         # A live leader spares asking Slurm.
@@ -128,7 +128,8 @@ def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 caches
     return in_queue(run)
 
 
-def _process_lives(pid: int) -> bool:
+def process_lives(pid: int) -> bool:
+    """Return whether a process of this machine lives."""
     try:
         done, _ = os.waitpid(pid, os.WNOHANG)  # our child, if this process started it
         return done == 0

@@ -1,0 +1,165 @@
+"""Reads in a few lines how a run stands, without its whole journal: one row of a list of many runs."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ftslurm.config import compose
+from ftslurm.controller.resume_state import Story
+from ftslurm.errors import FtslurmError
+from ftslurm.monitor.status import aged
+from ftslurm.protocol import records
+from ftslurm.run import liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.run.entries import Entry, not_readable
+from ftslurm.run.journal import first_line, last_line, number
+from ftslurm.run.journal_lines import read
+from ftslurm.security.terminal import visible
+from ftslurm.slurm.parse import QueuedJob
+from ftslurm.submission.jobs_of_run import LIVE_STATES, process_lives
+
+# What a run's state may be in a list. waiting: its job is in Slurm's queue. silent: it should run, and its controller
+# is not heard. lost: its controller is gone, and nobody has written an end.
+STATES = ("running", "waiting", "silent", "lost", "succeeded", "failed", "stopped", "unreadable")
+
+
+@dataclass(frozen=True)
+class Brief:
+    """One run, in short."""
+
+    id: str
+    dir: str
+    user: str
+    state: str  # one of STATES
+    created: float  # in unix seconds
+    name: str | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    steps_per_s: float | None = None
+    groups: int | None = None
+    groups_at_work: int | None = None  # that commit steps; without a quorum, that run
+    restarts: int | None = None
+    job: str | None = None  # Slurm job, or process, of the controller
+    finished: float | None = None
+    note: str | None = None  # why it waits, has ended or cannot be read
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What squeue says of some users' jobs. Without an answer nothing is concluded from a job that is not in it."""
+
+    users: frozenset[str] = frozenset()  # whose jobs are known, all of them
+    by_mark: Mapping[str, Sequence[QueuedJob]] = field(default_factory=dict)
+    by_name: Mapping[str, QueuedJob] = field(default_factory=dict)
+
+    def live(self, run: RunDir) -> list[QueuedJob]:
+        """Return the jobs of a run that wait or run."""
+        job = self.by_name.get(run.job() or "")
+        known = dict.fromkeys([*self.by_mark.get(run.mark(), ()), *([] if job is None else [job])])
+        return [job for job in known if job.state in LIVE_STATES]
+
+
+def is_over(run: RunDir) -> bool:
+    """Return whether the run's journal has its end."""
+    line = last_line(run.events)
+    return line is not None and isinstance(read(line), records.RunFinished)
+
+
+def brief(entry: Entry, queue: Queue | None = None) -> Brief:
+    """Return how a run stands. A run that is over costs two reads.
+
+    Args:
+        entry: the run.
+        queue: what Slurm says; None: Slurm is not asked.
+    """
+    run, head = entry.run, first_line(entry.run.events)
+    known = Brief(run.root.name, str(run.root), entry.user, "unreadable", entry.created)
+    if not entry.readable:
+        return replace(known, note=not_readable(entry))
+    started = None if head is None else read(head)
+    if isinstance(started, records.RunStarted):
+        known = replace(known, groups=started.groups, total_steps=started.total_steps, name=started.name)
+    known = replace(known, job=run.job() or (started.job_id if isinstance(started, records.RunStarted) else None))
+    line = last_line(run.events)
+    last = None if line is None else read(line)
+    if line is not None and isinstance(last, records.RunFinished):
+        state = last.outcome if last.outcome in STATES else "failed"
+        over = replace(known, state=state, step=last.steps, restarts=last.restarts, finished=number(line, "time"))
+        return replace(over, note=visible(last.reason) if last.reason else None)
+    try:
+        known = _unfinished(known, run)
+    except FtslurmError as error:
+        return replace(known, note=str(error))
+    kind = started.cluster if isinstance(started, records.RunStarted) else _kind(run)
+    goes_on = isinstance(last, records.RunRequeued)
+    state, note = _local_state(run, started) if kind == "local" else _slurm_state(entry, started, goes_on, queue)
+    return replace(known, state=state, note=note, steps_per_s=known.steps_per_s if state == "running" else None)
+
+
+def _kind(run: RunDir) -> str:
+    try:
+        return compose.load(run.config, own=False).cluster.kind
+    except FtslurmError:
+        return "slurm"
+
+
+def _silent(run: RunDir) -> bool:
+    age = liveness.age_s(run.alive)
+    return age is None or age > liveness.SILENT_S
+
+
+def _local_state(run: RunDir, started: records.JournalEvent | None) -> tuple[str, str | None]:
+    """Return the state of a local run that is not over, and a note for a person."""
+    begun = isinstance(started, records.RunStarted)
+    if isinstance(started, records.RunStarted) and started.host != platform.node():
+        return (
+            ("silent", f"its controller on {visible(started.host or '?')} is not heard")
+            if _silent(run)
+            else ("running", None)
+        )
+    pid = run.job() or str(started.pid if isinstance(started, records.RunStarted) else "")
+    if not pid.isdecimal() or not process_lives(int(pid)):
+        return "lost", "its controller is gone"
+    return ("running", None) if begun else ("waiting", "its controller starts")
+
+
+def _slurm_state(
+    entry: Entry, started: records.JournalEvent | None, goes_on: bool, queue: Queue | None
+) -> tuple[str, str | None]:
+    """Return the state of a run on Slurm that is not over, and a note for a person.
+
+    Args:
+        goes_on: its last controller has left it to the next job.
+    """
+    queue, run = queue or Queue(), entry.run
+    jobs = queue.live(run)
+    if jobs and (started is None or goes_on or all(job.state == "PENDING" for job in jobs)):
+        waiting = next((job for job in jobs if job.state == "PENDING"), None)
+        why = f" ({visible(waiting.reason)})" if waiting is not None and waiting.reason not in ("", "None") else ""
+        note = "its controller starts" if waiting is None else f"Slurm job {waiting.name} is waiting in the queue{why}"
+        return "waiting", note
+    if not jobs and entry.user in queue.users:
+        return "lost", "none of its Slurm jobs is left"
+    if not _silent(run):
+        return "running", None
+    return "silent", "its controller is not heard"
+
+
+def _unfinished(known: Brief, run: RunDir) -> Brief:
+    """Add what the journal of a run that is not over says; raise FtslurmError if it cannot be read."""
+    story = Story(run)
+    story.read()
+    status = aged(story.status, time.time())
+    if status.started is None:
+        return known
+    return replace(
+        known,
+        step=status.step,
+        groups=len([group for group in status.groups if not group.leaves]) or known.groups,
+        groups_at_work=status.at_work,
+        steps_per_s=status.steps_per_s,
+        restarts=status.restarts,
+    )

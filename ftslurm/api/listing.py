@@ -1,0 +1,91 @@
+"""Lists runs: those below a folder, or those of a user's Slurm jobs, wherever they lie."""
+
+from __future__ import annotations
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from ftslurm.api.brief import Brief, Queue, brief
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run.entries import entries, entry_of
+from ftslurm.run.journal import last_event
+from ftslurm.security.terminal import visible
+from ftslurm.slurm import client, commands
+from ftslurm.slurm.parse import QueuedJob, read_jobs
+from ftslurm.submission.jobs_of_run import LIVE_STATES
+
+
+def under(root: Path) -> list[Brief]:
+    """Return all runs below a folder, the newest first. Slurm is asked once, if a run needs it.
+
+    Raises:
+        RunNotFound: the folder cannot be read.
+    """
+    found = entries(root)
+    open_ones = {entry.user for entry in found if entry.readable and last_event(entry.run.events) != "run_finished"}
+    queue = _queue(open_ones)
+    return [brief(entry, queue) for entry in found]
+
+
+def of_user(user: str) -> list[Brief]:
+    """Return the runs whose jobs squeue shows for a user, the newest first.
+
+    Raises:
+        EnvironmentProblem: Slurm does not answer, or knows no such user.
+    """
+    answer = client.call(commands.jobs_of_users(user))
+    if not answer.ok:
+        raise EnvironmentProblem(f"squeue cannot show the jobs of {user}: {answer.text}")
+    jobs = read_jobs(answer.out)
+    queue = _as_queue([user], jobs)
+    of_run: dict[str, list[QueuedJob]] = defaultdict(list)
+    for job in jobs:
+        if job.mark is not None:
+            of_run[job.mark].append(job)
+    rows = [_row(mark, found, queue) for mark, found in of_run.items()]
+    return sorted(rows, key=lambda row: row.created, reverse=True)
+
+
+def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
+    """Return the row of the run with these jobs; of one that cannot be read, only what squeue says."""
+    folder = run_of(jobs)
+    entry = None if folder is None else entry_of(folder)
+    if entry is not None and entry.readable:
+        return brief(entry, queue)
+    name = folder.name if folder is not None else mark.removeprefix("ftslurm:").rpartition("-")[0]
+    live = [job for job in jobs if job.state in LIVE_STATES]
+    note = (
+        f"it belongs to {jobs[0].user} and is not readable for you" if entry is not None else "its folder is not here"
+    )
+    states = ", ".join(sorted({job.state for job in live or jobs}))
+    job = min((job.name for job in jobs), key=lambda name: [int(part) for part in name.split("_")])
+    created = 0.0 if entry is None else entry.created
+    told = f"{note}; Slurm says {states}"
+    return Brief(visible(name), str(folder or ""), jobs[0].user, "unreadable", created, job=job, note=visible(told))
+
+
+def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
+    """Return the run directory of jobs of one run, from the place of their batch scripts; None: they do not say."""
+    for job in jobs:
+        script = Path(job.script.split(" ")[0])
+        if script.is_absolute() and script.parent.name == "submitit":
+            return script.parent.parent
+    return None
+
+
+def _queue(users: set[str]) -> Queue:
+    if not users or shutil.which("squeue") is None:
+        return Queue()
+    answer = client.call(commands.jobs_of_users(*sorted(users)))
+    return _as_queue(users, read_jobs(answer.out)) if answer.ok else Queue()
+
+
+def _as_queue(users: Iterable[str], jobs: Iterable[QueuedJob]) -> Queue:
+    by_mark, by_name = defaultdict[str, list[QueuedJob]](list), dict[str, QueuedJob]()
+    for job in jobs:
+        by_name[job.name] = job
+        if job.mark is not None:
+            by_mark[job.mark].append(job)
+    return Queue(frozenset(users), by_mark, by_name)

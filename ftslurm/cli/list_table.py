@@ -1,0 +1,61 @@
+"""Draws the table of `ftslurm list`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ftslurm.api.brief import Brief
+from ftslurm.monitor import sentences
+
+_STYLES = {
+    "running": "green",
+    "waiting": "yellow",
+    "silent": "red",
+    "lost": "bold red",
+    "succeeded": "blue",
+    "failed": "bold red",
+    "unreadable": "dim",
+}
+WIDE = 120  # columns from which on users and notes have a column
+
+
+def render(rows: Sequence[Brief], width: int) -> RenderableType:
+    """Return the table, at most `width` columns wide; ids are never cut off."""
+    now, wide = time.time(), width >= WIDE
+    users = len({row.user for row in rows}) > 1
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table.add_column("run", overflow="fold", min_width=24)
+    for name in ("state", "step", "rate", "groups", "restarts", "job", "age"):
+        right = name in ("step", "rate", "groups", "restarts", "age")
+        table.add_column("rst" if name == "restarts" and not wide else name, justify="right" if right else "left")
+    if users:
+        table.add_column("user")
+    if wide:
+        table.add_column("note", overflow="fold")
+    for row in rows:
+        cells: list[str | Text] = [row.id, Text(row.state, _STYLES.get(row.state, "")), *_numbers(row), row.job or "-"]
+        cells += [_age(now - row.created) if row.created else "-"]
+        table.add_row(*cells, *([row.user] if users else []), *([row.note or ""] if wide else []))
+    return table
+
+
+def _numbers(row: Brief) -> list[str]:
+    step = "-" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
+    groups = "-" if row.groups is None else str(row.groups)
+    if row.state == "running" and row.groups_at_work is not None:
+        groups = f"{row.groups_at_work}/{groups}"
+    rate = "-" if row.steps_per_s is None else sentences.rate(row.steps_per_s)
+    return [step, rate, groups, "-" if row.restarts is None else str(row.restarts)]
+
+
+def _age(seconds: float) -> str:
+    """Return a duration in its largest unit: 45 s, 12 min, 5 h, 3 d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= size):
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"

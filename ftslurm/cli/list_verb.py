@@ -1,0 +1,46 @@
+"""`ftslurm list`: show many runs, one line each."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from ftslurm.api import listing
+from ftslurm.api.brief import STATES
+from ftslurm.cli import list_table
+from ftslurm.monitor import table
+
+EPILOG = """\
+states: running, waiting (its job is in the queue), silent (its controller is not
+heard), lost (its controller is gone, and the run has no end), succeeded, failed,
+stopped, unreadable (another user's run that you may not read)"""
+
+
+def main(words: list[str]) -> int:
+    """Print the runs below a folder, or of a user of the cluster."""
+    parser = argparse.ArgumentParser(
+        prog="ftslurm list",
+        description="Show all runs below a folder, or of a user's Slurm jobs, the newest first.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
+    parser.add_argument("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")
+    parser.add_argument("--state", choices=STATES, action="append", help="only these; may be given several times")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    args = parser.parse_args(words)
+    rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
+    shown = [row for row in rows if args.state is None or row.state in args.state]
+    if args.json:
+        print(json.dumps({"runs": [asdict(row) for row in shown]}, indent=2))
+        return 0
+    if not shown:
+        where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
+        which = "" if args.state is None or not rows else f" that is {' or '.join(args.state)}, of {len(rows)}"
+        print(f"there is no run {where}{which}")
+        return 0
+    console = table.console()
+    console.print(list_table.render(shown, console.width))
+    return 0

@@ -1,0 +1,75 @@
+"""Lists the run directories below a folder, also those that this user may not read."""
+
+from __future__ import annotations
+
+import pwd
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.errors import RunNotFound
+from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run directory, or a folder of another user that may be one."""
+
+    run: RunDir
+    created: float  # in unix seconds
+    own: bool  # no other user can have written it
+    user: str  # its owner
+    readable: bool = True
+
+
+def entries(root: Path) -> list[Entry]:
+    """Return all runs below a folder, the newest first; none if there is no such folder.
+
+    Raises:
+        RunNotFound: the folder cannot be read.
+    """
+    return sorted(_entries(root.absolute()), key=lambda entry: entry.created, reverse=True)
+
+
+def entry_of(path: Path) -> Entry | None:
+    """Return the run at this path; None: there is none."""
+    run = RunDir(path)
+    try:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode):
+            return None
+        # The config is written once, when the run is created; the folder's own time changes with every new file.
+        return Entry(run, run.config.stat().st_mtime, owned_files.is_own(path), user_name(found.st_uid))
+    except PermissionError:
+        return Entry(run, found.st_mtime, own=False, user=user_name(found.st_uid), readable=False)
+    except (OSError, ValueError):  # ValueError: a name with a zero byte
+        return None
+
+
+def not_readable(entry: Entry) -> str:
+    """Return the sentence about a run that this user may not read, for a person."""
+    name = entry.run.root.name
+    return f"{name} belongs to {entry.user} and is not readable for you; run.share=GROUP lets a group read it"
+
+
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _entries(root: Path) -> Iterator[Entry]:
+    try:
+        paths = list(root.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise RunNotFound(f"the runs under {root} cannot be listed: {error.strerror}") from error
+    for path in paths:
+        entry = entry_of(path)
+        if entry is not None:
+            yield entry

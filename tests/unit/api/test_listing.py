@@ -1,0 +1,159 @@
+"""The rows of `ftslurm list`: many runs, one line each."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+from programs import Programs
+from rich.console import Console
+
+from ftslurm.api import listing
+from ftslurm.api.brief import Queue, brief
+from ftslurm.cli.list_table import render
+from ftslurm.cli.main import main
+from ftslurm.errors import RunNotFound
+from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.run.entries import Entry, entry_of
+from ftslurm.slurm.parse import QueuedJob, read_jobs
+
+
+def new_run(root: Path, name: str, *lines: ex.Line, age_s: float = 0.0, alive: bool = False) -> RunDir:
+    run = RunDir(root / name)
+    run.create()
+    run.config.write_text("")
+    moment = time.time() - age_s
+    os.utime(run.config, (moment, moment))
+    if alive:
+        run.alive.touch()
+    return ex.write(run, lines) if lines else run
+
+
+def on_slurm(job: str = "81") -> ex.Line:
+    return ex.started() | {"cluster": "slurm", "mode": "steps", "job_id": job}
+
+
+def entry(run: RunDir) -> Entry:
+    found = entry_of(run.root)
+    assert found is not None
+    return found
+
+
+def queued(run: RunDir, state: str = "RUNNING", name: str = "81", reason: str = "") -> QueuedJob:
+    return QueuedJob(name, name, state, reason, entry(run).user, run.mark(), str(run.submitit / "x.sh"))
+
+
+def squeue(run: RunDir, *jobs: QueuedJob) -> Queue:
+    by_mark = {run.mark(): jobs} if jobs else {}
+    return Queue(frozenset({entry(run).user}), by_mark, {job.name: job for job in jobs})
+
+
+def test_a_run_that_is_over_is_told_by_its_last_line(tmp_path: Path) -> None:
+    run = new_run(tmp_path, "a", ex.started(), ex.joined(2, 0, 1), ex.finished(60, "failed", reason="no group is left"))
+    row = brief(entry(run))
+    assert (row.state, row.groups, row.finished, row.note) == ("failed", 3, ex.START + 60, "no group is left")
+
+
+def test_a_run_that_trains_has_its_step_rate_and_groups_at_work(tmp_path: Path) -> None:
+    begun = [on_slurm(), *(line for n in range(3) for line in (ex.launched(1, n), ex.ready(2, n)))]
+    now = time.time() - ex.START
+    steps = [ex.progress(now - 8 + t, n, 40 + 2 * t) for t in range(8) for n in range(2)]
+    run = new_run(tmp_path, "a", *begun, *(ex.joined(now - 9, n, 39) for n in range(2)), *steps, alive=True)
+    row = brief(entry(run), squeue(run, queued(run)))
+    assert (row.state, row.step, row.groups_at_work, row.groups) == ("running", 54, 2, 3)
+    assert row.steps_per_s == pytest.approx(2.0, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "expected", "note"),
+    [
+        ("RUNNING", True, "running", None),
+        ("RUNNING", False, "silent", "its controller is not heard"),
+        (None, True, "lost", "none of its Slurm jobs is left"),
+        ("CANCELLED", True, "lost", "none of its Slurm jobs is left"),
+        ("PENDING", True, "waiting", "Slurm job 81 is waiting in the queue (Resources)"),
+    ],
+)
+def test_what_squeue_says_decides_how_an_open_run_stands(
+    tmp_path: Path, state: str | None, alive: bool, expected: str, note: str | None
+) -> None:
+    run = new_run(tmp_path, "a", on_slurm(), alive=alive)
+    jobs = [] if state is None else [queued(run, state, reason="Resources")]
+    row = brief(entry(run), squeue(run, *jobs))
+    assert (row.state, row.note) == (expected, note)
+
+
+def test_without_an_answer_of_slurm_no_run_is_lost(tmp_path: Path) -> None:
+    assert brief(entry(new_run(tmp_path, "a", on_slurm(), alive=True))).state == "running"
+    assert brief(entry(new_run(tmp_path, "b", on_slurm()))).state == "silent"
+
+
+def test_a_local_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
+    here = ex.started() | {"host": os.uname().nodename}
+    run = new_run(tmp_path, "a", here, alive=True)
+    replace_text(run.job_id, "2000000000")
+    assert brief(entry(run)).state == "lost"
+    replace_text(run.job_id, str(os.getpid()))
+    assert brief(entry(run)).state == "running"
+
+
+def test_runs_are_listed_newest_first_and_can_be_filtered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new_run(tmp_path, "old", ex.started(), ex.finished(9), age_s=7200)
+    new_run(tmp_path, "new", ex.started(), ex.finished(9, "failed"))
+    (tmp_path / "notes").mkdir()
+    assert main(["list", "--root", str(tmp_path), "--json"]) == 0
+    assert [row["id"] for row in json.loads(capsys.readouterr().out)["runs"]] == ["new", "old"]
+    assert main(["list", "--root", str(tmp_path), "--state", "succeeded"]) == 0
+    out = capsys.readouterr().out
+    assert "old" in out
+    assert "2 h" in out
+    assert "new" not in out
+    assert main(["list", "--root", str(tmp_path), "--state", "running"]) == 0
+    assert f"there is no run under {tmp_path} that is running, of 2" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_folder_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    with pytest.raises(RunNotFound, match="cannot be listed: Permission denied"):
+        listing.under(closed)
+
+
+def test_the_table_fits_into_80_columns_and_keeps_every_id_whole(tmp_path: Path) -> None:
+    name = "ddp-20261121-231403-a1b2"
+    new_run(tmp_path, name, ex.started(), ex.finished(9, steps=120_000, restarts=12))
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(render(listing.under(tmp_path), 80))
+    text = console.export_text()
+    assert name in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_runs_of_a_user_are_found_from_the_jobs_in_squeue(
+    tmp_path: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = new_run(tmp_path / "far", "ddp-1", on_slurm(), alive=True)
+    rows = [
+        f"81|81|RUNNING|None|alice|{run.submitit}/submission_file_1.sh|{run.mark()}|",
+        "82_3|90|PENDING|Priority|alice|/gone/ddp-2/submitit/submission_file_2.sh|ftslurm:ddp-2-aa:0|",
+        "83|83|RUNNING|None|alice|/home/alice/mine.sh|my comment|",
+    ]
+    programs.add("squeue", body="\n".join(["cat <<'END'", *rows, "END"]))
+    found = {row.id: row for row in listing.of_user("alice")}
+    assert found.keys() == {"ddp-1", "ddp-2"}
+    assert found["ddp-1"].state == "running"
+    assert found["ddp-2"].note == "its folder is not here; Slurm says PENDING"
+    assert main(["list", "--user", "alice"]) == 0
+    assert "unreadable" in capsys.readouterr().out
+
+
+def test_rows_of_squeue_that_are_no_rows_are_skipped() -> None:
+    assert read_jobs("81|81|RUNNING\n\nslurm_load_jobs error") == []
+    (job,) = read_jobs("81_2 |85 |PENDING |Priority |bob |/r/ddp/submitit/s.sh |ftslurm:ddp-a1:3|")
+    assert (job.name, job.id, job.reason, job.mark) == ("81_2", "85", "Priority", "ftslurm:ddp-a1")

@@ -45,6 +45,7 @@ VERBS_BY_PURPOSE = {
         Verb("scale", "[RUN] N", "more groups or fewer while it trains"),
     ),
     "trust": (
+        Verb("doctor", "", "what will hurt a run on this cluster, with its fix"),
         Verb("inject", "[RUN] FAULT", "do one real fault to a running run, to see it recover"),
         Verb("help", "[PAGE]", "the pages of the documentation"),
     ),

@@ -31,6 +31,7 @@ FOLDERS = [
     "monitor",
     "report",
     "guard",
+    "doctor",
     "observer",
     "worker",
     "lighthouse",

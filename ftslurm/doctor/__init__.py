@@ -1,0 +1,1 @@
+"""`ftslurm doctor`: looks for what will hurt a training on this cluster, before it does."""

@@ -1,0 +1,260 @@
+"""Checks of Slurm's settings: what Slurm says of itself -> findings. Pure.
+
+Which setting hurts, and how, was measured on Slurm 22.05.8 and 24.11.5; `ftslurm help doctor` has the reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ftslurm.doctor.finding import Finding, fail, ok, warn
+from ftslurm.slurm.parse import read_gpus
+
+OLDEST = (22, 5)
+ADMIN = "ask your Slurm administrator"
+PORTS_OF_SRUN = 4
+
+
+class Node(NamedTuple):
+    """A node in a partition, as sinfo shows it."""
+
+    name: str
+    partition: str
+    state: str
+    gres: str
+    host: str  # several nodes of a test cluster may be one machine
+
+
+@dataclass(frozen=True)
+class SlurmFacts:
+    """What Slurm says about itself, its partitions and this user."""
+
+    config: Mapping[str, str]  # of `scontrol show config`
+    partitions: Sequence[Mapping[str, str]]  # of `scontrol show partition`
+    nodes: Sequence[Node]
+    chosen: Mapping[str, str] | None  # the partition that jobs of doctor use
+    answer_s: float = 0.0
+    munge: str = ""  # why a credential could not be made and read here, "" if it could
+    accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
+    user: str = ""
+    groups: frozenset[str] = field(default_factory=frozenset)
+
+    @property
+    def one_machine(self) -> bool:
+        """Return whether all nodes are on one machine."""
+        return len({node.host for node in self.nodes}) < 2
+
+    def value(self, key: str) -> str:
+        """Return a setting, "" if it has none."""
+        found = self.config.get(key, "")
+        return "" if found == "(null)" else found
+
+
+def read_settings(text: str) -> dict[str, str]:
+    """Parse `scontrol show config`: a setting in each line."""
+    found = (line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+    return {key.strip(): value.strip() for key, value in found}
+
+
+def read_records(text: str) -> list[dict[str, str]]:
+    """Parse `scontrol --oneliner show ...`: a record in each line, its fields separated by spaces."""
+    rows = ({word.partition("=")[0]: word.partition("=")[2] for word in line.split()} for line in text.splitlines())
+    return [row for row in rows if row]
+
+
+def read_nodes(text: str) -> list[Node]:
+    """Parse `sinfo --Node --format=%N|%R|%T|%G|%n`."""
+    rows = (line.strip().split("|") for line in text.splitlines())
+    return [Node(*row) for row in rows if len(row) == len(Node._fields)]
+
+
+def read_accounts(text: str, fields: Sequence[str]) -> list[dict[str, str]]:
+    """Parse `sacctmgr --parsable2 --noheader show association` with these fields."""
+    rows = (line.split("|") for line in text.splitlines())
+    return [dict(zip(fields, row, strict=True)) for row in rows if len(row) == len(fields)]
+
+
+def check_slurm(facts: SlurmFacts) -> list[Finding]:
+    """Return the findings of all checks."""
+    return [finding for check in CHECKS for finding in check(facts)]
+
+
+def _number(text: str) -> int | None:
+    found = re.match(r"\d{1,12}", text)
+    return int(found[0]) if found else None
+
+
+def _version(facts: SlurmFacts) -> Iterator[Finding]:
+    text = facts.value("SLURM_VERSION")
+    release = tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+    if release < OLDEST:
+        yield warn(
+            "version", f"Slurm {text or '?'} is older than 22.05, the oldest that was tried", f"{ADMIN} to update"
+        )
+    else:
+        yield ok("version", f"Slurm {text} (22.05 and 24.11 were tried)")
+    if facts.answer_s > 2:
+        slow = f"slurmctld took {facts.answer_s:.1f} s to answer: launches and `status` wait as long"
+        yield warn("reach", slow, f"{ADMIN} whether slurmctld is overloaded; poll it less (no `watch squeue`)")
+    else:
+        yield ok("reach", f"slurmctld answers in {facts.answer_s:.2f} s")
+    if facts.user == "root" and facts.value("DisableRootJobs") == "Yes":
+        yield fail("user", "DisableRootJobs=Yes: root may not submit", "use an ordinary account")
+
+
+def _partition(facts: SlurmFacts) -> Iterator[Finding]:
+    part = facts.chosen
+    if part is None:
+        names = ", ".join(one.get("PartitionName", "?") for one in facts.partitions) or "none"
+        yield fail("partition", "there is no default partition", f"set cluster.partition to one of: {names}")
+        return
+    name = part.get("PartitionName", "?")
+    states = Counter(node.state.rstrip("*~#!%$@^-+") for node in facts.nodes if node.partition == name)
+    free = sum(count for state, count in states.items() if state in ("idle", "mixed", "allocated", "completing"))
+    shown = ", ".join(f"{count} {state}" for state, count in sorted(states.items())) or "no nodes"
+    if part.get("State") != "UP":
+        yield fail(
+            "partition", f"{name} is {part.get('State')}: its jobs do not start", "set cluster.partition to another"
+        )
+    elif not free:
+        why = f"sinfo --list-reasons --partition={name} has the reasons; {ADMIN}, or set cluster.partition to another"
+        yield fail("partition", f"{name} has no node that can run a job: {shown}", why)
+    else:
+        limits = (
+            f"MaxTime={part.get('MaxTime')}, DefaultTime={part.get('DefaultTime')}, MaxNodes={part.get('MaxNodes')}"
+        )
+        yield ok("partition", f"{name}: {shown}; {limits}")
+    allowed = part.get("AllowGroups", "ALL")
+    if allowed != "ALL" and not facts.groups & set(allowed.split(",")) and facts.user != "root":
+        yield fail("partition", f"{name} is only for the groups {allowed}", "set cluster.partition to another")
+
+
+def _limits(facts: SlurmFacts) -> Iterator[Finding]:
+    steps, tasks = _number(facts.value("MaxStepCount")), _number(facts.value("MaxArraySize"))
+    if steps is not None and steps < 1000:
+        few = f"MaxStepCount={steps}: a job can start no more steps, and each attempt of a group is one"
+        yield fail("limits", few, f"{ADMIN} for Slurm's default, 40000; until then set cluster.mode=array")
+    elif steps is not None:
+        yield ok("limits", f"MaxStepCount={steps} steps a job; MaxArraySize={tasks} (cluster.mode=array: groups a run)")
+    for one in facts.accounts:
+        said = ", ".join(f"{key} {value}" for key, value in one.items() if value and key != "Account")
+        yield ok("limits", f"account {one.get('Account')}: {said or 'no limit of its own'}")
+        if (_number(one.get("MaxSubmit", "")) or 99) < 3:
+            few = f"account {one['Account']}: MaxSubmitJobs={one['MaxSubmit']}, so no job can replace a lost node"
+            yield warn("limits", few, f"{ADMIN} for more, or set cluster.spare_nodes=1")
+    enforced = facts.value("AccountingStorageEnforce")
+    if "associations" in enforced and not facts.accounts:
+        none = f"AccountingStorageEnforce={enforced} and you have no account: sbatch will refuse your jobs"
+        yield fail("limits", none, f"{ADMIN} for an account, then set cluster.account")
+    low, _, high = facts.value("SrunPortRange").partition("-")
+    if (_number(low) or 0) and (_number(high) or 0) - int(low) < 50 * PORTS_OF_SRUN:
+        most = (int(_number(high) or 0) - int(low) + 1) // PORTS_OF_SRUN
+        few = f"SrunPortRange={low}-{high}: a node can start about {most} sruns, and each group needs one"
+        yield warn("ports", few, f"{ADMIN} for {PORTS_OF_SRUN} ports for each group you want to run")
+
+
+def _preemption(facts: SlurmFacts) -> Iterator[Finding]:
+    mode = (facts.chosen or {}).get("PreemptMode") or facts.value("PreemptMode")
+    on = facts.value("PreemptType") != "preempt/none" and mode not in ("", "OFF")
+    stops = "SUSPEND" in mode or "GANG" in mode or "GANG" in facts.value("PreemptMode")
+    if stops:
+        stopped = f"PreemptMode={mode}: a suspended group looks as lost as a dead node, and is replaced"
+        yield fail("PreemptMode", stopped, f"{ADMIN} for REQUEUE, or use a partition or QOS that is not preempted")
+    elif on and "CANCEL" in mode:
+        yield warn(
+            "PreemptMode",
+            "CANCEL: a preempted job is not requeued; a run in one allocation ends",
+            f"set cluster.mode=array, where another job is submitted, or {ADMIN} for PreemptMode=REQUEUE",
+        )
+    else:
+        yield ok(
+            "PreemptMode", f"{mode or 'OFF'}: " + ("a preempted job is requeued" if on else "jobs are not preempted")
+        )
+
+
+def _requeue(facts: SlurmFacts) -> Iterator[Finding]:
+    if facts.value("JobRequeue") == "0":
+        no = "JobRequeue=0: only jobs that ask for it are requeued; those of ftslurm do, an sbatch script may not"
+        yield warn("JobRequeue", no, "keep `#SBATCH --requeue` in scripts of your own")
+    else:
+        yield ok("JobRequeue", "jobs are requeued after the loss of their node")
+    if facts.value("ReturnToService") == "0":
+        stays = "ReturnToService=0: a node that was lost stays DOWN until an administrator resumes it"
+        yield warn("ReturnToService", stays, f"{ADMIN} for ReturnToService=1; until then set cluster.spare_nodes=1")
+    else:
+        yield ok("ReturnToService", f"{facts.value('ReturnToService')}: a lost node comes back by itself")
+    timeout = _number(facts.value("SlurmdTimeout"))
+    if timeout == 0:
+        never = "SlurmdTimeout=0: Slurm never declares a silent node lost, so its job is never requeued"
+        yield fail("SlurmdTimeout", never, f"{ADMIN} for Slurm's default, 300")
+    elif timeout is not None:
+        yield ok("SlurmdTimeout", f"{timeout} s until Slurm declares a node lost; ftslurm needs health.lost_after_s")
+    if (_number(facts.value("InactiveLimit")) or 0) > 0:
+        inactive = f"InactiveLimit={facts.value('InactiveLimit')}: an salloc whose shell does not answer is ended"
+        yield warn("InactiveLimit", inactive, "submit with `ftslurm run` or sbatch instead of from an salloc shell")
+
+
+def _steps(facts: SlurmFacts) -> Iterator[Finding]:
+    kills = facts.value("KillOnBadExit")
+    if kills == "1":
+        hurts = "KillOnBadExit=1: an srun of your own kills all its tasks when one fails; ftslurm's steps override it"
+        yield warn("KillOnBadExit", hurts, "pass --kill-on-bad-exit=0 to the sruns in scripts of your own")
+    else:
+        yield ok("KillOnBadExit", f"{kills or '0'}: a failed task does not end its step; ftslurm decides")
+    proctrack = facts.value("ProctrackType").removeprefix("proctrack/")
+    if proctrack == "cgroup":
+        yield ok("proctrack", "cgroup: no process outlives its step")
+    elif proctrack == "linuxproc":
+        reaches = "linuxproc: scancel of one array task reaches sruns of others, and orphans outlive their step"
+        yield warn("proctrack", reaches, f"{ADMIN} for ProctrackType=proctrack/cgroup")
+    else:
+        escapes = f"{proctrack or '?'}: a process that starts its own process group outlives its step"
+        yield warn("proctrack", escapes, f"{ADMIN} for ProctrackType=proctrack/cgroup")
+
+
+def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
+    name = (facts.chosen or {}).get("PartitionName")
+    counts = Counter(read_gpus(node.gres) for node in facts.nodes if node.partition == name)
+    if not any(counts):
+        yield warn(
+            "GRES",
+            f"Slurm knows no GPUs in partition {name}: groups train on CPUs there",
+            f"choose another partition (cluster.partition); if its nodes have GPUs, {ADMIN} for GresTypes=gpu",
+        )
+        return
+    yield ok("GRES", ", ".join(f"{count} nodes with {gpus} GPUs" for gpus, count in sorted(counts.items())))
+    devices = facts.value("ConstrainDevices")
+    task = facts.value("TaskPlugin")
+    if "cgroup" not in task or devices == "no":
+        why = f"TaskPlugin={task}, ConstrainDevices={devices or 'not set'}: jobs see the GPUs of other jobs"
+        yield warn("cgroup", why, f"{ADMIN} for TaskPlugin=task/cgroup and ConstrainDevices=yes")
+    else:
+        yield ok("cgroup", f"TaskPlugin={task}: a job sees only its own GPUs")
+
+
+def _records(facts: SlurmFacts) -> Iterator[Finding]:
+    kind = facts.value("AccountingStorageType").removeprefix("accounting_storage/")
+    age = _number(facts.value("MinJobAge"))
+    if kind in ("none", ""):
+        none = "Slurm keeps no accounting: sacct cannot say how a job ended; ftslurm's journal still does"
+        yield warn("accounting", none, f"{ADMIN} for slurmdbd, or rely on `ftslurm status` and the journal")
+    else:
+        yield ok("accounting", kind)
+    if age is not None and age < 60:
+        forgets = f"MinJobAge={age}: Slurm forgets an ended job before ftslurm may have seen why it ended"
+        yield warn("MinJobAge", forgets, f"{ADMIN} for Slurm's default, 300")
+    if facts.munge:
+        yield fail("munge", facts.munge, f"{ADMIN}: munged must run here, with the cluster's key and the right clock")
+    else:
+        yield ok("munge", f"{facts.value('AuthType') or 'auth/munge'}: Slurm's commands are accepted")
+    private = [word for word in facts.value("PrivateData").split(",") if word in ("nodes", "partitions")]
+    if private:
+        hides = f"PrivateData={','.join(private)}: sinfo may hide nodes, so `plan` and checks may see too few"
+        yield warn("PrivateData", hides, f"if a run is refused for too few nodes, {ADMIN}")
+
+
+CHECKS = (_version, _partition, _limits, _preemption, _requeue, _steps, _gpus, _records)

@@ -1,0 +1,138 @@
+"""What was measured on a node and in the shared folder becomes findings; each trouble is found with its fix."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ftslurm.doctor.examine import required
+from ftslurm.doctor.finding import Finding, Level
+from ftslurm.doctor.node_checks import FolderFacts, NodeFacts, check_clocks, check_folder, check_node, within
+
+RANGES = {"torch": ">=2.8,<2.15", "torchft": ">=0.2,<0.3"}
+SAID: dict[str, Any] = {
+    "python": "/opt/python",
+    "python_version": "3.11.7",
+    "imports": {
+        "torch": {"version": "2.13.0+cu128", "seconds": 3.0, "cuda": "12.8", "devices": 4},
+        "torchft": {"version": "0.2.0", "seconds": 1.0},
+        "ftslurm": {"version": "0.1.0", "seconds": 0.1},
+    },
+    "gpus": "0, NVIDIA A100-SXM4-80GB, 550.54.15, 0, 31, 4\n1, NVIDIA A100-SXM4-80GB, 550.54.15, [N/A], 31, 4\n",
+    "gpu_files": 4,
+    "xids": [],
+    "address": "10.0.0.1",
+    "interfaces": {"eth0": "10.0.0.1"},
+    "infiniband": [],
+    "ports": {"range": 28232, "bound": 64},
+    "files": 1024,
+}
+FOLDER = FolderFacts("n1", "/runs", True, 0.01, 0.01, True, True, 0.002, 0.01)
+
+
+def bad(findings: list[Finding]) -> list[tuple[str, Level]]:
+    assert all(finding.fix for finding in findings if finding.level is not Level.OK)
+    return [(finding.check, finding.level) for finding in findings if finding.level is not Level.OK]
+
+
+def node(**changes: Any) -> list[Finding]:
+    facts = NodeFacts("n1", SAID | changes, reached={"n2": ""})
+    return list(check_node(facts, {"ftslurm": "0.1.0"}, RANGES, True))
+
+
+def test_a_good_node_has_no_complaint() -> None:
+    assert bad(node()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"gpus": "0, NVIDIA A100, 550.54.15, 3, 31, 4"}, ("gpu", Level.FAIL)),
+        ({"gpus": None}, ("gpu", Level.WARN)),
+        ({"xids": [["PCI:0000:3b:00", "79"], ["PCI:0000:3b:00", "31"]]}, ("xid", Level.FAIL)),
+        ({"xids": [["PCI:0000:3b:00", "31"]]}, ("xid", Level.WARN)),
+        ({"address": "127.0.1.1"}, ("network", Level.FAIL)),
+        ({"interfaces": {"eth0": "10.0.0.1", "ib0": "10.1.0.1"}, "address": "10.2.0.1"}, ("network", Level.WARN)),
+        ({"infiniband": ["mlx5_0"], "unlimited": False, "locked_kb": 64}, ("memlock", Level.WARN)),
+        ({"ports": {"range": 100, "bound": 60}}, ("ports", Level.FAIL)),
+        ({"files": 256}, ("files", Level.WARN)),
+    ],
+)
+def test_a_trouble_of_a_node_is_found(changes: dict[str, Any], expected: tuple[str, Level]) -> None:
+    assert bad(node(**changes)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "found", "level"),
+    [
+        ("torch", {"error": "No module named 'torch'"}, Level.FAIL),
+        ("torch", {"version": "2.7.1", "seconds": 3.0, "cuda": "12.8", "devices": 4}, Level.WARN),
+        ("torchft", {"version": "0.2.0", "seconds": 60.0}, Level.WARN),
+        ("ftslurm", {"version": "0.0.9", "seconds": 0.1}, Level.FAIL),
+    ],
+)
+def test_an_import_that_fails_or_differs_is_found(name: str, found: dict[str, Any], level: Level) -> None:
+    assert (name, level) in bad(node(imports=SAID["imports"] | {name: found}))
+
+
+def test_gpus_that_torch_does_not_see_are_found() -> None:
+    cpu = {"version": "2.13.0+cpu", "seconds": 3.0, "cuda": None, "devices": 0}
+    assert bad(node(imports=SAID["imports"] | {"torch": cpu})) == [("cuda", Level.WARN)]
+    broken = SAID["imports"]["torch"] | {"cuda_error": "CUDA error: no kernel image"}
+    assert bad(node(imports=SAID["imports"] | {"torch": broken})) == [("cuda", Level.FAIL)]
+
+
+def test_a_node_behind_a_firewall_and_one_that_is_silent_fail() -> None:
+    closed = NodeFacts("n1", SAID, reached={"n2": "TimeoutError: timed out"})
+    assert bad(list(check_node(closed, {}, RANGES, True))) == [("ports", Level.FAIL)]
+    silent = NodeFacts("n1", problem="no answer within 60 s")
+    assert bad(list(check_node(silent, {}, RANGES, True))) == [("node", Level.FAIL)]
+
+
+def test_an_answer_without_any_fact_raises_nothing() -> None:
+    assert list(check_node(NodeFacts("n1"), {}, RANGES, True))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"shared": False}, [("folder", Level.FAIL)]),
+        ({"problem": "no space"}, [("folder", Level.FAIL)]),
+        ({"listing_s": 31.0}, [("caching", Level.WARN)]),
+        ({"listing_s": None, "size_s": None}, [("caching", Level.WARN), ("caching", Level.WARN)]),
+        ({"exclusive": False}, [("locking", Level.FAIL)]),
+        ({"locks": False}, [("locking", Level.WARN)]),
+        ({"locks": None}, [("locking", Level.WARN)]),
+        ({"fsync_s": 0.5}, [("latency", Level.WARN)]),
+        ({}, []),
+    ],
+)
+def test_a_trouble_of_the_shared_folder_is_found(change: dict[str, Any], expected: list[tuple[str, Level]]) -> None:
+    assert bad(list(check_folder(replace(FOLDER, **change), 40.0))) == expected
+
+
+@pytest.mark.parametrize(("ahead", "level"), [(0.3, Level.OK), (-3.0, Level.WARN), (400.0, Level.FAIL)])
+def test_clocks_that_differ_are_found(ahead: float, level: Level) -> None:
+    (finding,) = check_clocks([NodeFacts("n1", ahead_s=0.0, error_s=0.01), NodeFacts("n2", ahead_s=ahead)])
+    assert finding.level is level
+    assert f"n2 {ahead:+.3f} s" in finding.what
+
+
+def test_a_version_is_compared_by_its_numbers() -> None:
+    assert within("2.14.1+cpu", ">=2.8,<2.15")
+    assert within("2.8.0", "<2.15,>=2.8")
+    assert not within("2.15.0", ">=2.8,<2.15")
+    assert not within("2.7.1", ">=2.8,<2.15")
+    assert within("1", "")
+
+
+def test_the_ranges_are_those_of_the_package() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
+    for name, found in required().items():
+        (said,) = re.findall(rf'"{name}([<>][^"]*)"', text)
+        assert sorted(said.split(",")) == sorted(found.split(","))
+    assert required().keys() == RANGES.keys()

@@ -1,0 +1,133 @@
+"""Each setting of Slurm that hurts is found, with its level, and a good cluster has no complaint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ftslurm.doctor.finding import Level
+from ftslurm.doctor.slurm_checks import (
+    Node,
+    SlurmFacts,
+    check_slurm,
+    read_accounts,
+    read_nodes,
+    read_records,
+    read_settings,
+)
+
+CONFIG = """\
+Configuration data as of 2026-11-23T09:18:05
+AccountingStorageEnforce = none
+AccountingStorageType   = accounting_storage/slurmdbd
+AuthInfo                = (null)
+AuthType                = auth/munge
+DisableRootJobs         = Yes
+InactiveLimit           = 0 sec
+JobRequeue              = 1
+KillOnBadExit           = 0
+MaxArraySize            = 1001
+MaxStepCount            = 40000
+MinJobAge               = 300 sec
+PreemptMode             = OFF
+PreemptType             = preempt/none
+PrivateData             = none
+ProctrackType           = proctrack/cgroup
+ReturnToService         = 2
+SLURM_VERSION           = 24.11.5
+SlurmdTimeout           = 300 sec
+SrunPortRange           = 0-0
+TaskPlugin              = task/affinity,task/cgroup
+
+Cgroup Support Configuration:
+ConstrainDevices        = yes
+"""
+PARTITION = (
+    "PartitionName=gpu AllowGroups=ALL Default=YES DefaultTime=01:00:00 MaxNodes=16 MaxTime=1-00:00:00 State=UP "
+    "PreemptMode=OFF"
+)
+GOOD = SlurmFacts(
+    read_settings(CONFIG),
+    read_records(PARTITION),
+    read_nodes("n1|gpu|idle|gpu:a100:4(S:0-1)|h1\nn2|gpu|drained*|gpu:a100:4|h2\n"),
+    read_records(PARTITION)[0],
+    0.01,
+    user="me",
+)
+
+
+def test_a_good_cluster_has_no_complaint() -> None:
+    assert {finding.level for finding in check_slurm(GOOD)} == {Level.OK}
+    assert not any(finding.fix for finding in check_slurm(GOOD))
+    assert not GOOD.one_machine
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "check", "level"),
+    [
+        ("SLURM_VERSION", "20.11.8", "version", Level.WARN),
+        ("MaxStepCount", "100", "limits", Level.FAIL),
+        ("AccountingStorageEnforce", "associations,limits", "limits", Level.FAIL),
+        ("SrunPortRange", "60001-60040", "ports", Level.WARN),
+        ("PreemptMode", "GANG,SUSPEND", "PreemptMode", Level.FAIL),
+        ("JobRequeue", "0", "JobRequeue", Level.WARN),
+        ("ReturnToService", "0", "ReturnToService", Level.WARN),
+        ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.FAIL),
+        ("InactiveLimit", "30 sec", "InactiveLimit", Level.WARN),
+        ("KillOnBadExit", "1", "KillOnBadExit", Level.WARN),
+        ("ProctrackType", "proctrack/linuxproc", "proctrack", Level.WARN),
+        ("ProctrackType", "proctrack/pgid", "proctrack", Level.WARN),
+        ("TaskPlugin", "task/none", "cgroup", Level.WARN),
+        ("ConstrainDevices", "no", "cgroup", Level.WARN),
+        ("AccountingStorageType", "accounting_storage/none", "accounting", Level.WARN),
+        ("MinJobAge", "2 sec", "MinJobAge", Level.WARN),
+        ("PrivateData", "jobs,nodes", "PrivateData", Level.WARN),
+    ],
+)
+def test_a_setting_that_hurts_is_found_with_its_fix(setting: str, value: str, check: str, level: Level) -> None:
+    facts = replace(GOOD, config={**GOOD.config, setting: value})
+    (bad,) = [finding for finding in check_slurm(facts) if finding.level is not Level.OK]
+    assert (bad.check, bad.level) == (check, level)
+    assert bad.fix
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"chosen": None}, "no default partition"),
+        ({"chosen": {**(GOOD.chosen or {}), "State": "DOWN"}}, "gpu is DOWN"),
+        ({"chosen": {**(GOOD.chosen or {}), "AllowGroups": "lab"}}, "only for the groups lab"),
+        ({"nodes": [Node("n1", "gpu", "down*", "gpu:4", "h1")]}, "no node that can run a job: 1 down"),
+        ({"munge": "munge fails: no socket"}, "no socket"),
+        ({"user": "root"}, "root may not submit"),
+    ],
+)
+def test_what_keeps_every_job_from_starting_fails(change: dict[str, object], words: str) -> None:
+    bad = [finding for finding in check_slurm(replace(GOOD, **change)) if finding.level is Level.FAIL]
+    assert [words in finding.what for finding in bad] == [True]
+    assert bad[0].fix
+
+
+def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() -> None:
+    for mode, level in (("CANCEL", Level.WARN), ("REQUEUE", Level.OK)):
+        config = {**GOOD.config, "PreemptType": "preempt/qos", "PreemptMode": mode}
+        facts = replace(GOOD, config=config, chosen={**(GOOD.chosen or {}), "PreemptMode": mode})
+        assert [f.level for f in check_slurm(facts) if f.check == "PreemptMode"] == [level]
+
+
+def test_nodes_without_gpus_are_a_warning() -> None:
+    facts = replace(GOOD, nodes=[Node("n1", "gpu", "idle", "(null)", "h1")])
+    assert [f.level for f in check_slurm(facts) if f.check == "GRES"] == [Level.WARN]
+
+
+def test_an_account_that_may_not_submit_a_second_job_is_a_warning() -> None:
+    (one,) = read_accounts("lab|gpu|1", ("Account", "Partition", "MaxSubmit"))
+    found = [f.level for f in check_slurm(replace(GOOD, accounts=[one])) if "account lab" in f.what]
+    assert found == [Level.OK, Level.WARN]
+
+
+@pytest.mark.parametrize("text", ["", "no = sense\n|||\n", "\x00=\n= =\n"])
+def test_nonsense_from_slurm_raises_nothing(text: str) -> None:
+    nodes, rows = read_nodes(text), read_records(text)
+    assert check_slurm(SlurmFacts(read_settings(text), rows, nodes, rows[0] if rows else None))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.core.state.actions import Launch
@@ -16,6 +17,8 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
+
+_ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
 
 
 class Launcher(Protocol):
@@ -112,6 +115,31 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_CHECKPOINT_EVERY": str(config.checkpoint.every),
         "FTSLURM_CHECKPOINT_KEEP": str(config.checkpoint.keep),
     }
+    env |= telemetry(env, run, launch, "" if local else os.environ.get("SLURM_JOB_ID", ""))
     if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
         env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
     return env
+
+
+def telemetry(env: Mapping[str, str], run: RunDir, launch: Launch, job: str = "") -> dict[str, str]:
+    """Return the variable that tells OpenTelemetry which run and attempt a worker is of, if an exporter is configured.
+
+    torchft exports its events if TORCHFT_USE_OTEL is set, and reads the variable when it is imported. Attributes that
+    the user has set are kept.
+
+    Args:
+        job: the controller's Slurm job.
+    """
+    exports = any(name.startswith("OTEL_EXPORTER_") for name in env)
+    if launch.id.unit == LIGHTHOUSE or (env.get("TORCHFT_USE_OTEL", "false") == "false" and not exports):
+        return {}
+    theirs = env.get(_ATTRIBUTES, "")
+    ours = {
+        "ftslurm.run.id": run.root.name,
+        "ftslurm.unit": launch.id.unit,
+        "ftslurm.attempt": str(launch.id.attempt),
+        "ftslurm.job": launch.place.allocation or job,
+    }
+    given = {pair.partition("=")[0].strip() for pair in theirs.split(",")}
+    added = [f"{name}={quote(value, safe='')}" for name, value in ours.items() if value and name not in given]
+    return {_ATTRIBUTES: ",".join([*filter(None, [theirs]), *added])}

@@ -67,9 +67,11 @@ def check_import(name: str, folders: Iterable[str], environ: Mapping[str, str]) 
 class CallbackReceiver:
     """A receiver that has a callback class called for each event; its process is started with the first one."""
 
-    def __init__(self, name: str, run: Path, folders: Iterable[str], env: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(
+        self, name: str, run: Path, folders: Iterable[str], env: Mapping[str, str], timeout_s: float, umask: int
+    ) -> None:
         self.name, self.events = f"callback {name}", frozenset(OCCURRENCES)
-        self._command, self._timeout_s = _command(name, str(run)), timeout_s
+        self._command, self._timeout_s, self._umask = _command(name, str(run)), timeout_s, umask
         self._env = {**env, IMPORTS: os.pathsep.join(folders)}
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._killed = threading.Lock(), False
@@ -126,6 +128,7 @@ class CallbackReceiver:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
+                    umask=self._umask,
                 )
             except OSError as error:
                 raise NotDelivered(f"cannot be started: {error.strerror}") from error

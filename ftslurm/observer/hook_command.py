@@ -30,9 +30,9 @@ def environment(config: Config, run: RunDir, environ: Mapping[str, str]) -> dict
 class HookCommand:
     """A receiver that runs a command for each event; it has failed if its exit code is not 0."""
 
-    def __init__(self, hook: Hook, env: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, hook: Hook, env: Mapping[str, str], timeout_s: float, umask: int) -> None:
         self.name, self.events = f"hook {hook.name}", hook.events
-        self._command, self._env, self._timeout_s = hook.command, env, timeout_s
+        self._command, self._env, self._timeout_s, self._umask = hook.command, env, timeout_s, umask
         self._process: subprocess.Popen[bytes] | None = None
         self._lock, self._killed = threading.Lock(), False
 
@@ -75,6 +75,7 @@ class HookCommand:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    umask=self._umask,
                 )
             except OSError as error:
                 raise NotDelivered(f"cannot be started: {error.strerror}") from error

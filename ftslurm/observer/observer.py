@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ftslurm.config import receivers
@@ -19,12 +20,16 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard import processes
 from ftslurm.monitor import sentences
+from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
 from ftslurm.observer.callback_receiver import CallbackReceiver
+from ftslurm.observer.metric_outputs import Output, outputs
+from ftslurm.observer.metrics import RunCollector, rendered
 from ftslurm.observer.sinks import Receiver, Sink, Told
 from ftslurm.protocol import occurrences, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
+from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader, number, text
 from ftslurm.run.journal_filter import Skim
@@ -54,7 +59,7 @@ class Observer:
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(each, lambda *_: None)  # Slurm sends them to all; the controller says when to end
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self.run_dir, self.leader = run, leader
+        self.run_dir, self.leader, self.umask = run, leader, os.umask(0o077)
         self.config = configuration.of_run(run)
         _log_to(run, self.config)
         run.observer.mkdir(mode=0o700, exist_ok=True)
@@ -66,6 +71,8 @@ class Observer:
             for pid, _ in processes.having(hook_command.MARK, str(self.run_dir.root)):  # a killed observer left them
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            self.outputs: list[Output] = []
+            self.status, self.next_output = RunStatus(), 0.0
             known = {one.name: one for one in deliveries.read(self.run_dir)}
             self.sinks = [Sink(one, known.get(one.name), self._save) for one in self._receivers()]
             self._observe()
@@ -75,14 +82,19 @@ class Observer:
         env, timeout_s = hook_command.environment(config, self.run_dir, os.environ), config.hooks.timeout_s
         folders = list(receivers.folders_of_imports(config))
         return [
-            *(hook_command.HookCommand(hook, env, timeout_s) for hook in receivers.hooks(config)),
-            *(CallbackReceiver(name, self.run_dir.root, folders, env, timeout_s) for name in config.hooks.callbacks),
+            *(hook_command.HookCommand(hook, env, timeout_s, self.umask) for hook in receivers.hooks(config)),
+            *(
+                CallbackReceiver(name, self.run_dir.root, folders, env, timeout_s, self.umask)
+                for name in config.hooks.callbacks
+            ),
         ]
 
     def _observe(self) -> None:
         journal = JournalReader(self.run_dir.events)
         journal.offset = min((sink.delivery.offset for sink in self.sinks), default=0)
         self.folding, self.folded = _folded_until(journal)
+        collector = RunCollector(self.run_dir.root.name, lambda: self.status)
+        self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: rendered(collector)))
         ends, last = False, None
         while not ends and self._leads():
             ends = _input_closed(POLL_S)  # before the last read, so that all that was written until then is told
@@ -92,6 +104,7 @@ class Observer:
                     last = text(line, "event")
             except EnvironmentProblem as problem:
                 log.warning("%s", problem)
+            self._measure(at_once=ends)
         over = last in OVER
         within_s = FINISH_S if over else LEAVE_S
         for sink in self.sinks:
@@ -99,7 +112,24 @@ class Observer:
         until = time.monotonic() + within_s + (2 * self.config.hooks.timeout_s if over else 0.0) + 1.0
         for sink in self.sinks:
             sink.join(max(0.0, until - time.monotonic()))
+        self._measure(at_once=True)
         self._save()
+
+    def _measure(self, at_once: bool) -> None:
+        """Bring the metrics up to date; their outputs only if that is due."""
+        if not self.outputs:
+            return
+        self.status = replace(self.folding.status, hooks=tuple(self._deliveries()))
+        if not at_once and time.monotonic() < self.next_output:
+            return
+        self.next_output = time.monotonic() + self.config.metrics.every_s
+        for output in self.outputs:
+            output.update()
+        self._save()
+
+    def _deliveries(self) -> Iterator[Delivery]:
+        yield from (sink.delivery for sink in self.sinks)
+        yield from (output.delivery for output in self.outputs)
 
     def _leads(self) -> bool:
         return self.leader is None or leadership.held(self.run_dir, self.leader)
@@ -130,7 +160,7 @@ class Observer:
     def _save(self) -> None:
         with self._changes:
             try:
-                deliveries.write(self.run_dir, [sink.delivery for sink in self.sinks])
+                deliveries.write(self.run_dir, self._deliveries())
             except OSError as error:
                 log.warning("what was delivered cannot be written: %s", error)
 

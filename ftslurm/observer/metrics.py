@@ -1,0 +1,174 @@
+"""The metrics of a run for Prometheus, made from its status. docs/metrics.md lists them; a test holds it to METRICS."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from ftslurm.core.state.model import Phase
+from ftslurm.monitor.status import RunStatus, aged
+
+OUTCOMES = ("running", "succeeded", "failed", "stopped")
+BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # of recoveries
+Sample = tuple[tuple[str, ...], float]  # values of the labels, and the value
+
+
+@dataclass(frozen=True)
+class Described:
+    """One metric: all have the label `run`, the run's id, in front of these labels."""
+
+    name: str
+    help: str
+    samples: Callable[[RunStatus], Iterable[Sample]]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Return its type; the name tells it, by Prometheus's conventions."""
+        return "counter" if self.name.endswith("_total") else "gauge"
+
+
+def _one(value: Callable[[RunStatus], float | None]) -> Callable[[RunStatus], Iterable[Sample]]:
+    """Return the samples of a metric without labels; none while its value is not known."""
+
+    def samples(status: RunStatus) -> Iterator[Sample]:
+        found = value(status)
+        if found is not None:
+            yield (), found
+
+    return samples
+
+
+def _counted(counts: Mapping[str, int]) -> Iterator[Sample]:
+    return (((name,), count) for name, count in counts.items())
+
+
+def _deliveries(status: RunStatus) -> Iterator[Sample]:
+    for one in status.hooks:
+        for result, count in (("done", one.done - one.failed), ("failed", one.failed), ("dropped", one.dropped)):
+            yield (one.name, result), count
+
+
+METRICS = (
+    Described(
+        "ftslurm_run_info",
+        "The run; always 1.",
+        lambda s: [((s.name, s.job_id or "", s.mode), 1)],
+        ("name", "job_id", "mode"),
+    ),
+    Described(
+        "ftslurm_run_outcome",
+        "1 for the present outcome: running, succeeded, failed or stopped; 0 for the others.",
+        lambda s: _counted({outcome: int(s.outcome == outcome) for outcome in OUTCOMES}),
+        ("outcome",),
+    ),
+    Described("ftslurm_run_start_timestamp_seconds", "When the run started.", _one(lambda s: s.started)),
+    Described("ftslurm_run_end_timestamp_seconds", "When the run finished.", _one(lambda s: s.finished)),
+    Described("ftslurm_journal_timestamp_seconds", "Time of the journal's last line.", _one(lambda s: s.updated)),
+    Described("ftslurm_training_step", "The last committed step; a full restart sets it back.", _one(lambda s: s.step)),
+    Described("ftslurm_training_target_step", "job.total_steps, if it is set.", _one(lambda s: s.total_steps)),
+    Described(
+        "ftslurm_training_steps_per_second", "Median of the groups, over 10 s.", _one(lambda s: s.steps_per_s or 0.0)
+    ),
+    Described("ftslurm_checkpoint_step", "Step of the newest checkpoint.", _one(lambda s: s.checkpoint)),
+    Described(
+        "ftslurm_groups",
+        "Number of replica groups in each phase.",
+        lambda s: _counted(dict.fromkeys(map(str.lower, Phase.__members__), 0) | _phases(s)),
+        ("phase",),
+    ),
+    Described("ftslurm_groups_stepping", "Number of replica groups that commit steps.", _one(lambda s: s.at_work)),
+    Described(
+        "ftslurm_group_step",
+        "The last step that a group has committed.",
+        lambda s: [((str(g.group),), g.step) for g in s.groups if g.step is not None],
+        ("group",),
+    ),
+    Described(
+        "ftslurm_group_stepping",
+        "1 if a group commits steps, else 0.",
+        lambda s: [((str(g.group),), int(g.stepping)) for g in s.groups],
+        ("group",),
+    ),
+    Described(
+        "ftslurm_group_restarts_total",
+        "Restarts of a group.",
+        lambda s: [((str(g.group),), g.restarts) for g in s.groups],
+        ("group",),
+    ),
+    Described(
+        "ftslurm_restarts_total",
+        "Restarts of groups, by the cause of the failure, as in step_exited of the journal.",
+        lambda s: _counted(Counter(r.cause for r in s.recoveries)),
+        ("cause",),
+    ),
+    Described("ftslurm_full_restarts_total", "Restarts of all groups.", _one(lambda s: len(s.full_restarts))),
+    Described("ftslurm_nodes_excluded", "Nodes that get no step for now.", _one(lambda s: len(s.excluded_nodes))),
+    Described("ftslurm_nodes_draining", "Nodes that Slurm drains.", _one(lambda s: len(s.draining_nodes))),
+    Described(
+        "ftslurm_jobs",
+        "Slurm jobs that give groups their nodes, without the controller's.",
+        lambda s: _counted({"running": len(s.jobs.running), "waiting": len(s.jobs.waiting)}),
+        ("state",),
+    ),
+    Described(
+        "ftslurm_hook_events_total",
+        "Events of each hook and callback, and outputs of metrics: done, failed or dropped.",
+        _deliveries,
+        ("receiver", "result"),
+    ),
+)
+RECOVERY = "ftslurm_recovery_seconds"
+RECOVERY_HELP = "Time from the failure of a group to its first committed step afterwards."
+
+
+def _phases(status: RunStatus) -> dict[str, int]:
+    return Counter(g.phase.name.lower() for g in status.groups)
+
+
+class RunCollector(Collector):
+    """Makes the metrics of the status that it has at the moment."""
+
+    def __init__(self, run_id: str, status: Callable[[], RunStatus], clock: Callable[[], float] = time.time) -> None:
+        self._run_id, self._status, self._clock = run_id, status, clock
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics with their samples."""
+        status = aged(self._status(), self._clock())
+        for one in METRICS:
+            family = CounterMetricFamily if one.kind == "counter" else GaugeMetricFamily
+            metric = family(one.name, one.help, labels=["run", *one.labels])
+            for labels, value in one.samples(status):
+                metric.add_metric([self._run_id, *labels], value)
+            yield metric
+        yield self._recoveries(status)
+
+    def _recoveries(self, status: RunStatus) -> Metric:
+        took = [r.seconds for r in status.recoveries if r.seconds is not None]
+        counts = [0] * (len(BUCKETS_S) + 1)
+        for seconds in took:
+            counts[bisect_left(BUCKETS_S, seconds)] += 1
+        names = [*map(str, BUCKETS_S), "+Inf"]
+        metric = HistogramMetricFamily(RECOVERY, RECOVERY_HELP, labels=["run"])
+        metric.add_metric([self._run_id], list(zip(names, accumulate(counts), strict=True)), sum(took))
+        return metric
+
+
+def rendered(collector: RunCollector) -> bytes:
+    """Return the metrics in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    return generate_latest(registry)

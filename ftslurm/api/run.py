@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
 
-from ftslurm.api import drills, reporting, scaling, steering, stopping, waiting
+from ftslurm.api import drills, reporting, resuming, scaling, steering, stopping, submitting, waiting
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
 from ftslurm.config import compose
@@ -103,6 +103,20 @@ class Run:
         out = BytesIO()
         logs.show(self.files, Wanted(group, rank, attempt), out, View(raw=True))
         return out.getvalue().decode(errors="replace")
+
+    def resume(self, overrides: Sequence[str] = (), *, from_scratch: bool = False) -> Run:
+        """Start a new run with the same configuration from this one's newest checkpoint, and return it.
+
+        Args:
+            overrides: changes, as on the command line.
+            from_scratch: begin at step 0 instead.
+
+        Raises:
+            FtslurmError: this run is not over, has nothing to resume from, or the new one cannot be started.
+        """
+        resumption = resuming.resume(self.files, overrides, from_scratch)
+        submitting.settle(resumption.config)
+        return Run(submitting.launch(resumption.config, resumption.create).root)
 
     def stop(self) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.

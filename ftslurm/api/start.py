@@ -1,4 +1,4 @@
-"""Composes a configuration and starts a run with it."""
+"""Starts runs, and finds them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ftslurm.api import submitting
 from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
-from ftslurm.observer import callback_receiver
 from ftslurm.run import find
-from ftslurm.security import secret_variables
-from ftslurm.submission import capabilities, pilot_jobs, submit
 
 log = logging.getLogger("ftslurm")
 
@@ -35,9 +33,9 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
             "cluster.controller=here runs the controller in this process until the run ends: use it with the command "
             "`ftslurm run`; from Python leave it out"
         )
-    if note := settle(config):
+    if note := submitting.settle(config):
         log.info(note)
-    return launch(config)
+    return Run(submitting.launch(config).root)
 
 
 def configure(overrides: Sequence[str], config_dir: str | os.PathLike[str] | None = None) -> Config:
@@ -53,35 +51,6 @@ def configure(overrides: Sequence[str], config_dir: str | os.PathLike[str] | Non
             raise ConfigError(f"{word} is an option of the command line; here are only overrides, as groups.count=4")
     options = [] if config_dir is None else ["--config-dir", os.fspath(config_dir)]
     return compose.to_config(compose.compose([*overrides, *options])[0])
-
-
-def settle(config: Config, preview: bool = False) -> str:
-    """Set what depends on the cluster (cluster.kind, groups.gpus), and check the secrets. Return a note about it.
-
-    Args:
-        preview: nothing will be submitted.
-
-    Raises:
-        FtslurmError: the cluster cannot hold the run, or a secret is missing.
-    """
-    note = capabilities.resolve(config, preview)
-    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
-    if not preview:
-        callback_receiver.check_imports(config, os.environ)
-    return note
-
-
-def launch(config: Config) -> Run:
-    """Create the run directory and start the controller, in a Slurm job or on this machine.
-
-    Raises:
-        FtslurmError: the directory cannot be created, or sbatch refuses the job.
-    """
-    run = submit.create(config)
-    if config.cluster.mode == "array":
-        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))
-    submit.submit(config, run)
-    return Run(run.root)
 
 
 def find_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:

@@ -38,6 +38,7 @@ VERBS_BY_PURPOSE = {
         Verb("report", "[RUN]", "where the time went: goodput, failures, nodes"),
     ),
     "steer": (
+        Verb("resume", "[RUN] ...", "go on from the newest checkpoint, as a new run"),
         Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),
         Verb("restart", "[RUN] ...", "have one group leave and start again: --group N"),
         Verb("drain", "[RUN] NODE", "move everything off a node, and leave it out"),

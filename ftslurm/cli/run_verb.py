@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from ftslurm.api import start
+from ftslurm.api import submitting
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import srun
 from ftslurm.run import configuration
-from ftslurm.run.directory import replace_text
+from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
 from ftslurm.submission import array_task, keeper, requeue, submit
@@ -24,7 +25,7 @@ def main(words: list[str]) -> int:
         return _repeat(words)
     warn_of_exposed_secrets(words)
     sweep = any(word in ("-m", "--multirun") for word in words)
-    return compose.run_hydra(words, lambda config: _start(config, sweep))
+    return compose.run_hydra(words, lambda config: start(config, sweep))
 
 
 def warn_of_exposed_secrets(words: list[str]) -> None:
@@ -34,8 +35,8 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
 
 
 def settle(config: Config, preview: bool = False) -> None:
-    """Set what depends on the cluster, and print a note about it (ftslurm.api.start.settle)."""
-    if note := start.settle(config, preview):
+    """Set what depends on the cluster, and print a note about it (ftslurm.api.submitting.settle)."""
+    if note := submitting.settle(config, preview):
         print(f"ftslurm: {note}", file=sys.stderr)
 
 
@@ -44,12 +45,16 @@ def _repeat(words: list[str]) -> int:
     if len(words) != 2 or words[0] != "--config":
         raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
     config = compose.load(Path(words[1]))
-    config.run.dir = None
-    return _start(compose.to_config(config), sweep=False)
+    config.run.dir = config.run.parent = None
+    return start(compose.to_config(config))
 
 
-def _start(config: Config, sweep: bool) -> int:
+def start(config: Config, sweep: bool = False, create: Callable[[Config], RunDir] = submit.create) -> int:
     """Submit one run and follow it. Return its exit code.
+
+    Args:
+        sweep: others follow.
+        create: creates the run directory.
 
     Raises:
         FtslurmError: it cannot be started.
@@ -59,8 +64,8 @@ def _start(config: Config, sweep: bool) -> int:
     if array_task.array_of(config, os.environ):
         return array_task.take_part(config)
     if config.cluster.controller == "here":
-        return _control_here(config)
-    run = start.launch(config).files
+        return _control_here(config, create)
+    run = submitting.launch(config, create)
     local = config.cluster.kind == "local"
     print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)
     follow = config.follow
@@ -74,7 +79,7 @@ def _start(config: Config, sweep: bool) -> int:
     return following.follow_run(config, run)
 
 
-def _control_here(config: Config) -> int:
+def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     """Keep a controller running below this process, in its allocation. A requeued batch job continues its run."""
     steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
     for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
@@ -89,7 +94,7 @@ def _control_here(config: Config) -> int:
     if steps:
         _check_allocation(config)
     if before is None:
-        run = submit.create(config)
+        run = create(config)
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     print(f"run {run.root}" + (" goes on" if before is not None else ""), flush=True)

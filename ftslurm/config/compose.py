@@ -37,8 +37,11 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], int]) -> int:
     return max(codes)
 
 
-def compose(argv: Sequence[str]) -> list[Config]:
+def compose(argv: Sequence[str], base: Config | None = None) -> list[Config]:
     """Compose the configuration of every combination, with checked types; none if Hydra only printed something.
+
+    Args:
+        base: the configuration that the overrides change, as that of an earlier run; a preset replaces its section.
 
     Raises:
         ConfigError: unknown key or preset, or wrong type.
@@ -47,12 +50,25 @@ def compose(argv: Sequence[str]) -> list[Config]:
     overrides.check_option(arguments.unknown)
     parsed = [hydra_adapter.parse(word) for word in arguments.overrides]
     words = overrides.check_overrides(parsed, arguments)
+    defaults = asdict(Config())
+    if base is not None:
+        presets = [one.key for one, word in zip(parsed, words, strict=True) if word == one.word]  # settings have a ++
+        defaults |= {name: value for name, value in _mapping(base).items() if name not in presets}
     try:
-        composed = hydra_adapter.compose([*words, *arguments.options], defaults=asdict(Config()))
+        composed = hydra_adapter.compose([*words, *arguments.options], defaults, presets=base is None)
     except ConfigError as error:
         given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
         raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error
     return [_typed(raw) for raw in composed]
+
+
+def _mapping(base: Config) -> dict[str, Any]:
+    """Return a configuration as a mapping for Hydra; job.total_steps follows job.args.steps if the two are equal."""
+    found: dict[str, Any] = _escaped(asdict(base))
+    args, total = found["job"]["args"], found["job"]["total_steps"]
+    if isinstance(args, dict) and total is not None and args.get("steps") == total:
+        found["job"]["total_steps"] = "${job.args.steps}"
+    return found
 
 
 def _typed(raw: Any) -> Config:

@@ -99,12 +99,13 @@ def parse(word: str) -> Override:
     return Override(word, parsed.key_or_group, word.partition("=")[2], tuple(values), parsed.is_delete())
 
 
-def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
+def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = True) -> list[Any]:
     """Compose the configuration of every combination; none if Hydra only printed something.
 
     Args:
         words: overrides first, then options: Hydra's parser refuses overrides on both sides of an option.
         defaults: the configuration without presets and overrides.
+        presets: apply the presets of conf/config.yaml; else only those that `words` choose.
 
     Returns:
         Configurations of OmegaConf, not resolved.
@@ -119,7 +120,8 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
     from yaml import YAMLError
 
     composed: list[Any] = []
-    run = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name="config")(composed.append)
+    start = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=_primary(presets))
+    run = start(composed.append)
     try:
         with (
             _ALONE,
@@ -129,6 +131,7 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
             _command_line(["ftslurm", f"hydra.sweep.dir='{scratch}'", *words]),
         ):
             ConfigStore.instance().store(name="schema", node=dict(defaults))
+            ConfigStore.instance().store(name=_primary(presets=False), node=_without_presets(defaults))
             run()
     except BrokenPipeError:
         raise  # `--help | head`: nothing is wrong with the configuration
@@ -140,6 +143,18 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any]) -> list[Any]:
         causes = [error] if error.__cause__ is None else [error, error.__cause__]
         raise ConfigError(": ".join(filter(None, map(first_lines, causes)))) from error
     return composed
+
+
+def _primary(presets: bool) -> str:
+    return "config" if presets else "config_without_presets"
+
+
+def _without_presets(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return conf/config.yaml without its presets: each section may still be given one."""
+    logging = [{f"override hydra/{name}": "none"} for name in ("job_logging", "hydra_logging")]
+    sections: list[Any] = [{name: None} for name in defaults if (shipped("conf") / name).is_dir() and name != "job"]
+    quiet = {"output_subdir": None, "run": {"dir": "."}, "job": {"chdir": False}}
+    return {"defaults": ["schema", *sections, {"job": None}, "_self_", *logging], "hydra": quiet}
 
 
 @contextmanager

@@ -112,6 +112,8 @@ def _run_started(record: records.RunStarted) -> str:
         what += ", on this machine"
     elif record.job_id is not None:
         what += f", Slurm job {record.job_id}"
+    if record.parent is not None:
+        what += f", resumes {run_name(record.parent)}"
     how = "goes on" if record.after or (record.leader or 0) > 1 else "starts"
     return f"run {record.run_id} {how}: {what}" + (f" ({record.after})" if record.after else "")
 
@@ -430,6 +432,16 @@ _STANDBY_WORDS = (
     ("waiting to start", (Phase.PENDING,)),
     ("ended", (Phase.STOPPING, Phase.SUCCEEDED, Phase.FAILED)),
 )
+
+
+def parent(status: RunStatus) -> str | None:
+    """Return which run this one resumes; None: it resumes none."""
+    return None if status.parent is None else f"resumes {run_name(status.parent)}"
+
+
+def run_name(directory: str) -> str:
+    """Return the id of the run in a directory."""
+    return directory.rstrip("/").rpartition("/")[2]
 
 
 def checkpoint(status: RunStatus) -> str | None:

@@ -160,6 +160,7 @@ class RunStatus:
 
     run_id: str = ""
     name: str = ""
+    parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
     reason: str = ""
     mode: str = ""

@@ -124,6 +124,7 @@ class StatusFold:
             run,
             run_id=record.run_id or run.run_id,
             name=record.name or run.name,
+            parent=record.parent or run.parent,
             mode=record.mode or run.mode,
             job_id=run.job_id if record.cluster == "local" else record.job_id or run.job_id,
             starts=run.starts + (record.after is None),

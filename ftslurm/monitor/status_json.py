@@ -98,6 +98,7 @@ class StatusJson(TypedDict):
 
     run_id: Annotated[str, "name of the run directory"]
     name: Annotated[str, "run.name"]
+    parent: Annotated[str | None, "directory of the run that this one resumes"]
     mode: Annotated[str, "cluster.mode, or local; empty: not started yet"]
     job_id: Annotated[str | None, "Slurm job of the controller"]
     job_starts: Annotated[int, "how many Slurm jobs, or starts of one, the controller has had"]
@@ -139,6 +140,7 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
     return StatusJson(
         run_id=status.run_id,
         name=status.name,
+        parent=status.parent,
         mode=status.mode,
         job_id=status.job_id,
         job_starts=status.starts,

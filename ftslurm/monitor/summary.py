@@ -37,6 +37,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     end = status.finished or status.updated
     took = f" in {sentences.seconds(end - status.started)}" if end and status.started else ""
     facts.add_row("steps", f"{sentences.of_total(status.step, status)}{took}")
+    if status.parent is not None:
+        facts.add_row("resumes", status.parent)
     facts.add_row("restarts", str(status.restarts))
     undone = [(step, back) for step, back in status.full_restarts if back is None or back < step]  # else: a new job
     for step, back in undone[-_FAILURES_SHOWN:]:
@@ -84,10 +86,10 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
     """Return how a run that was stopped or has failed is continued; None: there is nothing to continue."""
     if status.outcome not in ("stopped", "failed"):
         return None
-    start = "from step 0: it has saved no checkpoint"
+    how, start = " --from-scratch", "from step 0: it has saved no checkpoint"
     if status.checkpoint is not None:
-        start = f"from the checkpoint of step {status.checkpoint}"
-    return f"continue with: ftslurm resume {shlex.quote(str(run.root))} ({start})"
+        how, start = "", f"from the checkpoint of step {status.checkpoint}"
+    return f"continue with: ftslurm resume {shlex.quote(str(run.root))}{how} ({start})"
 
 
 def _log(path: str | None) -> str:

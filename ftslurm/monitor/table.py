@@ -260,7 +260,12 @@ def render(
     warnings += sentences.hook_lines(status) if running else []  # at the end they are in the summary
     parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
     room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
-    notes = (sentences.standbys(status), sentences.left_out(status), sentences.checkpoint(status))
+    notes = (
+        sentences.parent(status),
+        sentences.standbys(status),
+        sentences.left_out(status),
+        sentences.checkpoint(status),
+    )
     extra = [*(line for line in notes if line), *sentences.job_lines(status, now)] if running else []
     parts += [_bar(status, width), Text(), _groups(status, now, width, room - len(extra))]
     if running and status.lighthouse is not None:

@@ -101,6 +101,7 @@ class RunStarted(JournalRecord):
     pid: Annotated[int | None, "process id of the controller"]
     leader: Annotated[int | None, "number of the leader in RUN/leaders"]
     after: Annotated[str | None, "how the controller before it crashed; null: it did not"]
+    parent: Annotated[str | None, "run.parent: the directory of the run that this one resumes"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

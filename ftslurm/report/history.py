@@ -86,6 +86,7 @@ class History:
 
     run_id: str = ""
     name: str = ""
+    parent: str | None = None  # directory of the run that this one resumes
     outcome: str = "running"  # or succeeded, failed, stopped
     reason: str = ""
     mode: str = ""

@@ -187,6 +187,7 @@ class HistoryFold:
             run,
             run_id=record.run_id or run.run_id,
             name=record.name or run.name,
+            parent=record.parent or run.parent,
             mode=record.mode or run.mode,
             begin=run.begin if again else begin,
             starts=run.starts + (record.after is None),

@@ -121,6 +121,7 @@ class ReportJson(TypedDict):
 
     run_id: str
     name: str
+    parent: Annotated[str | None, "directory of the run that this one resumes"]
     outcome: Annotated[str, "running, succeeded, failed or stopped"]
     reason: str
     mode: str
@@ -152,6 +153,7 @@ def to_json(history: History, accounts: Accounts, weight: Weight) -> ReportJson:
     return {
         "run_id": history.run_id,
         "name": history.name,
+        "parent": history.parent,
         "outcome": history.outcome,
         "reason": history.reason,
         "mode": history.mode,

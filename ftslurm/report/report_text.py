@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.monitor.sentences import ended, few, plural, seconds
+from ftslurm.monitor.sentences import ended, few, plural, run_name, seconds
 from ftslurm.report import wording
 from ftslurm.report.accounting import Account, Accounts, Weight
 from ftslurm.report.history import Failure, History
@@ -40,6 +40,8 @@ def _head(history: History) -> Text:
     head = Text.assemble("run ", (history.run_id, "bold"), " ", (ended(history.outcome), "bold"))
     if history.reason:
         head.append(f": {history.reason}")
+    if history.parent is not None:
+        head.append(f"\nresumes {run_name(history.parent)}")
     total = "" if history.total_steps is None else f" of {history.total_steps}"
     head.append(f"\nstep {history.steps}{total} in {seconds(history.end - history.begin)}")
     if history.starts > 1:

@@ -44,6 +44,7 @@ def run_started(
         pid=os.getpid(),
         leader=number,
         after=after,
+        parent=config.run.parent,
     )
 
 

@@ -276,6 +276,14 @@ def test_a_run_that_goes_on_in_another_job_is_one_run_and_its_move_is_no_restart
     assert reduce(fold, adopted, moved).restarts == 1  # it ran on while another controller took over
 
 
+def test_a_run_that_resumes_another_names_it() -> None:
+    status = play(ex.started(1, parent="/scratch/runs/ddp-1"))
+    assert to_json(status, ex.START)["parent"] == "/scratch/runs/ddp-1"
+    line = describe(ex.started(1, parent="/scratch/runs/ddp-1"), status)
+    assert line is not None
+    assert line.endswith("on this machine, resumes ddp-1")
+
+
 def test_folding_changes_nothing_in_place() -> None:
     before = at(10)
     copy = json.dumps(to_json(before, ex.START + 10))
@@ -290,6 +298,7 @@ def test_the_json_has_stable_keys() -> None:
         *(
             "run_id",
             "name",
+            "parent",
             "mode",
             "job_id",
             "job_starts",

@@ -248,7 +248,9 @@ def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None
     run, status = RunDir(Path("/scratch/my runs/x")), reduce(fold, [ex.started(1), ex.launched(1, 0)], RunStatus())
     command = "continue with: ftslurm resume '/scratch/my runs/x'"
     stopped = fold(status, ex.finished(6, "stopped"))
-    assert drawn(summary(stopped, run), 200)[-1] == f"{command} (from step 0: it has saved no checkpoint)"
+    assert (
+        drawn(summary(stopped, run), 200)[-1] == f"{command} --from-scratch (from step 0: it has saved no checkpoint)"
+    )
     saved = fold(status, ex.event(5, "checkpoint_saved", group=0, attempt=0, step=40), ex.finished(6, "failed"))
     assert drawn(summary(saved, run), 200)[-1] == f"{command} (from the checkpoint of step 40)"
     assert not any("continue" in line for line in drawn(summary(fold(status, ex.finished(6)), run)))

@@ -1,0 +1,143 @@
+"""Resumes a run that is over, from its newest checkpoint, as a new run that names its parent."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ftslurm.api.answers import read_status
+from ftslurm.checkpoint.handing_on import hand_on
+from ftslurm.config import compose
+from ftslurm.config.schema import Config, Fault
+from ftslurm.core.state.model import Saved
+from ftslurm.errors import EnvironmentProblem, FtslurmError
+from ftslurm.protocol.records import FaultInjected, FaultRefused
+from ftslurm.run import configuration, liveness
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import JournalReader
+from ftslurm.run.journal_lines import read
+from ftslurm.run.replay import newest_checkpoint
+from ftslurm.submission import jobs_of_run, submit
+
+WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """A run that resumes another one, before it is submitted."""
+
+    config: Config
+    begins: str  # where the training begins, for a person
+    source: Path | None  # the folder whose checkpoints it is given; None: it shares a folder, or begins anew
+
+    def create(self, config: Config) -> RunDir:
+        """Create the run directory, with the checkpoints of the parent.
+
+        Raises:
+            FtslurmError: it cannot be created, or the checkpoints cannot be handed on.
+        """
+        run = submit.create(config)
+        if self.source is None:
+            return run
+        target = Path(config.checkpoint.dir or run.checkpoints)
+        try:
+            target.mkdir(mode=0o700, parents=True, exist_ok=True)
+            hand_on(self.source, target)
+        except (OSError, FtslurmError) as error:
+            shutil.rmtree(run.root, ignore_errors=True)
+            why = error.strerror if isinstance(error, OSError) else error
+            raise EnvironmentProblem(f"the checkpoints in {self.source} cannot be given to {target}: {why}") from error
+        return run
+
+
+def resume(parent: RunDir, overrides: Sequence[str] = (), from_scratch: bool = False) -> Resumption:
+    """Compose the configuration of a run that resumes this one.
+
+    Args:
+        overrides: changes, as on the command line; a preset replaces its section.
+        from_scratch: begin at step 0, whatever has been saved.
+
+    Raises:
+        EnvironmentProblem: the run is not over, or has nothing to resume from.
+        ConfigError: an override is wrong.
+    """
+    before = configuration.of_run(parent)
+    _check_over(before, parent)
+    saved, source = newest_checkpoint(before, parent), Path(before.checkpoint.dir or parent.checkpoints)
+    if not from_scratch:
+        _check_saved(parent, saved)
+    config = _configure(before, parent, overrides)
+    if from_scratch or saved is None:
+        if config.checkpoint.dir == before.checkpoint.dir:
+            config.checkpoint.dir = None  # nothing of that folder is to be found
+        return Resumption(config, "step 0 (--from-scratch)", None)
+    if saved.step is None:  # the script's own format: only the script knows which files belong together
+        config.checkpoint.dir = config.checkpoint.dir or str(source)
+        return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None)
+    step = f"step {saved.step}"
+    if config.checkpoint.dir == str(source):
+        return Resumption(config, f"{step}, checkpoint.dir={source} as before", None)
+    if config.checkpoint.dir is not None and (there := newest_checkpoint(config, parent)) is not None:
+        raise EnvironmentProblem(
+            f"checkpoint.dir={config.checkpoint.dir} has checkpoints already ({there.path}): name an empty folder"
+        )
+    return Resumption(config, f"{step} ({saved.path})", source)
+
+
+def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:
+    """Return the parent's configuration with the overrides, and without what belongs to the parent alone."""
+    before.run.dir, before.run.parent = None, str(parent.root)
+    before.faults.plan = _not_yet_done(before.faults.plan, parent)
+    before.cluster.pilots = None
+    before.cluster.controller = "job"  # the allocation in which the parent's has run is gone
+    return compose.to_config(compose.compose(overrides, before)[0])
+
+
+def _check_over(config: Config, run: RunDir) -> None:
+    """Refuse a run that goes on, or may go on: two runs would train the same thing.
+
+    Raises:
+        EnvironmentProblem: it may.
+    """
+    status, job = read_status(JournalReader(run.events)), run.job()
+    stop = f"ftslurm stop {run.root}"
+    # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
+    slurm = config.cluster.kind == "slurm" and job is not None and status.outcome in ("running", "stopped")
+    if slurm and job is not None and jobs_of_run.job_state(job) in WAITING:
+        raise EnvironmentProblem(
+            f"{run.root.name} is not over: its Slurm job {job} waits in the queue, and then it goes on by itself; "
+            f"to resume it in another way, take it out first: {stop}"
+        )
+    if status.outcome != "running" or jobs_of_run.abandoned(config, run) is not None:
+        return
+    if job is None and (not run.alive.exists() or liveness.silent_s(config, run) is not None):
+        return  # its controller has run in an allocation that is gone
+    raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
+
+
+def _check_saved(run: RunDir, saved: Saved | None) -> None:
+    """Refuse a run without a usable checkpoint.
+
+    Raises:
+        EnvironmentProblem: there is none.
+    """
+    if saved is not None and saved.damaged is None:
+        return
+    why = "has saved no checkpoint" if saved is None else f"has no complete checkpoint ({saved.path}: {saved.damaged})"
+    raise EnvironmentProblem(f"{run.root.name} {why}: --from-scratch begins the same training at step 0")
+
+
+def _not_yet_done(plan: Sequence[Fault], run: RunDir) -> list[Fault]:
+    """Return the drills of a plan that the run has not done yet."""
+    left = list(plan)
+    for record in map(read, JournalReader(run.events).iter_new()) if plan else ():
+        if not isinstance(record, (FaultInjected, FaultRefused)) or record.by != "faults.plan":
+            continue
+        for fault in left:
+            same_group = record.group in (None, fault.group)
+            if fault.kind == record.kind and same_group and record.rank in (None, fault.rank):
+                left.remove(fault)
+                break
+    return left

@@ -1,0 +1,44 @@
+"""Submits a run whose configuration is complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from ftslurm.config.schema import Config
+from ftslurm.observer import callback_receiver
+from ftslurm.run.directory import RunDir
+from ftslurm.security import secret_variables
+from ftslurm.submission import capabilities, pilot_jobs, submit
+
+
+def settle(config: Config, preview: bool = False) -> str:
+    """Set what depends on the cluster (cluster.kind, groups.gpus), and check the secrets. Return a note about it.
+
+    Args:
+        preview: nothing will be submitted.
+
+    Raises:
+        FtslurmError: the cluster cannot hold the run, or a secret is missing.
+    """
+    note = capabilities.resolve(config, preview)
+    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
+    if not preview:
+        callback_receiver.check_imports(config, os.environ)
+    return note
+
+
+def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -> RunDir:
+    """Create the run directory and start the controller, in a Slurm job or on this machine.
+
+    Args:
+        create: creates the run directory.
+
+    Raises:
+        FtslurmError: the directory cannot be created, or sbatch refuses the job.
+    """
+    run = create(config)
+    if config.cluster.mode == "array":
+        submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))
+    submit.submit(config, run)
+    return run

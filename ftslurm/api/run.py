@@ -147,6 +147,15 @@ class Run:
         """
         return steering.restart(self.files, group, rank)
 
+    def save(self) -> Answer[CommandDone]:
+        """Save a checkpoint now; return when it is complete, with its `step` and `path` in the answer's record.
+
+        Raises:
+            EnvironmentProblem: the run has no controller.
+            NotDone: no script of the run can save, it could not be saved, or the controller does not answer.
+        """
+        return steering.save(self.files)
+
     def drain(self, node: str) -> Answer[CommandDone]:
         """Leave a node out: nothing is placed there, and what runs there moves away politely while there is room.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ftslurm.api.answers import Answer, Conversation
+from ftslurm.api.answers import ANSWER_S, Answer, Conversation
+from ftslurm.core.lineage import rollover
 from ftslurm.protocol.records import CommandDone, CommandRefused
 from ftslurm.run.directory import RunDir
 
@@ -19,6 +20,17 @@ def restart(run: RunDir, group: int, rank: int | None = None) -> Answer[CommandD
     """
     ask = Conversation(run, "no group can start again").ask
     return ask("restart", done=CommandDone, refused=CommandRefused, group=group, rank=rank)
+
+
+def save(run: RunDir) -> Answer[CommandDone]:
+    """Save a checkpoint now; return when it is complete, with its `step` and `path` in the answer's record.
+
+    Raises:
+        EnvironmentProblem: the run has no controller.
+        NotDone: no script of the run can save, it could not be saved, or the controller does not answer.
+    """
+    ask = Conversation(run, "nothing is left to save").ask
+    return ask("save", done=CommandDone, refused=CommandRefused, timeout_s=rollover.USERS_PATIENCE_S + ANSWER_S)
 
 
 def drain(run: RunDir, node: str) -> Answer[CommandDone]:

@@ -138,6 +138,7 @@ class Checkpointer:
         self._newest = 0  # the step of the newest checkpoint, or of the last attempt to save one
         self._broken = False  # the ranks of this group cannot agree any more: no further saves
         self._told_slow = False
+        outbox.say(messages.CanSave())
 
     def restore(self) -> int:
         """Load the newest checkpoint that can be read. Call it before the first quorum, on every rank.

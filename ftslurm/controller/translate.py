@@ -115,6 +115,8 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             return events.SessionOpened(step, sessions)
         case messages.Restored(number, path):
             return events.Restored(step, number, path or "")
+        case messages.CanSave():
+            return events.CanSave(step)
         case messages.Checkpointed(number, path, seconds, error):
             return events.Checkpointed(step, number, path or "", seconds, error)
         case messages.Failed():

@@ -20,6 +20,8 @@ from ftslurm.core.state.actions import Action, Broken
 from ftslurm.core.state.events import (
     Adopted,
     Alive,
+    CanSave,
+    CheckpointAsked,
     Checkpointed,
     DrainAsked,
     Dumped,
@@ -106,6 +108,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return drain.drain(state, event, now, config)
         case UndrainAsked():
             return drain.undrain(state, event, config)
+        case CheckpointAsked():
+            return user_requests.save(state, event, now, config)
         case RestartAsked():
             return user_requests.restart(state, event, config)
         case InjectAsked():
@@ -153,6 +157,8 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
             return _dumped(event, state, unit, now, config)
         case InjectRefused():
             return _drill_refused(event, state, unit)
+        case CanSave():
+            return swap(state, replace(unit, current=replace(unit.current, saves=True))), []
         case Checkpointed():
             return _checkpointed(event, state, unit)
         case Restored():

@@ -370,6 +370,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     launching.explain,  # after `supply`: it names the job that was just requested
     scale.trim,  # after `orders`: their eviction has been sent
     assignments.assign,  # after the launch: a standby that was taken is assigned at once
+    rollover.tell,  # before `save`: an answered request is not sent again
     rollover.save,  # after `assign`: includes the groups that have just begun
     parameter_servers.tell,  # after `assign`: an assignment has the addresses; this sends changes
     fault_drills.inject_random,  # after all launches and stops above: it hits units that run now

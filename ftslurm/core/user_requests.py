@@ -10,9 +10,10 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import scale
+from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import RestartAsked
-from ftslurm.core.state.model import Cause, Phase, Unit
+from ftslurm.core.state.events import CheckpointAsked, RestartAsked
+from ftslurm.core.state.model import Asker, Cause, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.unit_table import Trait
@@ -70,6 +71,33 @@ def restart(state: RunState, event: RestartAsked, config: Config) -> Outcome:
     )
     state, actions = recall(state, unit, reason)
     return state, [done, *actions]
+
+
+def save(state: RunState, event: CheckpointAsked, now: float, config: Config) -> Outcome:
+    """Ask the groups for a checkpoint, or refuse to; `rollover.tell` answers when it is complete."""
+    why_not = _no_save(state, config)
+    if why_not is not None:
+        return state, [records.CommandRefused(command=event.command, what="save", by=event.by.name, reason=why_not)]
+    return rollover.ask_for_user(state, Asker(event.command, event.by), now), []
+
+
+def _no_save(state: RunState, config: Config) -> str | None:
+    """Return why no checkpoint can be saved now; None: one can."""
+    running = state.table.in_phase(Phase.RUNNING)
+    if state.ending is not None:
+        return f"the run is ending: {state.ending.reason}"
+    if independent(config):
+        return "groups without a quorum (lighthouse=none) save in their own ways"
+    if state.lineage.lost is not None or state.lineage.resuming:
+        return "all groups start over from a checkpoint, and have not come further yet"
+    if not running:
+        return "no group trains now"
+    if not state.lineage.saved and not any(unit.current.saves for unit in running):
+        return (
+            "no script of the run has an ftslurm.checkpoint.Checkpointer, so none can be asked to save: "
+            "ftslurm help checkpoints"
+        )
+    return None
 
 
 def _no_step(state: RunState, group: int, rank: int | None, config: Config) -> str | None:

@@ -29,6 +29,7 @@ KEPT = tuple(
         messages.Serving,
         messages.Served,
         messages.SessionOpened,
+        messages.CanSave,
         messages.Done,
         messages.Failed,
         messages.Exited,

@@ -180,6 +180,10 @@ class Restored(Report, kind="restored"):
     skipped: tuple[Count, ...] = ()  # the steps of newer ones that could not be read
 
 
+class CanSave(Report, kind="can_save"):
+    """Rank 0: the script has a Checkpointer with a folder, so `save` has an effect."""
+
+
 class Checkpointed(Report, kind="checkpoint"):
     """Rank 0: a checkpoint has been saved; with `error`: it could not be."""
 
@@ -456,6 +460,7 @@ FromWorker = (
     | Served
     | SessionOpened
     | Restored
+    | CanSave
     | Checkpointed
     | Notice
     | Trace

@@ -299,7 +299,7 @@ def test_a_flipped_bit_is_not_trained_on(start, tmp_path, capsys, monkeypatch):
     assert second.checkpointer.restore() == 5
     assert second.bits() == bits
     path = str(folder / layout.name_of(5))
-    assert said == [messages.Restored(5, path, (25, 20, 15, 10))]
+    assert said == [messages.CanSave(), messages.Restored(5, path, (25, 20, 15, 10))]
     err = capsys.readouterr().err
     for step, name in ((25, "__0_0.distcp"), (20, "tree.pickle"), (15, ".metadata")):
         assert f"THE CHECKPOINT OF STEP {step} CANNOT BE READ" in err

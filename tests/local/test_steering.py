@@ -26,3 +26,28 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step(tmp_path: Path)
     assert [int(s["step"]) for s in run.steps(0)] == list(range(1, last + 1))
     assert len(set(run.weights().values())) == 1
     assert "group 1 is asked to leave its nodes: asked for with ftslurm restart, for rank 0 on" in run.text
+
+
+def test_a_checkpoint_is_saved_on_request_and_refused_to_scripts_without_one(tmp_path: Path) -> None:
+    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
+    can = backend.start("groups.count=2", script="saving.py", args={"steps": 100000, "step-time": 0.1})
+    cannot = backend.start("groups.count=1", args={"open-end": True, "step-time": 0.1})
+    try:
+        can.wait_for("group_joined", group=1)
+        code, said = can.ask("save")
+        (done,) = can.named("command_done", what="save")
+        assert (code, said) == (0, f"save: checkpoint of step {done['step']}: {done['path']}\n")
+        assert (Path(str(done["path"])) / "manifest.json").exists()
+        assert can.named("checkpoint_saved", step=done["step"])
+        cannot.wait_for_steps(3, 1)
+        code, said = cannot.ask("save")
+        assert code == 1
+        assert said.startswith("ftslurm: save refused: no script of the run has an ftslurm.checkpoint.Checkpointer")
+        for run in (can, cannot):
+            assert run.ask("stop")[0] == 0
+            run.until(lambda run=run: run.named("run_finished"), "the end")
+            code, said = run.ask("save")
+            assert (code, said) == (2, f"ftslurm: {run.dir.name} is over: was stopped; nothing is left to save\n")
+    finally:
+        can.abandon()
+        cannot.abandon()

@@ -89,6 +89,14 @@ class RestartAsked:
 
 
 @dataclass(frozen=True)
+class CheckpointAsked:
+    """A user requests a checkpoint now (`ftslurm save`)."""
+
+    by: Requester
+    command: str
+
+
+@dataclass(frozen=True)
 class DrainAsked:
     """A user requests that nothing of the run stays on a node (`ftslurm drain`)."""
 
@@ -294,6 +302,13 @@ class TaskFailed:
 
 
 @dataclass(frozen=True)
+class CanSave:
+    """A group's script saves with ftslurm.checkpoint when it is asked to."""
+
+    id: StepId
+
+
+@dataclass(frozen=True)
 class Checkpointed:
     """A group has saved a checkpoint, or could not."""
 
@@ -411,6 +426,7 @@ StepEvent = (
     | Warned
     | Dumped
     | InjectRefused
+    | CanSave
     | Checkpointed
     | Restored
     | ScriptDone
@@ -418,9 +434,11 @@ StepEvent = (
     | TaskFailed
     | Ended
 )
-TrainingEvent = Progressed | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
+TrainingEvent = Progressed | CanSave | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodeState | NodeFate
-UserRequest = RestartAsked | DrainAsked | UndrainAsked  # each is answered with CommandDone or CommandRefused
+UserRequest = (
+    RestartAsked | CheckpointAsked | DrainAsked | UndrainAsked
+)  # each is answered with CommandDone or CommandRefused
 RunEvent = Granted | ScaleAsked | UserRequest | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -282,6 +282,7 @@ class Attempt:
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
     lighthouse: str | None = None  # address of the Lighthouse last sent to this attempt; empty: there is none
+    saves: bool = False  # its script saves a checkpoint when it is asked to
     url: str | None = None  # address of its parameter server
     servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt
     step: int | None = None  # the last committed step this attempt reported; None: it has not joined
@@ -407,12 +408,22 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Asker:
+    """A user who waits for the answer to a command."""
+
+    command: str  # the id of the command in the inbox
+    by: Requester
+
+
+@dataclass(frozen=True)
 class SaveAsked:
     """A checkpoint that was requested from all groups; the group that leads saves it (rollover.py)."""
 
     step: int  # of this step or a later one
     until: float  # when the controller stops waiting for it
     error: str | None = None  # why it could not be saved
+    saved: Saved | None = None  # it
+    askers: tuple[Asker, ...] = ()  # users who wait for it (`ftslurm save`)
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,8 @@ class World:
             group, rank = self.wishes.randint(0, groups.count), self.wishes.choice([None, 0, 1])
             self.later(self.wishes.uniform(0, 60), ev.RestartAsked(group, rank, ANN, "c1"))
         for _ in range(self.wishes.choice([0, 0, 1, 4])):
+            self.later(self.wishes.uniform(0, 60), ev.CheckpointAsked(ANN, "c3"))
+        for _ in range(self.wishes.choice([0, 0, 1, 4])):
             node, kind = self.wishes.choice(self.allocation.nodes), self.wishes.choice([ev.DrainAsked, ev.UndrainAsked])
             self.later(self.wishes.uniform(0, 60), kind(node, ANN, "c2"))
         if dice.random() < self.misfortune:
@@ -203,6 +205,8 @@ class World:
                 else:
                     self.later(now + self.dice.uniform(0.1, 1), ev.StoreUp(action.id, "n0", 29500))
             case act.Begin():
+                if self.wishes.random() < 0.5:
+                    self.later(now, ev.CanSave(action.id))
                 self.trains(now, action.id)
             case act.Kill():
                 if self.dice.random() < 0.8:  # the first one does not always help
@@ -282,7 +286,7 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
         case act.SaveNow():
             assert state.ending is None
             assert action.id in world.live
-            assert len(story.times(act.SaveNow, action.id)) == 1
+            assert len([a for a in story.all(act.SaveNow) if a == action]) == 1
         case act.Kill() | act.Stop():
             late = story.now >= world.launched[action.id] + config.health.start_timeout_s
             ends = [unit.exits[-1].time for unit in state.groups if unit.phase is Phase.SUCCEEDED]

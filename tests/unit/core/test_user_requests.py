@@ -159,3 +159,52 @@ def test_a_recalled_script_that_ended_with_0_under_no_controller_has_not_succeed
     assert story.records("step_exited")[0]["cause"] == "requested"
     assert story.phases() == [Phase.RUNNING, Phase.STARTING]
     assert adopted(None, ended=True).phases()[1] is Phase.SUCCEEDED
+
+
+def asks(name: str = "c1") -> ev.Event:
+    return ev.CheckpointAsked(ANN, name)
+
+
+def saved(step: int, error: str | None = None) -> ev.Event:
+    return ev.Checkpointed(A0, step, f"/ckpt/step-{step}", 0.5, error)
+
+
+CAN_SAVE = (*RUNNING, (20.5, ev.CanSave(A0), ev.CanSave(B0)))
+
+
+def test_a_checkpoint_is_asked_of_the_groups_and_answered_when_it_is_complete() -> None:
+    story = play(*CAN_SAVE, (21, asks()))
+    assert story.all(act.SaveNow) == [act.SaveNow(A0, 10), act.SaveNow(B0, 10)]
+    assert done(story) == refused(story) == []
+    story.turn(22, [asks("c2")])
+    story.turn(23, [saved(12)])
+    answers = story.all(records.CommandDone)
+    assert [(a.command, a.step, a.path) for a in answers] == [(c, 12, "/ckpt/step-12") for c in ("c1", "c2")]
+    story.turn(24, [asks("c3")])
+    assert story.all(act.SaveNow)[-1] == act.SaveNow(B0, 13)
+    story.turn(25, [saved(13)])
+    assert story.all(records.CommandDone)[-1].command == "c3"
+
+
+def test_a_checkpoint_that_fails_or_never_comes_is_answered_too() -> None:
+    story = play(*CAN_SAVE, (21, asks()), (23, saved(12, "OSError: disk full")))
+    assert refused(story) == ["OSError: disk full"]
+    story = play(*CAN_SAVE, (21, asks()), (700,))
+    assert refused(story) == ["no group has saved one within 600 s"]
+    story = play(*CAN_SAVE, (21, asks()), (22, stop()))
+    assert refused(story) == ["the run ends: stopped by ann"]
+
+
+@pytest.mark.parametrize(
+    ("before", "settings", "why"),
+    [
+        (RUNNING, config(), "no script of the run has an ftslurm.checkpoint.Checkpointer"),
+        ((*CAN_SAVE, (20.6, stop())), config(), "the run is ending"),
+        (STARTED[:2], config(), "no group trains now"),
+        (CAN_SAVE, config(lighthouse={"kind": "none"}), "groups without a quorum"),
+    ],
+)
+def test_a_checkpoint_that_nobody_can_save_is_refused_at_once(before: Any, settings: Any, why: str) -> None:
+    story = play(*before, (20.7, asks()), config=settings)
+    assert refused(story)[-1].startswith(why)
+    assert story.all(act.SaveNow) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ftslurm.api.brief import Brief, Queue, brief
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.run.by_job import run_of
 from ftslurm.run.entries import entries, entry_of
 from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
@@ -64,15 +65,6 @@ def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
     created = 0.0 if entry is None else entry.created
     told = f"{note}; Slurm says {states}"
     return Brief(visible(name), str(folder or ""), jobs[0].user, "unreadable", created, job=job, note=visible(told))
-
-
-def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
-    """Return the run directory of jobs of one run, from the place of their batch scripts; None: they do not say."""
-    for job in jobs:
-        script = Path(job.script.split(" ")[0])
-        if script.is_absolute() and script.parent.name == "submitit":
-            return script.parent.parent
-    return None
 
 
 def _queue(users: set[str]) -> Queue:

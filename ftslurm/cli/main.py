@@ -61,8 +61,8 @@ ftslurm trains with torchft replica groups and restarts only those that fail.
   ftslurm job.script=train.py groups.count=4 groups.nodes=2 groups.workers=8
                                 your script: 4 groups of 2 nodes with 8 workers
 {verbs}
-RUN is a run directory, a run id or its beginning, or the Slurm job of its
-controller; default: the newest run under runs/ (--root DIR: another folder).
+RUN is a run directory, a run id or its beginning, any of its Slurm jobs, or its
+name; default: the newest run under runs/ (--root DIR: another folder).
 `ftslurm VERB --help` has the options of a verb.
 """
 

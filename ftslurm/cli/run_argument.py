@@ -14,7 +14,10 @@ def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.Arg
     if epilog is not None:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="directory, id (or its beginning), Slurm job; default: newest"
+        "run",
+        nargs="?",
+        metavar="RUN",
+        help="directory, id or its beginning, any of its Slurm jobs, name; default: newest",
     )
     parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
     return parser

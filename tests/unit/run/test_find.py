@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from programs import Programs
 
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir
@@ -64,6 +65,57 @@ def test_the_slurm_job_of_its_controller_names_a_run_too(root: Path) -> None:
     assert find("81", root).root == root / "run-2"
     with pytest.raises(RunNotFound, match="no run '80'"):
         find("80", root)
+
+
+@pytest.mark.parametrize(
+    "name", ["81", "81.0", "81.batch", "82", "82_1", "82_[1-3%2]", "82_1.4", "97", "99", "83", "83_7"]
+)
+def test_every_id_that_slurm_shows_names_its_run_after_slurm_has_forgotten_it(
+    root: Path, name: str, programs: Programs
+) -> None:
+    programs.add("squeue", body="echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")
+    run = RunDir(root / "run-2")
+    run.job_id.write_text("81\n")
+    run.remember(["82_1", "82_2"], pool=0)
+    (run.submitit / "97_0_log.out").touch()  # of a controller before
+    run.events.write_text(
+        '{"seq":1,"event":"run_started","run_id":"run-2","cluster":"slurm"}\n'
+        '{"seq":2,"event":"step_ready","unit":"group-0000","attempt":0,"slurm_step":"99.0"}\n'
+        '{"seq":3,"event":"allocation_granted","allocation":"83_7","nodes":["n1"]}\n'
+    )
+    assert find(name, root).root == run.root
+    for other in ("8", "811", "82_3", "9", "999", "8_7"):
+        with pytest.raises(RunNotFound, match="no run"):
+            find(other, root)
+
+
+def test_squeue_leads_to_a_run_below_another_folder(root: Path, tmp_path: Path, programs: Programs) -> None:
+    run = root / "run-3"
+    script = f"{run}/submitit/submission_file_1.sh"
+    programs.add("squeue", body=f'echo "82_1|90|RUNNING|None|me|{script}|(null)|"')
+    assert find("90", tmp_path / "elsewhere").root == run
+
+
+def test_the_process_of_a_local_run_is_no_slurm_job(root: Path) -> None:
+    RunDir(root / "run-6").job_id.write_text("81")
+    RunDir(root / "run-6").events.write_text('{"seq":1,"event":"run_started","run_id":"run-6","cluster":"local"}\n')
+    assert find("81", root).root == root / "run-6"
+    RunDir(root / "run-1").job_id.write_text("81")
+    assert find("81", root).root == root / "run-1"
+
+
+def test_a_name_means_its_run_that_is_not_over_else_the_newest(root: Path) -> None:
+    end = '{"seq":9,"event":"run_finished","outcome":"succeeded","reason":"","steps":1,"restarts":0}\n'
+    for number in (3, 4, 5):
+        folder = (root / f"run-{number}").rename(root / f"ddp-2026112{number}-231403-a1b2")
+        RunDir(folder).events.write_text(end)
+    assert find("ddp", root).root.name == "ddp-20261125-231403-a1b2"
+    for number in (3, 4):
+        RunDir(root / f"ddp-2026112{number}-231403-a1b2").events.write_text("")
+        if number == 3:
+            assert find("ddp", root).root.name == "ddp-20261123-231403-a1b2"
+    with pytest.raises(RunNotFound, match=r"'ddp' is the name of 2 runs .*, ddp-20261124.*, ddp-20261123"):
+        find("ddp", root)
 
 
 def test_a_folder_that_is_no_run_is_called_so(root: Path) -> None:

@@ -1,0 +1,98 @@
+"""Finds the run of a Slurm job, from every id that Slurm shows: of the controller, of a pilot, of an array or its task.
+
+The run's own files are asked first, so that a job that Slurm has forgotten is found too.
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.protocol.records import RunStarted
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import first_line
+from ftslurm.run.journal_lines import read
+from ftslurm.security import owned_files
+from ftslurm.security.names import is_job
+from ftslurm.slurm import client, commands
+from ftslurm.slurm.parse import QueuedJob, read_jobs
+
+ANSWER_S = 20.0  # longest wait for squeue
+
+
+def job_in(name: str) -> str | None:
+    """Return the job of an id that Slurm shows: 81 for 81, 81.0, 81.batch and 81_[2-5%2]; None: it is no such id."""
+    job = re.sub(r"(\.(\d+|batch|extern|interactive)|_\[[\d,%:-]+\])$", "", name, flags=re.ASCII)
+    return job if is_job(job) else None
+
+
+def of_job(job: str, runs: Sequence[RunDir]) -> Path | None:
+    """Return the directory of the run that a job belongs to; None: none is known.
+
+    Args:
+        job: its id, as from job_in.
+        runs: where to look, the first match wins; a job that Slurm knows is found elsewhere, too.
+    """
+    ways: tuple[Callable[[str, Sequence[RunDir]], Path | None], ...] = (_by_files, _by_squeue, _by_journal, _by_process)
+    return next((found for way in ways if (found := way(job, runs)) is not None), None)
+
+
+def run_of(jobs: Iterable[QueuedJob]) -> Path | None:
+    """Return the run directory of jobs of one run, from the place of their batch scripts; None: they do not say."""
+    for job in jobs:
+        script = Path(job.script)
+        if script.is_absolute() and script.parent.name == "submitit":
+            return script.parent.parent
+    return None
+
+
+def _by_files(job: str, runs: Sequence[RunDir]) -> Path | None:
+    """Find a job of the controller, or one that was submitted for groups."""
+    for run in runs:
+        names = {run.job(), *run.pools()}
+        with suppress(OSError):
+            names |= {path.name.rpartition("_log.")[0].rpartition("_")[0] for path in run.submitit.glob("*_log.*")}
+        arrays = {name.partition("_")[0] for name in names if name}
+        if job in names | arrays and not _is_local(run):
+            return run.root
+    return None
+
+
+def _by_squeue(job: str, runs: Sequence[RunDir]) -> Path | None:
+    answer = client.call(commands.job_found(job), ANSWER_S) if shutil.which("squeue") else client.Answer()
+    jobs = read_jobs(answer.out)
+    marks = {found.mark for found in jobs if found.mark is not None}
+    known = next((run.root for run in runs if marks and run.mark() in marks), None) or run_of(jobs)
+    others = {found.name for found in jobs} - {job}  # 81_2 for the id that a task has as a job of its own
+    return known or next((path for name in others if (path := _by_files(name, runs)) is not None), None)
+
+
+def _by_journal(job: str, runs: Sequence[RunDir]) -> Path | None:
+    """Find a job that held nodes for groups, or that ran a controller."""
+    signs = [f'"{field}":"{job}{end}'.encode() for field, end in _SIGNS]
+    for run in runs:
+        with suppress(OSError, ValueError), owned_files.open_file(run.events) as file:  # ValueError: it is empty
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                found = any(text.find(sign) >= 0 for sign in signs)
+            if found and not _is_local(run):
+                return run.root
+    return None
+
+
+_SIGNS = (("slurm_step", "."), ("allocation", '"'), ("allocation", "_"), ("job_id", '"'))
+
+
+def _by_process(job: str, runs: Sequence[RunDir]) -> Path | None:
+    """Find a local run by the process of its controller."""
+    return next((run.root for run in runs if run.job() == job), None)
+
+
+def _is_local(run: RunDir) -> bool:
+    """Return whether a run has a process for a controller, whose number is no Slurm job."""
+    line = first_line(run.events)
+    started = None if line is None else read(line)
+    return isinstance(started, RunStarted) and started.cluster == "local"

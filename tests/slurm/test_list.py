@@ -1,0 +1,50 @@
+"""`ftslurm list`, and every id that Slurm shows as the name of a run, on a real Slurm."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import Backend
+
+from ftslurm.run.find import find
+
+pytestmark = pytest.mark.slurm
+
+
+def listed(cluster: Cluster, *words: str) -> dict[str, object]:
+    """Return the one run that `ftslurm list` shows."""
+    command = [sys.executable, "-m", "ftslurm", "list", "--json", *words]
+    (row,) = json.loads(cluster.run(command))["runs"]
+    assert isinstance(row, dict)
+    return row
+
+
+def test_a_run_is_listed_and_found_by_every_id_that_squeue_shows(
+    slurm: Backend, slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in slurm_cluster.env.items():
+        monkeypatch.setenv(name, value)
+    slow: dict[str, object] = {"open-end": True, "step-time": 0.2}
+    run = slurm.start("cluster.mode=array", "groups.count=2", "run.name=names", args=slow)
+    run.wait_for_steps(5, groups=2)
+    names = set(slurm_cluster.run(["squeue", "--noheader", "--array", "--format=%i %A"]).split())
+    names |= {name.partition("_")[0] for name in names}
+    names |= set(slurm_cluster.run(["squeue", "--noheader", "--steps", "--format=%i"]).split())
+    assert len(names) >= 5
+    for name in sorted(names):
+        assert find(name, tmp_path / "elsewhere").root == run.dir
+    row = listed(slurm_cluster, "--user", getpass.getuser())
+    assert (row["id"], row["state"], row["groups_at_work"]) == (run.dir.name, "running", 2)
+
+    run.end_soon()
+    run.finish()
+    row = listed(slurm_cluster, "--root", str(run.dir.parent))
+    assert (row["state"], row["restarts"]) == ("succeeded", 0)
+    with slurm_cluster.without_slurmctld():
+        for name in (*sorted(names), "names"):  # from the run's own files
+            assert find(name, run.dir.parent).root == run.dir

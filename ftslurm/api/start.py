@@ -33,7 +33,7 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
             "cluster.controller=here runs the controller in this process until the run ends: use it with the command "
             "`ftslurm run`; from Python leave it out"
         )
-    if note := submitting.settle(config):
+    for note in submitting.settle(config):
         log.info(note)
     return Run(submitting.launch(config).root)
 

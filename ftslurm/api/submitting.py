@@ -9,23 +9,25 @@ from ftslurm.config.schema import Config
 from ftslurm.observer import callback_receiver
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
-from ftslurm.submission import capabilities, pilot_jobs, submit
+from ftslurm.submission import capabilities, pilot_jobs, preflight, submit
 
 
-def settle(config: Config, preview: bool = False) -> str:
-    """Set what depends on the cluster (cluster.kind, groups.gpus), and check the secrets. Return a note about it.
+def settle(config: Config, preview: bool = False) -> list[str]:
+    """Set what depends on the cluster (cluster.kind, groups.gpus), and check script and secrets. Return notes about it.
 
     Args:
         preview: nothing will be submitted.
 
     Raises:
-        FtslurmError: the cluster cannot hold the run, or a secret is missing.
+        FtslurmError: the cluster cannot hold the run, or a secret is missing, or the script has a syntax error.
     """
-    note = capabilities.resolve(config, preview)
+    found = list(filter(None, [capabilities.resolve(config, preview)]))
+    preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if not preview:
         callback_receiver.check_imports(config, os.environ)
-    return note
+        found += preflight.notes(config)
+    return found
 
 
 def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -> RunDir:

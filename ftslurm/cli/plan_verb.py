@@ -31,7 +31,7 @@ from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
-from ftslurm.submission import pilot_jobs
+from ftslurm.submission import pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
 
@@ -74,6 +74,8 @@ def plan(config: Config) -> Iterator[str]:
 
     yield f"job          {describe_job(config)}"
     yield f"run          {run.root}"
+    if preflight.saves_nothing(config):
+        yield f"saved        nothing: {preflight.NOTHING_SAVED}"
     yield from _allocation(config, jobs, nodes)
     yield ""
     yield from _rank_table(config, launches)

@@ -35,8 +35,8 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
 
 
 def settle(config: Config, preview: bool = False) -> None:
-    """Set what depends on the cluster, and print a note about it (ftslurm.api.submitting.settle)."""
-    if note := submitting.settle(config, preview):
+    """Set what depends on the cluster, and print notes about it (ftslurm.api.submitting.settle)."""
+    for note in submitting.settle(config, preview):
         print(f"ftslurm: {note}", file=sys.stderr)
 
 

@@ -210,6 +210,25 @@ def test_what_cannot_be_meant_is_refused_in_one_paragraph_and_nothing_is_done(
     assert tree(home) == before
 
 
+@pytest.mark.parametrize("verb", ["run", "plan"])
+def test_a_syntax_error_is_refused_with_its_place_before_anything_is_submitted(verb: str, home: Path) -> None:
+    (home / "train.py").write_text("def broken(:\n")
+    before = tree(home)
+    done = ftslurm(verb, *LOCAL, cwd=home)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0].startswith(f"ftslurm: job.script: {home / 'train.py'}: line 1: ")
+    assert done.stderr.splitlines()[2].strip() == "^"
+    assert tree(home) == before
+
+
+def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(home: Path) -> None:
+    said = "nothing will be saved: losing all groups at once loses everything. Set checkpoint.every=N"
+    done = ftslurm(*LOCAL, "groups.count=1", "job.script=exit.py", "job.args.code=3", "restart=never", cwd=home)
+    assert done.stderr.count(said) == 1
+    assert "saved        nothing: losing all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
+    assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout
+
+
 @pytest.mark.parametrize("words", [("run", "--cfg"), ("status", "a", "b"), ("logs", "--group", "x")])
 def test_an_option_that_does_not_exist_is_refused_with_the_usage(words: tuple[str, ...], home: Path) -> None:
     before = tree(home)

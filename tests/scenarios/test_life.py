@@ -30,7 +30,7 @@ on_slurm = pytest.mark.parametrize("backend", [SLURM], indirect=True)  # or wher
 @pytest.mark.parametrize(
     ("backend", "text", "error"),
     [
-        pytest.param("slurm", "def broken(:\n", "SyntaxError", marks=pytest.mark.slurm, id="syntax error"),
+        pytest.param("slurm", "exec('def broken(:')\n", "SyntaxError", marks=pytest.mark.slurm, id="syntax error"),
         pytest.param("local", "import no_such_module\n", "No module named 'no_such_module'", id="missing module"),
         pytest.param("local", "open('/no/such/file')\n", "FileNotFoundError", id="missing file"),
     ],

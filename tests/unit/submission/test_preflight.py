@@ -1,0 +1,135 @@
+"""What is checked before anything is submitted."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from histories import config
+
+from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError
+from ftslurm.submission import preflight
+
+BROKEN = "import os\n\ndef broken(:\n    pass\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def job(**fields: object) -> Config:
+    return config(job={"script": None, **fields})
+
+
+def other_python(tmp_path: Path) -> str:
+    """Return an interpreter under another name than that of this process."""
+    other = tmp_path / "other-python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    return str(other)
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_syntax_error_has_its_file_line_and_place_and_leaves_no_file(other: bool, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BROKEN)
+    python = other_python(tmp_path) if other else None
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(ConfigError) as refused:
+        preflight.check_script(job(script=str(script), python=python))
+    head, line, place = str(refused.value).splitlines()
+    assert head.startswith(f"job.script: {script}: line 3: ")
+    assert line.strip() == "def broken(:"
+    assert line[place.index("^")] == ":"
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("pkg.train", None),
+        ("pkg", None),
+        ("json.tool", None),
+        ("pkg.gone", "job.module=pkg.gone: no module named 'pkg.gone', seen from"),
+        ("gone.train", "job.module=gone.train: no module named 'gone', seen from"),
+        ("pkg.train.more", "no module named 'pkg.train.more'"),
+        ("pkg.sub", "no module named 'pkg.sub.__main__'"),
+        ("pkg.broken", "broken.py: line 3: "),
+    ],
+)
+@pytest.mark.parametrize("other", [False, True])
+def test_a_module_is_found_without_importing_its_package(
+    module: str, said: str | None, other: bool, tmp_path: Path
+) -> None:
+    package = tmp_path / "pkg"
+    (package / "sub").mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
+    (package / "sub/__init__.py").write_text("")
+    (package / "__main__.py").write_text("")
+    (package / "train.py").write_text("import no_such_module\n")
+    (package / "broken.py").write_text(BROKEN)
+    tried = job(module=module, python=other_python(tmp_path) if other else None)
+    if said is None:
+        preflight.check_script(tried)
+        return
+    with pytest.raises(ConfigError) as refused:
+        preflight.check_script(tried)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "python",
+    [
+        "/gone/python",
+        "/bin/false",
+        ["env", "A=1", "python"],
+        ["touch", "/gone"],
+        ["apptainer", "exec", "a.sif", "python"],
+    ],
+)
+def test_what_cannot_be_judged_here_passes(python: object, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(BROKEN)
+    preflight.check_script(job(script=str(script), python=python))
+
+
+def test_an_interpreter_that_hangs_does_not_hold_the_submission_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    (tmp_path / "train.py").write_text(BROKEN)
+    monkeypatch.setattr(preflight, "_ANSWER_S", 0.1)
+    preflight.check_script(job(script=str(tmp_path / "train.py"), python=str(slow)))
+
+
+def test_a_module_that_the_setup_may_bring_passes() -> None:
+    preflight.check_script(config(job={"script": None, "module": "gone"}, cluster={"setup": ["module load it"]}))
+    preflight.check_script(job(module="gone", env={"PYTHONPATH": "/opt"}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, True),
+        ({"checkpoint": {"every": 10}}, False),
+        ({"restart": {"on_state_loss": "checkpoint"}}, False),
+        ({"lighthouse": {"kind": "none"}}, False),
+    ],
+)
+def test_a_run_that_saves_nothing_is_told_so_once(fields: dict[str, dict[str, object]], told: bool) -> None:
+    said = preflight.notes(config(**fields))
+    assert [note.partition(":")[0] for note in said] == ["nothing will be saved"] * told
+
+
+def test_a_folder_for_checkpoints_that_cannot_be_written_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write everywhere
+    (said,) = preflight.notes(config(checkpoint={"every": 1, "dir": str(tmp_path)}))
+    assert f"checkpoint.dir={tmp_path}" in said

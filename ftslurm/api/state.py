@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.resume_state import Story
+from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
@@ -34,7 +35,7 @@ def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
     note = jobs_of_run.in_queue(run) if config.cluster.kind == "slurm" and not run.events.exists() else None
     story = Story(run)
     story.read()
-    status = story.shown() if harmless else story.status
+    status = with_last_lines(story.shown() if harmless else story.status, run)
     status = with_hooks(replace(status, run_id=status.run_id or run.root.name), run)
     running = status.outcome == "running"
     if running and status.started is not None:

@@ -11,7 +11,7 @@ from ftslurm.cli import following
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.monitor import status_json, summary, table
+from ftslurm.monitor import keys, status_json, summary, table
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
@@ -44,7 +44,7 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         print(f"{run.root.name}: {note}")
         return
     console = table.console()
-    console.print(table.render(status, moment, width=min(console.width, 120), height=10_000, note=note))
+    console.print(table.render(status, moment, width=console.width, height=10_000, note=note))
     if status.outcome != "running":
         console.print("", summary.summary(status, run), sep="\n")
     elif (failures := summary.failures(group for group in status.groups if group.down)) is not None:
@@ -57,5 +57,9 @@ def _show_live(config: Config, run: RunDir) -> None:
         following.wait_for_start(run, there)
     console = table.console()
     note = partial(jobs_of_run.silence, config, run, liveness.Watch())
-    status = table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, note=note)
-    console.print(summary.summary(status, run))
+    pressed = keys.of_terminal(may_quit=True)
+    status = table.follow(
+        run, console=console, until=lambda: not there(), history=HISTORY_LINES, keys=pressed, note=note
+    )
+    if pressed is None or not pressed.quit:
+        console.print(summary.summary(status, run))

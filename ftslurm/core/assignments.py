@@ -19,6 +19,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import run
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
 
 
 def assign(state: RunState, now: float, config: Config) -> Outcome:
@@ -75,7 +76,8 @@ def _begin(state: RunState, now: float, config: Config) -> Outcome:
         if unit.phase is not Phase.STARTING or unit.group is None or store is None or now < unit.current.begin_after:
             continue
         heals, floor = (False, 0) if alone else (continuity.heals(state, config), continuity.floor(state, config))
-        actions.append(Begin(unit.id, *store, heals, floor))
+        begun = records.ScriptBegun(unit=unit.name, group=unit.group, attempt=unit.attempt)
+        actions += [begun, Begin(unit.id, *store, heals, floor)]
         current = replace(unit.current, floor=floor)
         state = swap(state, run(replace(unit, marks=replace(unit.marks, begun=now), current=current)))
         if alone and state.drills.stepping_since is None:  # without a quorum drills count from here

@@ -19,7 +19,7 @@ from ftslurm.core import assignments, drain, handover, parameter_servers, user_r
 from ftslurm.core.groups import fault_drills, launching, progress_lines
 from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
-from ftslurm.core.health import first_step, hangs, lost_connections, node_fate, silence
+from ftslurm.core.health import first_step, hangs, lost_connections, node_fate, silence, start_report
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
 from ftslurm.core.lineage import continuity, rollover, takeover
@@ -155,6 +155,7 @@ def _due_times(unit: Unit, state: RunState, config: Config) -> Iterator[float]:
     if unit.current.told is not None:
         yield unit.current.told + queue.TOLD_S
     yield from progress_lines.due_times(unit, state.table.groups)
+    yield from start_report.due_times(unit, state.table.groups)
     yield from takeover.due_times(unit)
     if state.ending is None:
         yield from silence.due_times(unit, config)
@@ -376,6 +377,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     fault_drills.inject_random,  # after all launches and stops above: it hits units that run now
     _bring_down,  # after every rule that stops something: the kill is part of the same decision
     silence.forget,  # after all rules that could settle the suspicion
+    start_report.tell,  # it looks at who starts at the end of the decision
     first_step.watch,  # it checks which units run at the end of the decision
     _finish,  # last: no step may be left
 )

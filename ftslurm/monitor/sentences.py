@@ -14,6 +14,7 @@ from typing_extensions import assert_never
 
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.monitor import starting
 from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
@@ -229,6 +230,10 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             return f"{who}: Slurm refuses the launch{again}{_because(record.reason)}"
         case records.StepReady():
             return _ready(record, status)
+        case records.StepStarting():
+            return _starting(record, status)
+        case records.ScriptBegun():
+            return None  # the line of its first step follows
         case records.StepAdopted():
             at = "" if record.step is None else f", at step {record.step}"
             return f"{record.unit} runs on under this controller{at}"
@@ -281,6 +286,12 @@ def _ready(record: records.StepReady, status: RunStatus) -> str | None:
         nodes = next((unit.nodes for unit in status.standbys if unit.name == record.unit), ())
         return f"{record.unit} is warm on {few(nodes)} after {seconds(record.seconds)}"
     return None
+
+
+def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
+    group = _group(record.group, status)
+    waits = None if group is None else starting.wait_of(group, status)
+    return None if group is None or waits is None else f"{called(group)} waits for {waits.what}"
 
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:
@@ -491,6 +502,26 @@ def table_note(group: GroupStatus, status: RunStatus, now: float) -> str | None:
         return f"job {job.name}: {job.reason or 'in the queue'}"
     left = job.left(now)
     return f"job {job.name}" + ("" if left is None else f", {_time_left(left)} left")
+
+
+def waits(group: GroupStatus, status: RunStatus, now: float) -> str | None:
+    """Return what a group waits for, and how long it may: "waits for rank 2: imports, 12 s of 600 s (SETTING)".
+
+    None: it waits for nothing.
+    """
+    wait = starting.wait_of(group, status)
+    if wait is None:
+        return None
+    note = table_note(group, status, now) if group.phase is Phase.PENDING else None
+    text = note or f"waits for {wait.what}"
+    waited = 0 if wait.since is None else round(now - wait.since)
+    if waited > 0 or wait.limit_s is not None:
+        text += f", {waited} s" if waited < 120 else f", {seconds(waited)}"
+    if wait.limit_s is not None:
+        text += f", a warning at {wait.limit_s:g} s" if wait.warns else f" of {wait.limit_s:g} s"
+    elif wait.setting is not None:
+        text += ", no limit"
+    return text + (f" ({wait.setting})" if wait.setting is not None else "")
 
 
 def _time_left(seconds: float) -> str:

@@ -48,6 +48,17 @@ class LighthouseStatus:
 
 
 @dataclass(frozen=True)
+class Starting:
+    """What an attempt that has not committed a step waits for, as in step_starting."""
+
+    stage: str
+    tasks: int = 1
+    lacks: int = 0
+    rank: int = 0  # the first of them
+    other: int | None = None
+
+
+@dataclass(frozen=True)
 class GroupStatus:
     """The status of one replica group."""
 
@@ -64,6 +75,10 @@ class GroupStatus:
     last_error: str | None = None
     first_error: str | None = None  # its first failure in this run
     waiting_for: str | None = None
+    since: float | None = None  # when this wait began, which a limit may count from
+    backoff_s: float | None = None  # PENDING: how long it waits for its next launch
+    starting: Starting | None = None  # how far its start has come, if that lasts
+    last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, within one attempt
     last_cause: str | None = None
@@ -174,6 +189,7 @@ class RunStatus:
     step: int = 0
     first_step: int | None = None  # the first step that any group committed
     total_steps: int | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)  # setting -> how long a group may wait
     started: float | None = None
     updated: float | None = None  # the time of the last line
     finished: float | None = None
@@ -193,6 +209,12 @@ class RunStatus:
         """Return the median rate of the groups. They step together, and a group that is just back has a poor rate."""
         rates = [g.steps_per_s for g in self.groups if g.steps_per_s is not None]
         return median(rates) if rates else None
+
+    @property
+    def left_s(self) -> float | None:
+        """Return in how many seconds the last step is committed at the present rate; None: not known."""
+        rate = self.steps_per_s
+        return max(0, self.total_steps - self.step) / rate if rate and self.total_steps else None
 
     @property
     def cautions(self) -> tuple[str, ...]:

@@ -14,12 +14,13 @@ from typing_extensions import assert_never
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.monitor.event_text import ORDERLY, STOPPED, controller_error, no_first_step, verdict
-from ftslurm.monitor.status import TOLD_EVERY_S, GroupStatus, JobStatus, Recovery, RunStatus, StandbyStatus
+from ftslurm.monitor.status import TOLD_EVERY_S, GroupStatus, JobStatus, Recovery, RunStatus, StandbyStatus, Starting
 from ftslurm.protocol import records
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_filter import RATE_WINDOW_S
 from ftslurm.run.journal_lines import read
 
+SCRIPT_RUNS = ("script", "quorum", "step")  # stages of step_starting after script_begun
 UnitEvent = records.StepLaunched | records.StepReady | records.StepExited | records.LaunchRefused
 
 
@@ -97,7 +98,7 @@ class StatusFold:
                 if record.what.split()[:1] == ["stop"]:
                     self._each_group(_stopping)
             case records.Scaled():
-                self._scaled(record.groups or 1)
+                self._scaled(record.groups or 1, time)
             case records.RunRequeued():
                 self._each_group(lambda group: replace(group, waiting_for="nodes"))
             case records.RunFinished():
@@ -118,7 +119,7 @@ class StatusFold:
         roles: list[str | None] = [role for role, size in sizes.items() for _ in range(size)]
         roles += [None] * record.groups
         for n in range(len(self._groups), record.groups):
-            self._groups.append(GroupStatus(n, waiting_for="nodes", role=roles[n]))
+            self._groups.append(GroupStatus(n, waiting_for="nodes", since=time, role=roles[n]))
         run = self._run
         self._run = replace(
             run,
@@ -129,6 +130,7 @@ class StatusFold:
             job_id=run.job_id if record.cluster == "local" else record.job_id or run.job_id,
             starts=run.starts + (record.after is None),
             total_steps=record.total_steps,
+            limits=record.limits,
             started=time if run.started is None else run.started,  # a controller that takes over continues the run
             outcome="running",
             reason="",
@@ -147,11 +149,11 @@ class StatusFold:
         self._run = replace(self._run, outcome=outcome, reason=record.reason, finished=time, restarts=restarts)
         self._each_group(_at_the_end)
 
-    def _scaled(self, count: int) -> None:
+    def _scaled(self, count: int, time: float | None) -> None:
         """Mark the groups beyond `count` as leaving; add new ones, which wait for their nodes."""
         self._each_group(lambda group: replace(group, leaves=group.group >= count))
         waiting_for = "a job of its own" if self._run.mode == "array" else "nodes"
-        self._groups += (GroupStatus(n, waiting_for=waiting_for) for n in range(len(self._groups), count))
+        self._groups += (GroupStatus(n, waiting_for=waiting_for, since=time) for n in range(len(self._groups), count))
         self._drop_left()
         self._run = replace(self._run, scaled=True)
 
@@ -236,6 +238,12 @@ class StatusFold:
                     self._standby_step(record)
                 else:
                     self._group_step(record, time)
+            case records.StepStarting():
+                if (group := self._current(record)) is not None and not group.joined:
+                    self._starting(record, group)
+            case records.ScriptBegun():
+                if (group := self._current(record)) is not None:
+                    self._put(replace(group, phase=Phase.RUNNING, since=time, starting=None))
             case records.StepAdopted():
                 if (group := self._current(record)) is not None:
                     self._put(replace(group, start=self._run.starts))
@@ -247,12 +255,16 @@ class StatusFold:
                 wait = record.due - (time or 0.0)
                 waiting_for = f"backoff of {wait:.0f} s" if wait >= 1 else "launch"
                 group = _remembering(self._group(record.group))
-                self._put(replace(group, phase=Phase.PENDING, waiting_for=waiting_for))
+                backoff_s = wait if wait >= 1 else None
+                self._put(replace(group, phase=Phase.PENDING, waiting_for=waiting_for, since=time, backoff_s=backoff_s))
             case records.GroupWaits():
                 group = self._group(record.group)
                 if group.phase is Phase.PENDING:
                     job = record.allocation or group.job
-                    self._put(replace(group, waiting_for=record.reason or "a node", job=job))
+                    waits = group.since is not None and group.backoff_s is None
+                    since = group.since if waits else time  # a limit counts from the first of these lines
+                    reason = record.reason or "a node"
+                    self._put(replace(group, waiting_for=reason, job=job, since=since, backoff_s=None))
             case records.GroupGivenUp():
                 group = _remembering(self._group(record.group))
                 error = record.reason or group.last_error
@@ -299,7 +311,7 @@ class StatusFold:
     def _group_step(self, record: UnitEvent, time: float | None) -> None:
         if isinstance(record, records.StepLaunched):
             if record.group is not None:
-                self._group_launched(record, record.group)
+                self._group_launched(record, record.group, time)
             return
         group = self._current(record)
         if group is None:
@@ -307,16 +319,25 @@ class StatusFold:
         match record:
             case records.StepReady():
                 waiting_for = "first step" if self._run.lighthouse is not None else None
-                self._put(replace(group, phase=Phase.RUNNING, waiting_for=waiting_for))
+                self._put(replace(group, phase=Phase.RUNNING, waiting_for=waiting_for, starting=None))
             case records.StepExited():
                 self._group_exited(record, group, time)
             case records.LaunchRefused():
                 reason = record.reason or None
-                self._put(replace(group, phase=Phase.PENDING, waiting_for=f"srun ({reason})"))
+                pending = replace(group, phase=Phase.PENDING, since=time, starting=None)
+                self._put(replace(pending, waiting_for=f"srun ({reason})"))
             case _:
                 assert_never(record)
 
-    def _group_launched(self, record: records.StepLaunched, number_: int) -> None:
+    def _starting(self, record: records.StepStarting, group: GroupStatus) -> None:
+        rank = record.missing[0] if record.missing else 0
+        starting = Starting(record.stage, max(1, record.tasks), record.lacks, rank, record.other)
+        begun = record.stage in SCRIPT_RUNS
+        phase = Phase.RUNNING if begun else Phase.STARTING
+        since = group.since if record.since is None else record.since
+        self._put(replace(group, phase=phase, since=since, starting=starting))
+
+    def _group_launched(self, record: records.StepLaunched, number_: int, time: float | None) -> None:
         group, run = self._group(number_), self._run
         if record.standby is not None:  # the standby's Slurm step has become the group's
             standbys = (
@@ -342,6 +363,9 @@ class StatusFold:
                 group,
                 phase=Phase.RUNNING if runs_at_once else Phase.STARTING,
                 waiting_for=None if runs_at_once else "workers",
+                since=time,
+                backoff_s=None,
+                starting=None,
                 attempt=record.attempt,
                 nodes=record.nodes,
                 job=record.allocation if record.allocation in self._jobs else None,
@@ -365,6 +389,8 @@ class StatusFold:
             group,
             phase=Phase.SUCCEEDED if ok else Phase.PENDING,
             waiting_for=None,
+            since=time,
+            starting=None,
             steps_per_s=None,
             samples=(),
             participants=None,
@@ -477,6 +503,8 @@ class StatusFold:
     def _current(
         self,
         record: records.StepReady
+        | records.StepStarting
+        | records.ScriptBegun
         | records.StepAdopted
         | records.StepExited
         | records.LaunchRefused

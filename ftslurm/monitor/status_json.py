@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, TypedDict
 
 from ftslurm.core.state.model import Phase
+from ftslurm.monitor.starting import wait_of
 from ftslurm.monitor.status import GroupStatus, JobStatus, LighthouseStatus, Recovery, RunStatus, StandbyStatus, aged
 from ftslurm.run.deliveries import Delivery
 
@@ -65,7 +66,12 @@ class GroupJson(TypedDict):
     last_error: Annotated[str | None, "its last failure, for a person"]
     last_evidence: Annotated[list[str], "signs by which the cause of that failure was decided"]
     last_traceback: Annotated[str | None, "end of the traceback of that failure"]
-    waiting_for: Annotated[str | None, "what it waits for, for a person"]
+    waits_for: Annotated[str | None, "what it waits for before it steps, for a person; null: it steps, or is over"]
+    since: Annotated[float | None, "since when it waits for that"]
+    limit_s: Annotated[float | None, "how long it may, counted from `since`; null: as long as it takes"]
+    setting: Annotated[str | None, "the setting of that limit: health.start_timeout_s"]
+    last_line: Annotated[str | None, "the last line that it has printed, while it starts"]
+    waiting_for: Annotated[str | None, "waits_for in short"]
     job: Annotated[str | None, "the Slurm job of its nodes, or that it waits for; null: the controller's"]
 
 
@@ -107,6 +113,7 @@ class StatusJson(TypedDict):
     step: Annotated[int, "the last committed step of the run"]
     total_steps: Annotated[int | None, "job.total_steps"]
     steps_per_s: Annotated[float | None, "median of the groups; null: not known, or no group commits steps"]
+    left_s: Annotated[float | None, "until total_steps at this rate; null: not known"]
     started: Annotated[float | None, "when the run started"]
     updated: Annotated[float | None, "time of the journal's last line"]
     finished: Annotated[float | None, "when the run finished"]
@@ -149,6 +156,7 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
         step=status.step,
         total_steps=status.total_steps,
         steps_per_s=_rounded(status.steps_per_s),
+        left_s=_rounded(status.left_s),
         started=status.started,
         updated=status.updated,
         finished=status.finished,
@@ -165,7 +173,7 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
         jobs_refused={str(pool): why for pool, why in status.jobs.refused.items()},
         jobs_asked=status.jobs.asked,
         jobs_lost=status.jobs.lost,
-        groups=[_group(group) for group in status.groups],
+        groups=[_group(group, status) for group in status.groups],
         recoveries=[_recovery(recovery) for recovery in status.recoveries],
         hooks=[_hook(hook) for hook in status.hooks],
         note=note,
@@ -192,7 +200,8 @@ def _job(job: JobStatus) -> JobJson:
     )
 
 
-def _group(group: GroupStatus) -> GroupJson:
+def _group(group: GroupStatus, status: RunStatus) -> GroupJson:
+    wait = wait_of(group, status)
     return GroupJson(
         group=group.group,
         role=group.role,
@@ -210,6 +219,11 @@ def _group(group: GroupStatus) -> GroupJson:
         last_error=group.last_error,
         last_evidence=list(group.last_evidence),
         last_traceback=group.last_traceback,
+        waits_for=None if wait is None else wait.what,
+        since=None if wait is None else wait.since,
+        limit_s=None if wait is None else wait.limit_s,
+        setting=None if wait is None else wait.setting,
+        last_line=group.last_line,
         waiting_for=group.waiting_for,
         job=group.job,
     )

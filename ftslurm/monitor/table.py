@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from abc import abstractmethod
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from io import TextIOBase
 from textwrap import wrap
 from types import TracebackType
+from typing import IO, cast
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, ScreenContext
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.core.state.model import Phase
 from ftslurm.monitor import sentences
+from ftslurm.monitor.group_rows import ORDERS, SHEET, STYLES, View, ordered, rows
+from ftslurm.monitor.keys import Keys
+from ftslurm.monitor.log_tail import LogPage
+from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import GroupStatus, LighthouseStatus, RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.summary import outcome_style
@@ -33,14 +39,6 @@ from ftslurm.run.journal_filter import Skim
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import beneath, readable, visible
 
-_STYLES = {
-    Phase.PENDING: "yellow",
-    Phase.STARTING: "yellow",
-    Phase.RUNNING: "green",
-    Phase.STOPPING: "magenta",
-    Phase.SUCCEEDED: "blue",
-    Phase.FAILED: "bold red",
-}
 _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.StepExited: "red",
     records.GroupGivenUp: "bold red",
@@ -69,14 +67,21 @@ _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.GroupJoined: "green",
 }
 NOTE_S = 5.0  # seconds between two calls of `note`
-_FIXED_LINES = 8  # title, bar, blank, header, blank, Lighthouse, the line of the cursor, one spare
+_HELP = (
+    "s: sort by group, state, restarts, node",
+    "up, down: choose a group; enter, l: its log; escape: none",
+)
 
 
 def console() -> Console:
-    """Return a console for stdout. If it is no terminal, its width is 1000, so that no line is wrapped."""
+    """Return a console for stdout. If it is no terminal, lines are neither wrapped nor padded."""
     out = beneath(sys.stdout)
     here = _Console(file=out, markup=False, emoji=False)
-    return here if here.is_terminal else _Console(file=out, markup=False, emoji=False, width=1000)
+    return (
+        here
+        if here.is_terminal
+        else _Console(file=cast("IO[str]", _Unpadded(out)), markup=False, emoji=False, width=SHEET)
+    )
 
 
 class _Console(Console):
@@ -87,6 +92,23 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # rich would exit with 1, without a message
+
+
+class _Unpadded(TextIOBase):
+    """A stream that drops the spaces with which rich fills up the lines of a table."""
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        self._out.write(_PADDING.sub("", text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._out.flush()
+
+
+_PADDING = re.compile(r" +$", re.MULTILINE)
 
 
 class Lines:
@@ -122,6 +144,7 @@ def follow(
     poll_s: float = 0.2,
     plain_every_s: float = 10.0,
     history: int | None = None,
+    keys: Keys | None = None,
     note: Callable[[], str | None] = lambda: None,
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
@@ -135,6 +158,7 @@ def follow(
         plain_every_s: without a terminal, the least time between two lines about the progress.
         note: called every NOTE_S seconds; returns a problem of the run to show with it, or None.
         history: how many lines about earlier events are shown (default: all).
+        keys: the user's keys, for the live table; with `keys.quit` the user has left it.
 
     Returns:
         The status at the end.
@@ -146,7 +170,7 @@ def follow(
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
-    with _Table(console, clock) if live else _Lines(console, plain_every_s) as screen:
+    with _Table(console, clock, run, keys) if live else _Lines(console, plain_every_s) as screen:
         while True:
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
@@ -159,9 +183,9 @@ def follow(
             if clock() - noted >= NOTE_S:
                 noted, current_note, hooks = clock(), note(), deliveries.read(run)
             screen.show(lines, replace(folding.status, hooks=hooks), current_note)
-            if last or folding.status.outcome != "running":
+            if last or folding.status.outcome != "running" or (keys is not None and keys.quit):
                 return folding.status
-            sleep(poll_s)
+            screen.wait(poll_s, sleep)
 
 
 class _Screen(AbstractContextManager["_Screen"]):
@@ -170,6 +194,10 @@ class _Screen(AbstractContextManager["_Screen"]):
     def line(self, event: Event, folding: StatusFold) -> str | None:
         """Return the line for an event that `folding` has applied; None: it has no line."""
         return None if event.get("event") == records.Progress.event else sentences.describe(event, folding.status)
+
+    def wait(self, seconds: float, sleep: Callable[[float], None]) -> None:
+        """Wait for the next round."""
+        sleep(seconds)
 
     @abstractmethod
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
@@ -215,66 +243,143 @@ class _Lines(_Screen):
 class _Table(_Screen):
     """Output to a terminal: events scroll by above a table of the groups."""
 
-    def __init__(self, console: Console, clock: Callable[[], float]) -> None:
-        self._console = console
-        self._clock = clock
+    def __init__(self, console: Console, clock: Callable[[], float], run: RunDir, keys: Keys | None) -> None:
+        self._console, self._clock, self._run, self._keys = console, clock, run, keys
+        self._view, self._help = View(), False
         # Without rich's thread: follow() redraws after each read of the journal, with the clock in the title.
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._drawn: object = None  # the values that the table on the screen was drawn from
+        self._page: LogPage | None = None  # shown instead of the table
+        self._screen: ScreenContext | None = None  # of that page
+        self._held: list[tuple[Event, str]] = []  # lines that are printed when the page is closed
+        self._status = RunStatus()
 
     def __enter__(self) -> _Table:
+        if self._keys is not None:
+            self._keys.__enter__()
         self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._live.stop()
+        try:
+            self._close_page()
+            self._live.stop()
+        finally:
+            if self._keys is not None:
+                self._keys.__exit__(kind, error, tb)
 
     def show(self, lines: Iterable[tuple[Event, str]], status: RunStatus, note: str | None = None) -> None:
-        for event, line in lines:
+        self._status, size = status, self._console.size
+        self._held += lines
+        if self._page is not None and self._screen is not None:
+            self._screen.update(self._page.render(size.width, size.height))
+            return
+        for event, line in self._held:
             record = read(event)
             ok = isinstance(record, records.StepExited) and record.cause == "ok"
             style = "blue" if ok else _LINE_STYLES.get(type(record), "")
             # The terminal wraps the line, not rich, so that a path can be copied in one piece.
             text = Text.assemble((_stamp(event), "dim"), " ", (line, style))
             self._console.print(text, soft_wrap=True, highlight=False)
-        now, size = self._clock(), self._console.size
-        drawn = (status, int(now), size, note)
+        self._held.clear()
+        now, view = self._clock(), replace(self._view, keys=self._about_keys())
+        drawn = (status, int(now), size, note, view)
         if drawn != self._drawn:  # redrawing is expensive over a slow connection
-            self._live.update(render(status, now, size.width, size.height, note), refresh=True)
+            shown = with_last_lines(status, self._run)
+            self._live.update(render(shown, now, size.width, size.height, note, view), refresh=True)
             self._drawn = drawn
+
+    def wait(self, seconds: float, sleep: Callable[[float], None]) -> None:
+        """Wait for the next round, or for keys."""
+        if self._keys is None:
+            return sleep(seconds)
+        for key in self._keys.wait(seconds):
+            self._press(key)
+        return None
+
+    def _press(self, key: str) -> None:
+        if self._page is not None:
+            if not self._page.press(key, self._console.size.height):
+                self._close_page()
+            return
+        groups = ordered(self._status, self._view)
+        numbers = [group.group for group in groups]
+        at = numbers.index(self._view.chosen) if self._view.chosen in numbers else None
+        if key == "s":
+            orders = list(ORDERS)
+            following = orders[(orders.index(self._view.order) + 1) % len(orders)]
+            self._view = replace(self._view, order=following)
+        elif key in ("up", "down", "k", "j") and numbers:
+            step = 1 if key in ("down", "j") else -1
+            at = min(max(at + step, 0), len(numbers) - 1) if at is not None else 0 if step > 0 else len(numbers) - 1
+            self._view = replace(self._view, chosen=numbers[at])
+        elif key == "escape":
+            self._view, self._help = replace(self._view, chosen=None), False
+        elif key in ("enter", "l") and numbers:
+            self._open_page(groups[at or 0])
+        elif key == "?":
+            self._help = not self._help
+        elif key == "q" and self._keys is not None and self._keys.may_quit:
+            self._keys.quit = True
+
+    def _about_keys(self) -> str | None:
+        if self._keys is None:
+            return None
+        leave = "q: leave, the run goes on" if self._keys.may_quit else "Ctrl-C: stop the run"
+        if self._help:
+            return "\n".join((*_HELP, leave))
+        return f"s: sort ({self._view.order})  up, down: choose  enter: log  ?: help  {leave.partition(',')[0]}"
+
+    def _open_page(self, group: GroupStatus) -> None:
+        self._page, self._drawn = LogPage(group, self._run), None
+        self._live.stop()
+        self._screen = self._console.screen(hide_cursor=True)
+        self._screen.__enter__()
+
+    def _close_page(self) -> None:
+        if self._screen is not None:
+            self._screen.__exit__(None, None, None)
+            self._page = self._screen = None
+            self._live.start()
 
 
 def render(
-    status: RunStatus, now: float, width: int = 80, height: int = 100, note: str | None = None
+    status: RunStatus,
+    now: float,
+    width: int = 80,
+    height: int = 100,
+    note: str | None = None,
+    view: View | None = None,
 ) -> RenderableType:
     """Return the live area: title, progress, the groups that fit into `height` lines, the Lighthouse."""
-    width, status = min(width, 120), aged(status, now)
+    width, status, view = width if width >= SHEET else min(width, 120), aged(status, now), view or View()
     running = status.outcome == "running"
-    parts: list[RenderableType] = [_title(status, now, width)]
+    top = _title(status, now, width)
     if not running and status.reason:
-        parts.append(Text(status.reason, outcome_style(status)))
+        top += _folded(status.reason, width, outcome_style(status))
     if note is not None and running:
-        parts.append(Text(note, "bold red"))
+        top += _folded(note, width, "bold red")
     low = height < 40  # then one line for each warning; the events above have printed it in full
-    warnings = [f"warning: {words}" for words in status.cautions if running]
-    warnings += sentences.hook_lines(status) if running else []  # at the end they are in the summary
-    parts += [Text(line, "yellow", no_wrap=low, overflow="ellipsis") for line in warnings]
-    room = height - sum(1 if low else len(wrap(line, width)) for line in warnings) - (note is not None)
-    notes = (
-        sentences.parent(status),
-        sentences.standbys(status),
-        sentences.left_out(status),
-        sentences.checkpoint(status),
-    )
-    extra = [*(line for line in notes if line), *sentences.job_lines(status, now)] if running else []
-    parts += [_bar(status, width), Text(), _groups(status, now, width, room - len(extra))]
-    if running and status.lighthouse is not None:
-        parts += [Text(), _lighthouse(status, status.lighthouse)]
-    parts += [Text(line, no_wrap=True, overflow="ellipsis") for line in extra]
-    return Group(*parts)
+    for line in [*(f"warning: {words}" for words in status.cautions), *sentences.hook_lines(status)] if running else []:
+        cut = [Text(line, "yellow", no_wrap=True, overflow="ellipsis")]
+        top += cut if low else _folded(line, width, "yellow")
+    below = [] if status.lighthouse is None or not running else [Text(), _lighthouse(status, status.lighthouse)]
+    notes = [f(status) for f in (sentences.parent, sentences.standbys, sentences.left_out, sentences.checkpoint)]
+    for line in [*(line for line in notes if line), *sentences.job_lines(status, now)] if running else []:
+        below += _folded(line, width, "")
+    about = view.keys.splitlines() if view.keys else []
+    below += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in about]
+    room = height - len(top) - len(below) - 3  # the bar, a blank line, and the line of the cursor
+    return Group(*top, _bar(status, width), Text(), *rows(status, now, width, max(3, room), view), *below)
 
 
-def _title(status: RunStatus, now: float, width: int) -> Text:
+def _folded(words: str, width: int, style: str) -> list[Text]:
+    indent = " " * (len(words) - len(words.lstrip()) + 2)
+    lines = wrap(words, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return [Text(line, style, overflow="fold") for line in lines]
+
+
+def _title(status: RunStatus, now: float, width: int) -> list[Text]:
     left = Text.assemble((status.run_id, "bold"))
     if status.job_id is not None:
         left.append(f"  job {status.job_id}" + (f" (start {status.starts})" if status.starts > 1 else ""), "dim")
@@ -288,9 +393,11 @@ def _title(status: RunStatus, now: float, width: int) -> Text:
         facts.append(sentences.plural(status.restarts, "restart"))
     if status.started is not None:
         facts.append(sentences.clock((status.finished or now) - status.started))
-    right = Text("  ".join(facts), "dim")
+    right = Text("  ".join(facts), "dim", no_wrap=True, overflow="ellipsis")
     gap = width - cell_len(left.plain) - cell_len(right.plain)
-    return Text.assemble(left, " " * max(gap, 2), right, no_wrap=True, overflow="ellipsis")
+    if gap < 2:
+        return [left, right]
+    return [Text.assemble(left, " " * (2 if width >= SHEET else gap), right, no_wrap=True)]
 
 
 def _bar(status: RunStatus, width: int) -> RenderableType:
@@ -302,99 +409,20 @@ def _bar(status: RunStatus, width: int) -> RenderableType:
         words += f"  still for {sentences.seconds(status.still_s)}"
     if not total:
         return Text(words)
-    if rate:
-        words += f"  {sentences.clock((total - status.step) / rate)} left"
+    if status.left_s is not None:
+        words += f"  {sentences.clock(status.left_s)} left"
     # The greatest length of the text, so that the bar only moves when the training does.
     room = len(f"step {total}/{total}  1000.0 steps/s  00:00:00 left")
+    if width >= SHEET or width < room + 12:
+        return Text(words, no_wrap=True, overflow="ellipsis")
     grid = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total, status.step, width=max(10, width - 2 - room), complete_style="green")
+    bar = ProgressBar(total, status.step, width=width - 2 - room, complete_style="green")
     grid.add_row(bar, Text(words, no_wrap=True))
     return grid
 
 
-def _groups(status: RunStatus, now: float, width: int, height: int) -> RenderableType:
-    shown, rest = _fitting(status.groups, max(2, height - _FIXED_LINES))
-    wide = width >= 100
-    step = max([len("step"), *(len(_step(g, status, wide)) for g in status.groups)])
-    # Without a quorum, groups may have roles and sessions.
-    roles = {"role": max([4, *(cell_len(g.role) for g in status.groups if g.role)])} if _has_roles(status) else {}
-    ties = {"quorum": 6} if status.lighthouse is not None else {"sessions": 8}
-    columns = {"group": 5, **roles, "phase": 9, "step": step, **ties, "attempt": 7, "restarts": 8, "steps/s": 7}
-    gap = 2 if wide else 1
-    room = max(10, width - sum(columns.values()) - gap * len(columns))
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
-    for name, size in columns.items():
-        table.add_column(name, width=size, justify="left" if name in ("phase", "role") else "right", no_wrap=True)
-    table.add_column("node", width=room, no_wrap=True, overflow="ellipsis")
-    for g in shown:
-        table.add_row(
-            str(g.group),
-            *([_or_dash(g.role)] if roles else []),
-            Text(sentences.phase(g, status), _STYLES[g.phase]),
-            _step(g, status, wide),
-            _or_dash(g.participants if status.lighthouse is not None else g.sessions),
-            _or_dash(g.attempt),
-            Text(str(g.restarts), "yellow" if g.restarts else ""),
-            _or_dash(sentences.rate(g.steps_per_s) if g.steps_per_s else None),
-            _place(g, status, now, room),
-        )
-    return Group(table, _rest(rest, status)) if rest else table
-
-
-def _has_roles(status: RunStatus) -> bool:
-    return any(g.role for g in status.groups)
-
-
-def _step(group: GroupStatus, status: RunStatus, wide: bool) -> str:
-    if group.step is None:
-        return "-"
-    return sentences.of_total(group.step, status) if wide else str(group.step)
-
-
-def _or_dash(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
-def _fitting(groups: Sequence[GroupStatus], lines: int) -> tuple[list[GroupStatus], list[GroupStatus]]:
-    """Return the groups that get a line each, and those that are only counted: first of all the groups that step."""
-    if len(groups) <= lines:
-        return list(groups), []
-    notable = [g for g in groups if not g.stepping]
-    shown = notable[: lines - 1]
-    return shown, notable[lines - 1 :] + [g for g in groups if g.stepping]
-
-
-def _rest(groups: Sequence[GroupStatus], status: RunStatus) -> Text:
-    """Count the groups without a line of their own: "... 61 more RUNNING, 2 more STARTING"."""
-    counts = Counter((sentences.phase(g, status), _STYLES[g.phase]) for g in groups)
-    text = Text("  ...  ", "dim")
-    for n, ((phase, style), count) in enumerate(counts.most_common()):
-        text.append(", " if n else "").append(f"{count} more ").append(phase, style)
-    return text
-
-
-def _place(group: GroupStatus, status: RunStatus, now: float, room: int) -> Text:
-    """Return the group's nodes and job, and the reason if it does not step."""
-    job = sentences.table_note(group, status, now) if status.outcome == "running" else None
-    if job is not None and group.phase is Phase.PENDING:
-        return Text(job, "yellow")
-    text = Text(sentences.few(group.nodes, 2) if group.nodes else "")
-    gap = " " if group.nodes else ""
-    if job is not None and (group.still_s is None and not group.waiting_for):
-        text.append(gap + job, "dim")
-    if group.phase is Phase.FAILED and group.last_error:
-        return text.append(gap + group.last_error, "red")
-    if group.still_s is not None:
-        return text.append(f"{gap}still for {sentences.seconds(group.still_s)}", "yellow")
-    if group.waiting_for:
-        waits = f"{gap}waits for {group.waiting_for}"
-        short = f"{gap}{group.waiting_for}..."
-        text.append(waits if cell_len(text.plain + waits) <= room else short, "yellow")
-    return text
-
-
 def _lighthouse(status: RunStatus, unit: LighthouseStatus) -> Text:
-    text = Text.assemble("Lighthouse ", (unit.phase.value, _STYLES[unit.phase]))
+    text = Text.assemble("Lighthouse ", (unit.phase.value, STYLES[unit.phase]))
     if unit.nodes:
         text.append(f" on {sentences.few(unit.nodes)}")
     if unit.attempt:

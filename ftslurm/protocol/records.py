@@ -101,6 +101,7 @@ class RunStarted(JournalRecord):
     pid: Annotated[int | None, "process id of the controller"]
     leader: Annotated[int | None, "number of the leader in RUN/leaders"]
     after: Annotated[str | None, "how the controller before it crashed; null: it did not"]
+    limits: Annotated[dict[str, float], "settings that limit how long a group waits: health.start_timeout_s: 600"]
     parent: Annotated[str | None, "run.parent: the directory of the run that this one resumes"] = None
 
 
@@ -428,6 +429,35 @@ class StepReady(JournalRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepStarting(JournalRecord):
+    """What an attempt that has not committed a step waits for, if that lasts: at most a line in five seconds."""
+
+    event: ClassVar = "step_starting"
+    unit: Unit
+    group: Group
+    attempt: Attempt
+    stage: Annotated[
+        str,
+        "launch, import, lighthouse, store, others, eviction; once its script has begun: script, quorum, step",
+    ]
+    since: Annotated[float | None, "since when the limit of this stage counts"]
+    tasks: Annotated[int, "number of tasks of the step"]
+    missing: Annotated[tuple[int, ...], "launch and import: the first tasks that it waits for"] = ()
+    lacks: Annotated[int, "launch and import: number of tasks that it waits for"] = 0
+    other: Annotated[int | None, "others: a group that has to be there first"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptBegun(JournalRecord):
+    """All ranks of a group run their script."""
+
+    event: ClassVar = "script_begun"
+    unit: Unit
+    group: Group
+    attempt: Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepAdopted(JournalRecord):
     """A controller that has taken over has reached a step that still runs."""
 
@@ -741,6 +771,8 @@ StepEvent = (
     StepLaunched
     | LaunchRefused
     | StepReady
+    | StepStarting
+    | ScriptBegun
     | StepAdopted
     | StepExited
     | StepRecalled

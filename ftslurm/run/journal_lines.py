@@ -73,6 +73,15 @@ def _integers(line: Event, name: str) -> dict[str, int]:
     return {key: int(value or 0) for key, value in numbers(line, name).items()}
 
 
+def _integers_of_list(line: Event, name: str) -> tuple[int, ...]:
+    value = line.get(name)
+    return tuple(item for item in value if type(item) is int) if isinstance(value, list) else ()
+
+
+def _numbers(line: Event, name: str) -> dict[str, float]:
+    return {key: value for key, value in numbers(line, name).items() if value is not None}
+
+
 def _either(line: Event, name: str) -> str | int | None:
     return text(line, name) or integer(line, name)
 
@@ -93,10 +102,12 @@ _READERS: dict[object, Callable[[Event, str], object]] = {
     bool: _boolean,
     NoneType: _nothing,
     tuple[str, ...]: names,
+    tuple[int, ...]: _integers_of_list,
     tuple[RankRow, ...]: _rows,
     tuple[StuckGroup, ...]: _rows,
     dict[str, str]: _texts,
     dict[str, int]: _integers,
+    dict[str, float]: _numbers,
     dict[str, float | None]: lambda line, name: numbers(line, name) or None,
 }
 _NEUTRAL: dict[object, object] = {int: 0, float: 0.0, str: "", bool: False}

@@ -48,12 +48,18 @@ def choose(text: str) -> str:
 
 def of_log(log: str | Path) -> str:
     """Return the line of a log to quote; empty if it has none or cannot be read."""
-    return visible(choose(_end_of(log)))[:LONGEST]
+    return visible(choose(end_of(log, _TAIL).decode(errors="replace")))[:LONGEST]
 
 
-def shorten(line: str) -> str:
+def printed_last(log: str | Path, longest: int) -> str:
+    """Return the last line of a log that is no known noise; empty if it has none or cannot be read."""
+    *_, last = "", *_telling(end_of(log, _TAIL).decode(errors="replace"))
+    return shorten(visible(last.strip()), longest)
+
+
+def shorten(line: str, longest: int = LONGEST) -> str:
     """Return a line cut to the length of a quotation."""
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    return line if len(line) <= longest else line[: longest - 3] + "..."
 
 
 def first_line(error: str) -> str:
@@ -99,13 +105,13 @@ def _exception_below(lines: Iterator[str]) -> str:
     return ""
 
 
-def _end_of(log: str | Path) -> str:
+def end_of(log: str | Path, most: int) -> bytes:
     """Return the end of a file; empty if it cannot be read. A script may have put a link or a pipe in its place."""
     with suppress(OSError):
         file = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             size = os.fstat(file).st_size
-            return os.pread(file, _TAIL, max(0, size - _TAIL)).decode(errors="replace")
+            return os.pread(file, most, max(0, size - most))
         finally:
             os.close(file)
-    return ""
+    return b""

@@ -11,6 +11,7 @@ from ftslurm.core.state.past import Past
 from ftslurm.protocol.records import RunStarted
 from ftslurm.run.directory import RunDir
 
+_LIMITS = ("start_timeout_s", "join_timeout_s", "first_step_s", "wait_timeout_s")
 _PACKAGES = ("ftslurm", "torch", "torchft", "submitit", "hydra-core")
 
 
@@ -44,6 +45,7 @@ def run_started(
         pid=os.getpid(),
         leader=number,
         after=after,
+        limits={f"health.{name}": getattr(config.health, name) for name in _LIMITS},
         parent=config.run.parent,
     )
 

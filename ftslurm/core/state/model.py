@@ -304,6 +304,8 @@ class Attempt:
     told: float | None = None  # when Slurm ordered its step to end, in a job other than the controller's
     untold: tuple[float, Progress] | None = None  # time of its last report, and the progress not yet journaled
     last_told: float | None = None  # when this attempt's last progress line was journaled
+    looked: float | None = None  # when what it waits for before its first step was last looked at (start_report.py)
+    waits: tuple[str, int] | None = None  # what was journaled of that: the stage, and how many tasks it lacks
 
 
 @dataclass(frozen=True)

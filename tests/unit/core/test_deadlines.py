@@ -25,7 +25,8 @@ from ftslurm.core.state.model import Evidence
 @pytest.mark.parametrize(
     ("history", "due"),
     [
-        pytest.param(((0, granted(3)),), 600, id="the start's time-out"),
+        pytest.param(((0, granted(3)),), 5, id="the first look at a start"),
+        pytest.param(((0, granted(3)), (599,)), 600, id="the start's time-out"),
         pytest.param(RUNNING, None, id="nothing to wait for"),
         pytest.param((*RUNNING, (30, killed(B0)), (40, killed(B1))), 41, id="the backoff"),
         pytest.param((*RUNNING, (30, stop())), 40, id="the grace"),

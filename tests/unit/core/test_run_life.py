@@ -33,6 +33,7 @@ def test_a_run_lives_and_succeeds() -> None:
         "allocation_granted",
         *["step_launched"] * 3,
         *["step_ready"] * 3,
+        *["script_begun"] * 2,
         *["group_joined", "progress"] * 2,
         *["progress"] * 2,
         *["step_exited"] * 3,

@@ -307,6 +307,7 @@ def test_the_json_has_stable_keys() -> None:
             "step",
             "total_steps",
             "steps_per_s",
+            "left_s",
             "started",
         ),
         *(
@@ -338,7 +339,7 @@ def test_the_json_has_stable_keys() -> None:
         "steps_per_s": None,
         "still_s": None,
         "longest_gap_s": 0.21,
-        "waiting_for": None,
+        **dict.fromkeys(("waits_for", "since", "limit_s", "setting", "last_line", "waiting_for")),
         "last_error": "killed (signal 9) on n2",
         "last_evidence": ["the guard of task 0: signal 9"],
         "last_traceback": None,

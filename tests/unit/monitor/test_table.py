@@ -150,9 +150,9 @@ def test_the_live_table_at_eighty_columns() -> None:
         "ddp-0930-k3                              2 of 3 groups stepping  1 restart  0:16",
         "━━━━━━━━━━━━━━━━━╸                   step 61/120  5.0 steps/s  0:12 left",
         "",
-        "group phase     step quorum attempt restarts steps/s node",
+        "group phase     step groups attempt restarts steps/s node",
         "    0 RUNNING     61      3       0        0     5.0 n1",
-        "    1 STARTING    61      -       1        1       - n2 waits for workers",
+        "    1 STARTING    61      -       1        1       - n2 waits for workers, 1 s",
         "    2 RUNNING     61      3       0        0     5.0 n3",
         "",
         "Lighthouse RUNNING on n1, quorum 1 has 3 groups",
@@ -173,10 +173,10 @@ def test_sixty_four_groups_fit_into_a_low_terminal_those_that_do_not_step_first(
     lines = drawn(render(many(), ex.START + 12, 80, 16))
     assert len(lines) <= 15
     assert [line.split()[:2] for line in lines[4:10]] == [
-        *(["7", "PENDING"], ["9", "FAILED"], ["60", "STARTING"], ["61", "STARTING"], ["62", "STARTING"]),
-        ["63", "STARTING"],
+        *(["9", "FAILED"], ["4", "failures"], ["7", "PENDING"], ["waits", "for"], ["60", "STARTING"]),
+        ["61", "STARTING"],
     ]
-    assert lines[10] == "  ...  58 more RUNNING"
+    assert lines[12] == "  ...  58 more RUNNING"
 
 
 def test_when_not_even_those_fit_they_are_counted() -> None:
@@ -317,7 +317,7 @@ def test_a_warning_is_there_as_long_as_the_run_and_takes_one_line_of_a_low_termi
     words = "nothing heals a group that fails, " * 8
     status = fold(at(15.15), ex.event(15.2, "warning", group=0, text=words.strip()))
     shown = drawn(render(status, ex.START + 16))
-    assert " ".join(shown).count("nothing heals") == 8
+    assert " ".join(" ".join(shown).split()).count("nothing heals a group") == 8
     low = drawn(render(status, ex.START + 16, height=24))
     assert low[1].startswith("warning: nothing heals a group that fails, nothing")
     assert low[1].endswith("…")

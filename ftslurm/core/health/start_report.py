@@ -1,0 +1,79 @@
+"""Write what a group waits for between its launch and its first committed step, if that lasts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ftslurm.config.schema import Config
+from ftslurm.core.groups.progress_lines import every_s
+from ftslurm.core.health import first_step
+from ftslurm.core.state.actions import Action
+from ftslurm.core.state.model import Phase, Unit
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.units import independent, swap, tasks_of
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
+from ftslurm.protocol.stages import Stage
+
+TOLD_S = 5.0  # a group is looked at this long after its launch, and again after the same time
+TASKS_TOLD = 8  # missing tasks that a record names
+
+
+def tell(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
+    """Record what each group that is due waits for, unless the journal has it."""
+    actions: list[Action] = []
+    if state.ending is not None:
+        return state, actions
+    for unit in state.attended():
+        due = next(due_times(unit, state.table.groups), None)
+        if due is None or now < due or (unit.phase is Phase.RUNNING and independent(config)):
+            continue
+        record = _record(state, unit, config)
+        waits = record.stage, record.lacks
+        actions += [record] if waits != unit.current.waits else []
+        state = swap(state, replace(unit, current=replace(unit.current, looked=now, waits=waits)))
+    return state, actions
+
+
+def due_times(unit: Unit, groups: int) -> Iterator[float]:
+    """Yield when `tell` must look at a group that has not committed a step."""
+    since = unit.marks.launched if unit.current.looked is None else unit.current.looked
+    if unit.group is None or unit.joined or unit.current.adoption is not None or since is None:
+        return
+    if unit.phase in (Phase.STARTING, Phase.RUNNING):
+        yield since + max(TOLD_S, every_s(groups))
+
+
+def _record(state: RunState, unit: Unit, config: Config) -> records.StepStarting:
+    current, marks, tasks = unit.current, unit.marks, tasks_of(unit, config)
+    absent = tuple(task for task, host in enumerate(current.hosts) if host is None)
+    late = absent or tuple(task for task in range(tasks) if task not in current.ready)
+    other, since = None, marks.ready
+    if unit.phase is Phase.RUNNING:
+        stage, late, since = _of_script(unit), (), marks.begun
+    elif late:
+        stage, since = "launch" if absent else "import", marks.launched
+    elif not current.assigned:
+        stage = "lighthouse"
+    elif current.store is None:
+        stage = "store"
+    elif state.released:
+        stage = "eviction"
+    else:
+        stage, other = "others", state.waited_for
+    return records.StepStarting(
+        unit=unit.name,
+        group=unit.group_id,
+        attempt=unit.attempt,
+        stage=stage,
+        since=None if since is None else round(since, 3),
+        tasks=tasks,
+        missing=late[:TASKS_TOLD],
+        lacks=len(late),
+        other=other,
+    )
+
+
+def _of_script(unit: Unit) -> str:
+    at = first_step.stage(unit)
+    return "script" if at is None else "quorum" if at == Stage.SEEKING_QUORUM else "step"

@@ -1,0 +1,94 @@
+"""What a group that commits no steps yet waits for: since when, how long it may, and the last line that it printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ftslurm.core.state.model import Phase
+from ftslurm.core.state.unit_names import group_unit
+from ftslurm.monitor.status import GroupStatus, RunStatus, Starting
+from ftslurm.run.directory import RunDir
+from ftslurm.run.last_words import printed_last
+
+LONGEST = 80  # characters of the last line
+LOGS_READ = 64  # a run may have 10,000 groups that start
+START, JOIN, FIRST, WAIT = "start_timeout_s", "join_timeout_s", "first_step_s", "wait_timeout_s"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a group waits for."""
+
+    what: str
+    since: float | None  # in unix seconds
+    limit_s: float | None = None  # counted from `since`; None: no limit
+    setting: str | None = None  # of the limit, also where it is 0 and there is none
+    warns: bool = False  # the limit is that of a warning: nothing is ended
+
+
+def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
+    """Return what a group waits for; None: it steps, it ends, or it is over."""
+    if status.outcome != "running" or (group.joined and group.phase is not Phase.PENDING):
+        return None
+    match group.phase:
+        case Phase.PENDING:
+            return _for_launch(group, status)
+        case Phase.STARTING:
+            stage = group.starting
+            limited = stage is None or stage.stage in ("launch", "import", "store")
+            what = group.waiting_for or "its workers" if stage is None else _of_start(stage)
+            return _limited(what, group, status, START) if limited else Wait(what, group.since)
+        case Phase.RUNNING if status.lighthouse is not None:
+            what = _of_script(group.starting)
+            if any(other.joined for other in status.groups):
+                return _limited(what, group, status, JOIN)
+            return replace(_limited(what, group, status, FIRST), warns=True)
+        case _:
+            return None
+
+
+def with_last_lines(status: RunStatus, run: RunDir) -> RunStatus:
+    """Return the status with the last line that each starting group has printed."""
+    found = dict[int, str]()
+    for group in status.groups:
+        going = group.attempt is not None and group.phase in (Phase.STARTING, Phase.RUNNING) and not group.joined
+        if going and status.outcome == "running" and len(found) < LOGS_READ:
+            rank = group.starting.rank if group.starting is not None else 0
+            found[group.group] = printed_last(run.rank_log(group_unit(group.group), group.attempt or 0, rank), LONGEST)
+    if not any(found.values()):
+        return status
+    return replace(status, groups=tuple(replace(g, last_line=found.get(g.group) or None) for g in status.groups))
+
+
+def _for_launch(group: GroupStatus, status: RunStatus) -> Wait:
+    what = group.waiting_for or "launch"
+    if group.backoff_s is not None:
+        return Wait("its next launch", group.since, round(group.backoff_s, 3), "restart.backoff_s")
+    if what in ("launch", "nodes") or what.startswith("srun ("):
+        return Wait(what, group.since)
+    return _limited(what, group, status, WAIT)
+
+
+def _limited(what: str, group: GroupStatus, status: RunStatus, name: str) -> Wait:
+    setting = f"health.{name}"
+    if setting not in status.limits:  # a journal of an earlier version
+        return Wait(what, group.since)
+    return Wait(what, group.since, status.limits[setting] or None, setting)
+
+
+def _of_start(at: Starting) -> str:
+    whom = f"rank {at.rank}" if at.lacks == 1 else f"{at.lacks} of {at.tasks} ranks"
+    return {
+        "launch": f"{whom}: launch",
+        "import": f"{whom}: imports",
+        "lighthouse": "the Lighthouse",
+        "store": "the store of rank 0",
+        "others": f"group {at.other}: all begin together",
+        "eviction": "the end of its last attempt in the Lighthouse",
+    }.get(at.stage, at.stage)
+
+
+def _of_script(at: Starting | None) -> str:
+    stage = "script" if at is None else at.stage
+    known = {"script": "its script to ask for a quorum", "quorum": "a quorum, or heals"}
+    return known.get(stage, "its first step")

@@ -1,0 +1,94 @@
+"""What `status` tells of a group that starts or waits: for what, since when, how long it may, what it printed last."""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import example_journal as ex
+import pytest
+
+from ftslurm.monitor import sentences
+from ftslurm.monitor.starting import with_last_lines
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.status_json import to_json
+
+LIMITS = {"health.start_timeout_s": 600.0, "health.join_timeout_s": 1800.0}
+LIMITS |= {"health.first_step_s": 120.0, "health.wait_timeout_s": 0.0}
+
+
+def status_of(*lines: ex.Line) -> RunStatus:
+    return reduce(fold, [ex.started(2, limits=LIMITS), ex.launched(1, 0), *lines], RunStatus())
+
+
+def starting(time: float, stage: str, **fields: Any) -> ex.Line:
+    known = {"unit": "group-0000", "group": 0, "attempt": 0, "stage": stage, "since": ex.START + 1, "tasks": 4}
+    return ex.event(time, "step_starting", **(known | fields))
+
+
+def words(status: RunStatus, now: float = 13) -> str | None:
+    return sentences.waits(status.groups[0], status, ex.START + now)
+
+
+@pytest.mark.parametrize(
+    ("stage", "fields", "said"),
+    [
+        ("launch", {"lacks": 3, "missing": [1, 2, 3]}, "3 of 4 ranks: launch, 12 s of 600 s (health.start_timeout_s)"),
+        ("import", {"lacks": 1, "missing": [2]}, "rank 2: imports, 12 s of 600 s (health.start_timeout_s)"),
+        ("lighthouse", {}, "the Lighthouse, 12 s"),
+        ("store", {}, "the store of rank 0, 12 s of 600 s (health.start_timeout_s)"),
+        ("others", {"other": 7}, "group 7: all begin together, 12 s"),
+        ("script", {}, "its script to ask for a quorum, 12 s, a warning at 120 s (health.first_step_s)"),
+        ("quorum", {}, "a quorum, or heals, 12 s, a warning at 120 s (health.first_step_s)"),
+        ("step", {}, "its first step, 12 s, a warning at 120 s (health.first_step_s)"),
+        ("of another version", {}, "of another version, 12 s"),
+    ],
+)
+def test_a_group_that_starts_says_what_it_waits_for_and_its_limit(stage: str, fields: Any, said: str) -> None:
+    assert words(status_of(starting(6, stage, **fields))) == f"waits for {said}"
+
+
+def test_before_the_first_report_it_waits_for_its_workers() -> None:
+    assert words(status_of(), 4) == "waits for workers, 3 s of 600 s (health.start_timeout_s)"
+
+
+def test_a_group_that_comes_back_to_a_run_that_steps_has_the_limit_of_joining() -> None:
+    begun = ex.event(2, "script_begun", unit="group-0000", group=0, attempt=0)
+    status = status_of(begun, ex.launched(2, 1), ex.joined(3, 1, 1))
+    assert words(status) == "waits for its script to ask for a quorum, 11 s of 1800 s (health.join_timeout_s)"
+    status = fold(status, ex.joined(14, 0, 2))
+    assert words(status, 15) is None
+
+
+def test_a_group_without_a_node_says_so_with_the_setting_also_in_json() -> None:
+    down = [ex.exited(2, 0), ex.event(2, "restart_scheduled", group=0, attempt=1, due=ex.START + 6, reason="")]
+    assert words(status_of(*down), 3) == "waits for its next launch, 1 s of 4 s (restart.backoff_s)"
+    waits = ex.event(6, "group_waits", group=0, reason="a free node", allocation=None)
+    status = status_of(*down, waits)
+    assert words(status) == "waits for a free node, 7 s, no limit (health.wait_timeout_s)"
+    group = to_json(status, ex.START + 13)["groups"][0]
+    known = {"waits_for": "a free node", "since": ex.START + 6, "limit_s": None, "setting": "health.wait_timeout_s"}
+    assert known.items() <= group.items()
+
+
+def test_a_journal_of_an_earlier_version_has_no_limits() -> None:
+    status = reduce(fold, [ex.started(1), ex.launched(1, 0), ex.ready(3, 0)], RunStatus())
+    assert words(status) == "waits for its script to ask for a quorum, 12 s"
+
+
+def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: Path) -> None:
+    run = ex.new_run(tmp_path)
+    folder = run.rank_log("group-0000", 0, 2).parent
+    folder.mkdir(parents=True)
+    (folder / "rank-0.log").write_text("rank 0\n")
+    (folder / "rank-2.log").write_text("first\nloading \x1b]0;title\x07 " + "x" * 100 + "\n\n")
+    status = with_last_lines(status_of(starting(6, "import", lacks=1, missing=[2])), run)
+    last = status.groups[0].last_line
+    assert last is not None
+    assert last.startswith("loading \\x1b]0;title\\x07 xxx")
+    assert len(last) == 80
+    assert to_json(status, ex.START + 13)["groups"][0]["last_line"] == last
+    over = with_last_lines(fold(status_of(), ex.joined(3, 0, 1)), run)
+    assert over.groups[0].last_line is None

@@ -48,4 +48,7 @@ if [ -n "$(missing)" ]; then
         exit
     fi
 fi
+if ! command -v chromium chromium-browser google-chrome > /dev/null; then # tests look at report.html in it
+    why=$(install chromium) || echo "==> chromium: missing; the tests of report.html are skipped: $why"
+fi
 echo "==> slurm: $(slurmctld -V) (${SECONDS} s)"

@@ -9,7 +9,7 @@ from io import BytesIO
 from os import PathLike
 from pathlib import Path
 
-from ftslurm.api import drills, reporting, resuming, scaling, steering, stopping, submitting, waiting
+from ftslurm.api import drills, resuming, scaling, steering, stopping, submitting, waiting
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
 from ftslurm.config import compose
@@ -21,6 +21,7 @@ from ftslurm.monitor.log_page import View
 from ftslurm.monitor.status_json import StatusJson, to_json
 from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
 from ftslurm.report.report_json import ReportJson
+from ftslurm.report.run_report import read_report
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
@@ -92,7 +93,7 @@ class Run:
 
     def report(self) -> ReportJson:
         """Return where the time of the run went, as `ftslurm report --json` prints it."""
-        return reporting.read_report(self.config, self.files).json
+        return read_report(self.config, self.files).json
 
     def logs(self, group: int | None = None, rank: int | None = None, attempt: int | None = None) -> str:
         """Return what the scripts have printed, in time order. Without a group: rank 0 of every group.

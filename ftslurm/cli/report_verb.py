@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
-from ftslurm.api.reporting import read_report
 from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import table
 from ftslurm.report import report_text
+from ftslurm.report.run_report import read_report
 
 
 def main(words: list[str]) -> int:
-    """Print the report as text or JSON."""
-    parser = parser_for("report", "Print where the time of a run went; also while it goes on.")
-    parser.add_argument("--json", action="store_true", help="print it as JSON")
+    """Print the report as text or JSON; with the text, write report.html."""
+    parser = parser_for("report", "Print where the time of a run went, and write it to RUN/report.html.")
+    parser.add_argument("--json", action="store_true", help="print it as JSON; no page is written without --html")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the page to FILE (default: RUN/report.html)")
     args = parser.parse_args(words)
     run = find_run(args)
     report = read_report(run.config, run.files)
     if args.json:
         print(json.dumps(report.json, indent=2))
-        return 0
-    console = table.console()
-    text = report_text.render(report.history, report.accounts, report.weight)
-    console.print(text, width=min(console.width, report_text.WIDTH))
+    else:
+        console = table.console()
+        text = report_text.render(report.history, report.accounts, report.weight)
+        console.print(text, width=min(console.width, report_text.WIDTH))
+    if args.html is not None or not args.json:
+        page = args.html or run.files.report
+        try:
+            report.write_page(page)
+        except EnvironmentProblem as error:
+            if args.html is not None:
+                raise
+            print(f"ftslurm: {error}", file=sys.stderr)  # the run of another user
+        else:
+            print(f"\npage: {page}", file=sys.stderr if args.json else sys.stdout)
     return 0

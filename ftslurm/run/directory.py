@@ -100,6 +100,11 @@ class RunDir:
                 replace_text(self.submitted / name, str(pool))
 
     @property
+    def report(self) -> Path:
+        """Where the time of the run went, as a page (ftslurm.report)."""
+        return self.root / "report.html"
+
+    @property
     def submitit(self) -> Path:
         return self.root / "submitit"
 

@@ -22,6 +22,8 @@ from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
+from ftslurm.protocol.records import RunFinished
+from ftslurm.report.run_report import read_report
 from ftslurm.run import configuration, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
@@ -114,7 +116,17 @@ def control(
             return 0
         logger.error("%s", why_not)
         tell(requeue.end_journal(run, why_not))
+    if last_event(run.events) == RunFinished.event:
+        _write_report(config, run, logger)
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
+
+
+def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:
+    """Write report.html. The run is over: nothing that is wrong with its report changes its outcome."""
+    try:
+        read_report(config, run).write_page(run.report)
+    except Exception:
+        logger.exception("report.html could not be written; `ftslurm report %s` tries it again", run.root)
 
 
 def _controller_log(config: Config, run: RunDir) -> logging.Logger:

@@ -1,17 +1,20 @@
-"""The report of a run, made from its journal and its configuration."""
+"""The report of a run directory: made from its journal and configuration, and written to report.html."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem
 from ftslurm.report.accounting import Accounts, Weight, account, weight_of
 from ftslurm.report.history import History
 from ftslurm.report.history_fold import read_history
 from ftslurm.report.report_json import ReportJson, to_json
+from ftslurm.report.report_page import page
 from ftslurm.run import liveness
-from ftslurm.run.directory import RunDir
+from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import JournalReader
 
 
@@ -27,6 +30,19 @@ class Report:
     def json(self) -> ReportJson:
         """The report as `ftslurm report --json` prints it."""
         return to_json(self.history, self.accounts, self.weight)
+
+    def write_page(self, path: Path) -> None:
+        """Write report.html: only this user may read it, and a reader sees the old page or the new one.
+
+        Raises:
+            EnvironmentProblem: it cannot be written.
+        """
+        try:
+            replace_text(path, page(self.history, self.json))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"{path} cannot be written: {error.strerror}; --html FILE writes the page elsewhere"
+            ) from error
 
 
 def read_report(config: Config, run: RunDir) -> Report:

@@ -99,6 +99,23 @@ class Conversation:
             raise NotDone(text)
         return Answer(record, text)
 
+    def more(self, kind: type[Done], mine: Callable[[Done], bool], count: int, timeout_s: float) -> list[Done]:
+        """Return further records of a command, in the order of the journal: at most `count`, fewer if time is up."""
+        found, deadline = list[Done](), time.monotonic() + timeout_s
+
+        def is_one(record: JournalEvent) -> bool:
+            return isinstance(record, kind) and mine(record)
+
+        while len(found) < count:
+            left = deadline - time.monotonic()
+            event, self.status = wait_for_answer(self._reader, self.status, is_one, left)
+            if event is None:
+                break
+            record = read(event)
+            assert isinstance(record, kind)
+            found.append(record)
+        return found
+
     def _unanswered(self, wait_s: float) -> str:
         name = self.run.root.name
         if self.status.outcome != "running":

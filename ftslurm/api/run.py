@@ -12,6 +12,7 @@ from pathlib import Path
 from ftslurm.api import drills, resuming, scaling, steering, stopping, submitting, waiting
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
+from ftslurm.api.steering import Stacks
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
@@ -156,6 +157,15 @@ class Run:
             NotDone: no script of the run can save, it could not be saved, or the controller does not answer.
         """
         return steering.save(self.files)
+
+    def stacks(self, group: int, rank: int | None = None) -> list[Stacks]:
+        """Take the stacks of a rank of a group now; with None, of all its ranks.
+
+        Raises:
+            EnvironmentProblem: the run has no controller.
+            NotDone: the controller refuses, or does not answer, or a rank does not.
+        """
+        return steering.stacks(self.files, group, rank)
 
     def drain(self, node: str) -> Answer[CommandDone]:
         """Leave a node out: nothing is placed there, and what runs there moves away politely while there is room.

@@ -75,6 +75,7 @@ class Executor:
                 | act.Inject()
                 | act.Where()
                 | act.Dump()
+                | act.TakeStacks()
             ):
                 if (message := order(action)) is not None:
                     self.children.send(*message)

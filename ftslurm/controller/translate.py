@@ -58,6 +58,8 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
             message = messages.Where()
         case actions.Dump(step):
             message = messages.Dump()
+        case actions.TakeStacks(step, command, task, by):
+            message = messages.TakeStacks(command, task, by)
         case _:
             return None
     return step, messages.encode(message)
@@ -101,6 +103,8 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             return events.Warned(step, text)
         case messages.Dumped(task=task):
             return events.Dumped(step, task)
+        case messages.StacksTaken(command, file, error, task=task):
+            return events.StacksTaken(step, task, command, file, error)
         case messages.Injected(fault, error, task=task):
             return events.InjectRefused(step, task, fault, error) if error else None
         case messages.StoreUp(addr, port):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ftslurm.controller.translate import requester
-from ftslurm.core.state.events import CheckpointAsked, DrainAsked, RestartAsked, UndrainAsked, UserRequest
+from ftslurm.core.state.events import CheckpointAsked, DrainAsked, RestartAsked, StacksAsked, UndrainAsked, UserRequest
 from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.security.json_text import is_whole
 
@@ -18,6 +18,8 @@ def user_request(command: Mapping[str, Any]) -> UserRequest | None:
     if rank is not None and not is_whole(rank):
         return None
     match command["what"]:
+        case "stacks" if is_whole(group):
+            return StacksAsked(group, rank, by, name)
         case "save":
             return CheckpointAsked(by, name)
         case "drain" if isinstance(node, str):

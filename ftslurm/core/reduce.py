@@ -52,6 +52,8 @@ from ftslurm.core.state.events import (
     Served,
     Serving,
     SessionOpened,
+    StacksAsked,
+    StacksTaken,
     StepEvent,
     StopAsked,
     StoreUp,
@@ -108,6 +110,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return drain.drain(state, event, now, config)
         case UndrainAsked():
             return drain.undrain(state, event, config)
+        case StacksAsked():
+            return user_requests.stacks(state, event, config)
         case CheckpointAsked():
             return user_requests.save(state, event, now, config)
         case RestartAsked():
@@ -155,6 +159,8 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
             return _warn(state, unit, event.text)
         case Dumped():
             return _dumped(event, state, unit, now, config)
+        case StacksTaken():
+            return user_requests.stacks_taken(state, event, unit)
         case InjectRefused():
             return _drill_refused(event, state, unit)
         case CanSave():

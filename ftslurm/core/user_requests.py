@@ -11,8 +11,8 @@ from ftslurm.core.groups import ranks
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import scale
 from ftslurm.core.lineage import rollover
-from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import CheckpointAsked, RestartAsked
+from ftslurm.core.state.actions import Action, TakeStacks
+from ftslurm.core.state.events import CheckpointAsked, RestartAsked, StacksAsked, StacksTaken
 from ftslurm.core.state.model import Asker, Cause, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
@@ -61,7 +61,7 @@ def restart(state: RunState, event: RestartAsked, config: Config) -> Outcome:
     unit = None if why_not is not None else state.table.group(event.group)
     why_not = why_not if unit is None else why_stuck(state, unit, config)
     if unit is None or why_not is not None:
-        return state, [_refused(event, why_not or "")]
+        return state, [_refused("restart", event, why_not or "")]
     reason = "asked for with ftslurm restart"
     if event.rank is not None:
         reason += f", for rank {event.rank}" + _on_node(unit, event.rank)
@@ -71,6 +71,45 @@ def restart(state: RunState, event: RestartAsked, config: Config) -> Outcome:
     )
     state, actions = recall(state, unit, reason)
     return state, [done, *actions]
+
+
+def stacks(state: RunState, event: StacksAsked, config: Config) -> Outcome:
+    """Ask the guards for the stacks of a rank, or of all, or refuse to; each answers with StacksTaken."""
+    why_not = _no_step(state, event.group, event.rank, config)
+    unit = None if why_not is not None else state.table.group(event.group)
+    if unit is not None and (not unit.current.assigned or None in unit.current.hosts):
+        unit, why_not = None, f"group {event.group} is starting: its ranks are not assigned yet"
+    if unit is None:
+        return state, [_refused("stacks", event, why_not or "")]
+    table = ranks.table([str(host) for host in unit.current.hosts])
+    task = next((task for task, row in enumerate(table) if row.rank == event.rank), None)
+    whose = f"rank {event.rank}" if event.rank is not None else f"{len(table)} ranks"
+    done = records.CommandDone(
+        command=event.command,
+        what="stacks",
+        by=event.by.name,
+        text=f"{whose} of group {event.group} asked for",
+        group=event.group,
+        rank=event.rank,
+    )
+    return state, [done, TakeStacks(unit.id, event.command, task, "ftslurm stacks")]
+
+
+def stacks_taken(state: RunState, event: StacksTaken, unit: Unit) -> Outcome:
+    """Record where the stacks of a task are."""
+    if unit.group is None or None in unit.current.hosts or event.task >= len(unit.current.hosts):
+        return state, []
+    row = ranks.table([str(host) for host in unit.current.hosts])[event.task]
+    taken = records.StacksTaken(
+        command=event.command,
+        group=unit.group,
+        attempt=unit.attempt,
+        rank=row.rank,
+        node=row.node,
+        file=event.file,
+        error=event.error,
+    )
+    return state, [taken]
 
 
 def save(state: RunState, event: CheckpointAsked, now: float, config: Config) -> Outcome:
@@ -125,7 +164,7 @@ def _on_node(unit: Unit, rank: int) -> str:
     return f" on {next(row.node for row in table if row.rank == rank)}"
 
 
-def _refused(event: RestartAsked, reason: str) -> records.CommandRefused:
+def _refused(what: str, event: RestartAsked | StacksAsked, reason: str) -> records.CommandRefused:
     return records.CommandRefused(
-        command=event.command, what="restart", by=event.by.name, reason=reason, group=event.group, rank=event.rank
+        command=event.command, what=what, by=event.by.name, reason=reason, group=event.group, rank=event.rank
     )

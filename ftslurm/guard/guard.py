@@ -41,8 +41,9 @@ from ftslurm.guard import faults, pilot_presence, processes, stacks
 from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.network import Network
-from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
+from ftslurm.guard.stack_files import StackFiles
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
@@ -127,6 +128,7 @@ def _become_worker(guard_pid: int) -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard_pid:
         os._exit(ExitCode.KILLED_BY_ORDER)  # the guard died before the line above took effect
+    prctl(PR_SET_PTRACER, guard_pid)  # where Yama restricts ptrace: a py-spy that the guard starts may look (`stacks`)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -167,6 +169,7 @@ class Guard:
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
+        self.stack_files = StackFiles(self.selector)
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
@@ -206,6 +209,7 @@ class Guard:
                 next_mark = now + 1.0
                 if self.log is not None:
                     self.log.tend()
+                self.stack_files.tend()
             for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
                 key.data(events)
 
@@ -241,6 +245,8 @@ class Guard:
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                 stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
                 self.say(messages.Dumped())
+            case messages.TakeStacks():
+                self.take_stacks(order)
             case messages.Inject(fault, task):
                 if task == self.task.index:
                     self.inject(fault)
@@ -259,6 +265,19 @@ class Guard:
                 self.pass_on(order, may_drop=True)  # a script without torchft does not read these
             case messages.Member() | messages.Evict() | messages.NewHistory():
                 self.pass_on(order)  # the worker is the Lighthouse
+
+    def take_stacks(self, order: messages.TakeStacks) -> None:
+        """Write the worker's stacks into a file, and answer when it is complete."""
+        if order.task not in (None, self.task.index) or self.log is None or self.rank is None:
+            return
+
+        def taken(file: str) -> None:
+            self.say(messages.StacksTaken(order.command, file))
+
+        try:
+            self.stack_files.take(self.worker, self.task.position, self.log.path, self.rank, order.by, taken)
+        except OSError as error:
+            self.say(messages.StacksTaken(order.command, "", f"{error.filename or 'the file'}: {error.strerror}"))
 
     def assign(self, assign: messages.Assign) -> None:
         """Give the worker its assignment, and maintain its log from now on."""

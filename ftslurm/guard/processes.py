@@ -9,7 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
 
 

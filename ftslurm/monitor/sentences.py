@@ -13,7 +13,7 @@ from itertools import islice
 from typing_extensions import assert_never
 
 from ftslurm.core.state.model import OVER, Phase
-from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.monitor import starting
 from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
@@ -239,6 +239,10 @@ def _of_step(record: records.StepEvent, status: RunStatus, now: float) -> str | 
             return f"{record.unit} runs on under this controller{at}"
         case records.StepExited():
             return _exited(record, status)
+        case records.StacksTaken():
+            where = f"logs/{group_unit(record.group)}/attempt-{record.attempt:03d}/{record.file}"
+            whose = f"the stacks of rank {record.rank} of group {record.group}"
+            return f"{whose} could not be taken: {record.error}" if record.error else f"{whose}: {where}"
         case records.StepRecalled():
             who = _unit(record.unit) if record.group is None else _named(record.group, status)
             return f"{who} is asked to leave its nodes{_because(record.reason)}"

@@ -269,7 +269,7 @@ class StatusFold:
                 group = _remembering(self._group(record.group))
                 error = record.reason or group.last_error
                 self._put(replace(group, phase=Phase.FAILED, waiting_for=None, last_error=error))
-            case records.StandbyGivenUp():
+            case records.StandbyGivenUp() | records.StacksTaken():
                 pass
             case _:
                 assert_never(record)

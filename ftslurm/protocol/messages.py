@@ -261,6 +261,14 @@ class Dumped(Report, kind="dumped"):
     """Guard: the stacks are in the log; the answer to `dump`, within a second."""
 
 
+class StacksTaken(Report, kind="stacks"):
+    """Guard: the answer to `stacks`, within 15 seconds. `file` is beside the rank's log; `error`: there is none."""
+
+    command: Text
+    file: Text
+    error: Text | None = None
+
+
 class Injected(Report, kind="injected"):
     """Guard: the answer to `inject`. `error` says why the fault could not be injected."""
 
@@ -397,6 +405,14 @@ class Dump(Message, kind="dump"):
     by: Plain = "the controller"
 
 
+class TakeStacks(Message, kind="stacks"):
+    """Guard: write the stacks of this task's worker, or of all, into a file (guard/stack_files.py)."""
+
+    command: Plain
+    task: AnyCount
+    by: Plain
+
+
 class Inject(Message, kind="inject"):
     """Guard: this task suffers a fault (guard/faults.py)."""
 
@@ -469,6 +485,7 @@ FromWorker = (
     | Exited
     | Adopted
     | Dumped
+    | StacksTaken
     | Injected
 )
 FromLighthouse = (
@@ -493,6 +510,7 @@ ToWorker = (
     | LighthouseMoved
     | Servers
     | Dump
+    | TakeStacks
     | Inject
     | Broken
     | Save

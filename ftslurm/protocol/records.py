@@ -515,6 +515,20 @@ class StepRecalled(JournalRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StacksTaken(JournalRecord):
+    """The stacks of a rank, as `ftslurm stacks` has asked for them, are in a file beside its log."""
+
+    event: ClassVar = "stacks_taken"
+    command: CommandId
+    group: Group
+    attempt: Attempt
+    rank: Annotated[int, "the rank", KEY]
+    node: Annotated[str | None, "its node"]
+    file: Annotated[str, "name of the file in the log folder of the attempt"]
+    error: Annotated[str | None, "why there is no file"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RestartScheduled(JournalRecord):
     """A group gets another attempt."""
 
@@ -776,6 +790,7 @@ StepEvent = (
     | StepAdopted
     | StepExited
     | StepRecalled
+    | StacksTaken
     | RestartScheduled
     | GroupWaits
     | GroupGivenUp

@@ -245,7 +245,7 @@ class Reading:
                 self.over[group_unit(group)] = Phase.FAILED.value
             case records.StandbyGivenUp():
                 self.over[record.unit] = Phase.FAILED.value
-            case records.GroupWaits() | records.StepStarting() | records.ScriptBegun():
+            case records.GroupWaits() | records.StepStarting() | records.ScriptBegun() | records.StacksTaken():
                 pass
             case _:
                 assert_never(record)

@@ -14,6 +14,14 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step(tmp_path: Path)
         run.wait_for_steps(5, 2)
         code, said = run.ask("restart", "--group", "7")
         assert (code, said) == (1, "ftslurm: restart refused: there is no group 7; the run has groups 0 to 1\n")
+        code, said = run.ask("stacks", "--group", "1")
+        assert code == 0
+        assert "rank 0 of group 1 on " in said
+        assert "asked for by ftslurm stacks" in said
+        assert "toy.py" in said.partition("by py-spy:")[2]
+        assert run.ask("stacks", "--group", "1", "--all")[0] == 0
+        code, said = run.ask("stacks", "--group", "1", "--rank", "4")
+        assert (code, said) == (1, "ftslurm: stacks refused: group 1 has no rank 4; it has ranks 0 to 0\n")
         code, said = run.ask("restart", "--group", "1", "--rank", "0")
         assert (code, said) == (0, "restart: group 1 is asked to leave, and starts again as attempt 1\n")
         run.wait_until_back(1)

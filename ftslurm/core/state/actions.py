@@ -160,6 +160,16 @@ class Dump:
 
 
 @dataclass(frozen=True)
+class TakeStacks:
+    """Make one task of a step, or every one, write its stacks into a file of their own."""
+
+    id: StepId
+    command: str  # the id of the command in the inbox
+    task: int | None
+    by: str
+
+
+@dataclass(frozen=True)
 class AskState:
     """Ask Slurm for the state of a node on which a process has died."""
 
@@ -254,6 +264,7 @@ Action = (
     | Cancel
     | Where
     | Dump
+    | TakeStacks
     | AskState
     | AskFate
     | Probe

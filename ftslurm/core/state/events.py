@@ -89,6 +89,16 @@ class RestartAsked:
 
 
 @dataclass(frozen=True)
+class StacksAsked:
+    """A user requests the stacks of a rank of a group, or of all its ranks (`ftslurm stacks`)."""
+
+    group: int
+    rank: int | None
+    by: Requester
+    command: str
+
+
+@dataclass(frozen=True)
 class CheckpointAsked:
     """A user requests a checkpoint now (`ftslurm save`)."""
 
@@ -264,6 +274,17 @@ class Dumped:
 
 
 @dataclass(frozen=True)
+class StacksTaken:
+    """The stacks of a task are in a file beside its log, for the user's command of this id; or `error` says why not."""
+
+    id: StepId
+    task: int
+    command: str
+    file: str
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class InjectRefused:
     """A drill could not be done."""
 
@@ -425,6 +446,7 @@ StepEvent = (
     | Traced
     | Warned
     | Dumped
+    | StacksTaken
     | InjectRefused
     | CanSave
     | Checkpointed
@@ -438,7 +460,7 @@ TrainingEvent = Progressed | CanSave | Checkpointed | Restored | Serving | Serve
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodeState | NodeFate
 UserRequest = (
-    RestartAsked | CheckpointAsked | DrainAsked | UndrainAsked
+    RestartAsked | StacksAsked | CheckpointAsked | DrainAsked | UndrainAsked
 )  # each is answered with CommandDone or CommandRefused
 RunEvent = Granted | ScaleAsked | UserRequest | InjectAsked | StopAsked | JobEnds | Explained
 Event = Alive | StepEvent | JobEvent | NodeEvent | RunEvent

@@ -11,6 +11,7 @@ from histories import (
     Story,
     config,
     finished,
+    granted,
     killed,
     play,
     ready,
@@ -18,7 +19,7 @@ from histories import (
     stop,
     store,
 )
-from steps import A0, ANN, B0, B1, B2, S0
+from steps import A0, ANN, B0, B1, B2, LIGHT0, S0, URL
 
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
@@ -208,3 +209,24 @@ def test_a_checkpoint_that_nobody_can_save_is_refused_at_once(before: Any, setti
     story = play(*before, (20.7, asks()), config=settings)
     assert refused(story)[-1].startswith(why)
     assert story.all(act.SaveNow) == []
+
+
+def test_stacks_are_asked_of_one_rank_or_of_all_and_the_files_are_told() -> None:
+    two = config(groups={"workers": 2})
+    begun = ((0, granted(3)), (1, ev.LighthouseUp(LIGHT0, URL)), (2, *ready(A0, "n1", "n1"), *ready(B0, "n2", "n2")))
+    story = play(*begun, (3, store(A0), store(B0)), (4, stepped(A0, 1), stepped(B0, 1)), config=two)
+    story.turn(5, [ev.StacksAsked(1, 1, ANN, "c1"), ev.StacksAsked(0, None, ANN, "c2")])
+    assert story.all(act.TakeStacks) == [
+        act.TakeStacks(B0, "c1", 1, "ftslurm stacks"),
+        act.TakeStacks(A0, "c2", None, "ftslurm stacks"),
+    ]
+    story.turn(6, [ev.StacksTaken(B0, 1, "c1", "stacks-rank-1-0.txt"), ev.StacksTaken(A0, 0, "c2", "", "no space")])
+    taken = [(r.group, r.rank, r.node, r.file, r.error) for r in story.all(records.StacksTaken)]
+    assert taken == [(1, 1, "n2", "stacks-rank-1-0.txt", None), (0, 0, "n1", "", "no space")]
+    story.turn(7, [ev.StacksAsked(1, 2, ANN, "c3"), ev.StacksAsked(5, 0, ANN, "c4")])
+    assert refused(story) == [
+        "group 1 has no rank 2; it has ranks 0 to 1",
+        "there is no group 5; the run has groups 0 to 1",
+    ]
+    story = play(*begun[:2], (2, ev.StacksAsked(1, 0, ANN, "c1")), config=two)
+    assert refused(story) == ["group 1 is starting: its ranks are not assigned yet"]

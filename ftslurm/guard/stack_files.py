@@ -1,0 +1,112 @@
+"""Takes the stacks of a worker into a file of their own, when a user asks for them (`ftslurm stacks`).
+
+The file has what faulthandler writes (stacks.py) and, where py-spy is installed, what `py-spy dump` sees from outside.
+That needs no help from the worker, so it also sees one that is stopped or holds the GIL in C. py-spy runs beside the
+guard, which goes on serving the channel meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from ftslurm.guard import processes, stacks
+from ftslurm.protocol.position import Position
+
+SPY_S = 10.0  # longest time that py-spy may take
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class StackFiles:
+    """The files that are being written."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._spies: dict[int, float] = {}  # pid of a py-spy -> when it is killed
+
+    def take(self, pid: int, position: Position, log: str, rank: int, by: str, taken: Callable[[str], None]) -> None:
+        """Write the stacks of a worker into a new file beside its log. Takes at most a second, py-spy not counted.
+
+        Args:
+            log: the rank's log, which gets what faulthandler writes, too.
+            by: the requester, for the heading.
+            taken: called with the name of the file when it is complete.
+        """
+        size, stopped = _size(log), processes.state(pid) == "T"
+        stacks.dump(pid, position, log, f"rank {rank}", by)
+        name, file = _new_file(os.path.dirname(log), rank)
+        with contextlib.suppress(OSError), open(log, "rb") as source:
+            source.seek(size)
+            os.write(file, source.read())
+        spy = find_spy()
+        if spy is None:
+            os.close(file)
+            taken(name)
+            return
+        os.write(file, b"\nftslurm: the same from outside, by py-spy:\n")
+        # It cannot pause a process that is stopped already (py-spy 0.4).
+        still = ["--nonblocking"] if stopped else []
+        child = _start([spy, "dump", *still, "--pid", str(pid)], file)
+        self._spies[child] = time.monotonic() + SPY_S
+        ended = os.pidfd_open(child)
+
+        def done(_: int) -> None:
+            self._selector.unregister(ended)
+            os.close(ended)
+            if self._spies.pop(child) == 0:
+                os.write(file, f"ftslurm: py-spy was killed after {SPY_S:g} s\n".encode())
+            os.close(file)
+            taken(name)
+
+        self._selector.register(ended, selectors.EVENT_READ, done)
+
+    def tend(self) -> None:
+        """Kill a py-spy that takes too long."""
+        for pid, due in self._spies.items():
+            if 0 < due <= time.monotonic():
+                self._spies[pid] = 0
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def find_spy() -> str | None:
+    """Return the path of py-spy: that of this interpreter's environment, else one on the PATH; None: there is none."""
+    own = os.path.join(os.path.dirname(sys.executable), "py-spy")
+    return own if os.access(own, os.X_OK) else shutil.which("py-spy")
+
+
+def _start(argv: list[str], sink: int) -> int:
+    """Start a program whose output goes to a file; the guard reaps it with its other children."""
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, sink, 1), (os.POSIX_SPAWN_DUP2, sink, 2)]
+        return os.posix_spawn(argv[0], argv, os.environ, file_actions=actions)
+    finally:
+        os.close(null)
+
+
+def _new_file(folder: str, rank: int) -> tuple[str, int]:
+    """Create the next file of a rank's stacks; return its name and its descriptor.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    number = 0
+    while True:
+        name = f"stacks-rank-{rank}-{number}.txt"
+        with contextlib.suppress(FileExistsError):
+            return name, os.open(os.path.join(folder, name), _FLAGS, 0o600)
+        number += 1
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -50,6 +50,7 @@ VERBS_BY_PURPOSE = {
     "trust": (
         Verb("doctor", "", "what will hurt a run on this cluster, with its fix"),
         Verb("inject", "[RUN] FAULT", "do one real fault to a running run, to see it recover"),
+        Verb("completion", "SHELL", "code for bash, zsh or fish: TAB completes words"),
         Verb("help", "[PAGE]", "the pages of the documentation"),
     ),
 }
@@ -79,6 +80,8 @@ def overview() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    if "_ARGCOMPLETE" in os.environ:
+        import_module("ftslurm.cli.completion").answer()  # to a TAB; exits
     with guarded_output():
         try:
             return _dispatch(list(sys.argv[1:] if argv is None else argv))

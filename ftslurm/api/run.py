@@ -9,7 +9,7 @@ from io import BytesIO
 from os import PathLike
 from pathlib import Path
 
-from ftslurm.api import drills, resuming, scaling, steering, stopping, submitting, waiting
+from ftslurm.api import attaching, drills, resuming, scaling, steering, stopping, submitting, waiting
 from ftslurm.api.answers import Answer
 from ftslurm.api.state import look
 from ftslurm.api.steering import Stacks
@@ -166,6 +166,15 @@ class Run:
             NotDone: the controller refuses, or does not answer, or a rank does not.
         """
         return steering.stacks(self.files, group, rank)
+
+    def attach(self, group: int, rank: int = 0) -> list[str]:
+        """Return the command that starts a shell beside a rank, with the rank's environment; run it in a terminal.
+
+        Raises:
+            EnvironmentProblem: there is no such group or rank, or the run has no controller.
+            NotDone: the group does not run now.
+        """
+        return attaching.attach_command(self.files, group, rank)
 
     def drain(self, node: str) -> Answer[CommandDone]:
         """Leave a node out: nothing is placed there, and what runs there moves away politely while there is room.

@@ -41,6 +41,7 @@ VERBS_BY_PURPOSE = {
         Verb("resume", "[RUN] ...", "go on from the newest checkpoint, as a new run"),
         Verb("stop", "[RUN]", "end a run: SIGTERM, after stop.grace_s SIGKILL"),
         Verb("stacks", "[RUN] ...", "what a rank does now: --group N --rank R"),
+        Verb("attach", "[RUN] ...", "a shell beside a rank: --group N --rank R"),
         Verb("save", "[RUN]", "save a checkpoint now, and wait for it"),
         Verb("restart", "[RUN] ...", "have one group leave and start again: --group N"),
         Verb("drain", "[RUN] NODE", "move everything off a node, and leave it out"),

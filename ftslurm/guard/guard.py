@@ -35,6 +35,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from ftslurm.guard import faults, pilot_presence, processes, stacks
@@ -49,6 +50,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
 from ftslurm.run import last_words
 
+ENVIRONMENT = "ftslurm-environment"  # name of the memory in which a guard keeps its worker's environment
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
 
@@ -62,6 +64,7 @@ class Task:
     options: argparse.Namespace
     gateway: Gateway  # the worker's requests to its guard
     position: Position = field(default_factory=Position)  # shared by the worker and its guard
+    environment: int = field(default_factory=partial(os.memfd_create, ENVIRONMENT))  # the script's, for shell.py
 
 
 def options(argv: list[str]) -> argparse.Namespace:

@@ -250,6 +250,8 @@ def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> N
     closed_servers.begin(f"{begin.addr}:{begin.port}", begin.public)
     watchers.lineage.floor = begin.floor
     os.environ["FTSLURM_HEALS"] = str(int(begin.heals))
+    with contextlib.suppress(OSError):  # only `ftslurm attach` needs it
+        os.pwrite(task.environment, b"\0".join(b"%s=%s" % pair for pair in os.environb.items()), 0)
 
 
 def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messages.Assign, rank: int) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from harness import Backend
+from terminal_session import Terminal
 
 
 def test_a_group_restarts_on_request_and_the_others_miss_no_step(tmp_path: Path) -> None:
@@ -14,6 +16,11 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step(tmp_path: Path)
         run.wait_for_steps(5, 2)
         code, said = run.ask("restart", "--group", "7")
         assert (code, said) == (1, "ftslurm: restart refused: there is no group 7; the run has groups 0 to 1\n")
+        words = [sys.executable, "-m", "ftslurm", "attach", str(run.dir), "--group=1"]
+        shell = Terminal(words, run.environ)
+        shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$FTSLURM_NODE.; exit 3")
+        shell.until("IT=1.0.local1.")
+        assert shell.exit_code() == 3
         code, said = run.ask("stacks", "--group", "1")
         assert code == 0
         assert "rank 0 of group 1 on " in said

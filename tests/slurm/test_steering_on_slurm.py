@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from harness import Backend, Run
+from terminal_session import Terminal
 
 pytestmark = pytest.mark.slurm
 OPEN = {"open-end": True, "step-time": 0.1}
@@ -15,6 +18,17 @@ def node_of(run: Run, group: int, attempt: int) -> str:
     return str(node)
 
 
+def attach(run: Run, group: int, rank: int = 0) -> Terminal:
+    """Start `ftslurm attach` in a terminal, as a user types it there."""
+    words = [sys.executable, "-m", "ftslurm", "attach", str(run.dir), f"--group={group}", f"--rank={rank}"]
+    return Terminal(words, run.environ)
+
+
+def leave(shell: Terminal) -> None:
+    shell.type("exit 7")
+    assert shell.exit_code() == 7
+
+
 def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", "cluster.spare_nodes=1", "groups.gpus=0", "restart.max_per_group=0", args=OPEN)
     run.wait_for_steps(5, 2)
@@ -24,6 +38,11 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
     assert (code, said) == (0, f"drain: {second} gets nothing any more; group 1 moves\n")
     run.wait_until_back(1)
     assert node_of(run, 1, 1) not in (first, second)
+    shell = attach(run, 1)
+    shell.until("a shell beside rank 0 of group 1 (attempt 1), with its environment")
+    shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$FTSLURM_ATTEMPT.$SLURMD_NODENAME.$FTSLURM_STEP.")
+    shell.until(f"IT=1.0.1.{node_of(run, 1, 1)}..")
+    leave(shell)
     code, said = run.ask("status", "--once")
     assert f"drained: {second}" in said
     code, said = run.ask("undrain", second)
@@ -49,7 +68,7 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
 
 
 def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> None:
-    run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", "restart.max_per_group=0", args=OPEN)
+    run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", "restart.max_per_group=1", args=OPEN)
     run.wait_for_steps(5, 2)
     node = node_of(run, 1, 0)
     code, said = run.ask("drain", node)
@@ -60,7 +79,41 @@ def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> N
     run.wait_until_back(1)
     assert node_of(run, 1, 1) != node
     assert run.wait_for("allocation_lost")["reason"] == f"{node} is drained"
+    shell = attach(run, 1)
+    shell.until("a shell beside rank 0 of group 1 (attempt 1)")
+    shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$MASTER_PORT.")
+    shell.until("IT=1.0.")
+    run.kill(1)
+    shell.until("rank 0 of group 1 (attempt 1) has ended; this shell goes on")
+    run.wait_until_back(1, attempt=2)
+    shell.type("echo ALIVE=$REPLICA_GROUP_ID.")
+    shell.until("ALIVE=1.")
+    leave(shell)
     run.end_soon()
     run.finish()
-    assert [e["cause"] for e in run.named("step_exited", group=1)] == ["requested", "ok"]
+    assert [e["cause"] for e in run.named("step_exited", group=1)] == ["requested", "killed", "ok"]
     assert len(set(run.weights().values())) == 1
+
+
+def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", "very-secret")
+    run = slurm.start("groups.count=2", "groups.workers=2", "standby.count=1", "job.secrets=[MY_TOKEN]", args=OPEN)
+    run.wait_for("group_joined", group=1)
+    run.wait_for("step_ready", unit="standby-000")
+    assert run.ask("restart", "--group", "1", "--rank", "1")[0] == 0
+    run.wait_until_back(1)
+    assert run.named("step_launched", group=1, attempt=1)[0]["standby"] == "standby-000/0"
+    code, said = run.ask("attach", "--group", "1", "--rank", "1", "--print")
+    assert code == 0
+    assert "--step=standby-000/0 --task=1" in said
+    assert "very-secret" not in said
+    shell = attach(run, 1, 1)
+    shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$LOCAL_RANK.$MY_TOKEN.")
+    shell.until("IT=1.1.1.very-secret.")
+    leave(shell)
+    code, said = run.ask("attach", "--group", "1", "--rank", "2")
+    assert (code, said) == (2, "ftslurm: there is no rank 2; this run has ranks 0 to 1\n")
+    code, said = run.ask("attach", "--group", "1")
+    assert (code, said.startswith("ftslurm: attach needs a terminal")) == (2, True)
+    run.end_soon()
+    run.finish()

@@ -1,0 +1,111 @@
+"""Starts a shell beside a rank, with the environment of the rank: `python -m ftslurm.guard.shell`.
+
+`ftslurm attach` runs it on the rank's node, in a terminal. The environment comes from the memory of the rank's guard
+(guard.py keeps it there), so that secrets never stand on a command line or in a file.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    sys.path.pop(0)  # see ftslurm/worker/__main__.py
+
+import argparse
+import os
+import select
+import signal
+from contextlib import suppress
+from typing import NoReturn
+
+from ftslurm.guard import processes
+from ftslurm.guard.guard import ENVIRONMENT
+
+IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # for the shell alone
+# The shell is no process of the step: the next attempt must not kill it, nor a probe count it.
+_OF_THE_STEP = ("FTSLURM_STEP", "FTSLURM_FENCE", "FTSLURM_TASK")
+
+
+def main() -> NoReturn:
+    parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.shell", description=__doc__)
+    parser.add_argument("--run", required=True, help="the run directory")
+    parser.add_argument("--step", required=True, help="the name under which the step was launched, UNIT/ATTEMPT")
+    parser.add_argument("--task", required=True, help="the task of the step")
+    parser.add_argument("--name", required=True, help="the rank, for a person")
+    options = parser.parse_args()
+    found = find(options.run, options.step, options.task)
+    if found is None:
+        where = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        _say(f"{options.name} is not on {where}: it has ended, or its script has not begun")
+        sys.exit(1)
+    guard, environ = found
+    _say(f"a shell beside {options.name}, with its environment; leave it with: exit")
+    sys.exit(run_shell(guard, environ, options.name))
+
+
+def find(run: str, step: str, task: str) -> tuple[int, dict[str, str]] | None:
+    """Return the pid of a task's guard on this node, and the environment of its worker; None: there is none."""
+    for pid, theirs in sorted(processes.of_run(run)):  # the guard is older than its worker
+        mine = theirs.get("FTSLURM_TASK") or theirs.get("SLURM_PROCID")
+        if theirs.get("FTSLURM_STEP") == step and mine == task and (environ := _kept(pid)):
+            return pid, environ
+    return None
+
+
+def _kept(pid: int) -> dict[str, str]:
+    """Return the environment that a guard keeps in its memory; empty: it is none, or its script has not begun."""
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{number}"
+            with suppress(OSError):
+                if os.readlink(path).startswith(f"/memfd:{ENVIRONMENT} "):
+                    with open(path, "rb") as file:
+                        pairs = (os.fsdecode(word).partition("=") for word in file.read().split(b"\0") if word)
+                        return {name: value for name, _, value in pairs}
+    return {}
+
+
+def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
+    """Run the user's shell until it ends; say on the terminal when the rank ends before. Return the exit code."""
+    environ = {key: value for key, value in environ.items() if key not in _OF_THE_STEP}
+    environ |= {key: os.environ[key] for key in ("TERM", "SHELL") if key in os.environ}
+    shell = environ.get("SHELL", "")
+    shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
+    rank = _watch(guard)
+    pid = os.fork()
+    if pid == 0:
+        with suppress(OSError):
+            os.chdir(f"/proc/{guard}/cwd")
+        os.execve(shell, [shell], environ)  # noqa: S606 an argument list
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    own, poll = os.pidfd_open(pid), select.poll()
+    poll.register(own, select.POLLIN)
+    if rank is None:
+        _say(f"{name} has ended")
+    else:
+        poll.register(rank, select.POLLIN)
+    while True:
+        ready = {fd for fd, _ in poll.poll()}
+        if rank in ready and rank is not None:
+            _say(f"{name} has ended; this shell goes on")
+            poll.unregister(rank)
+            rank = None
+        if own in ready:
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _watch(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):
+        os.write(2, f"\r\nftslurm: {words}\r\n".encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -11,8 +11,9 @@ from ftslurm.protocol.records import Command, JournalEvent, RunRequeued
 from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, last_event
+from ftslurm.run.replay import read_past
 from ftslurm.slurm import client
-from ftslurm.submission import jobs_of_run, requeue
+from ftslurm.submission import jobs_of_run, observing, requeue
 
 
 def stop(run: RunDir) -> str:
@@ -57,9 +58,10 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
         return f"{run.root.name} is over already: {status.outcome}"
     why = jobs_of_run.abandoned(config, run)
     if why is not None and run.events.exists():
-        return f"{run.root.name} cannot be stopped: {why}"
+        return _end_abandoned(config, run, why, silent_s)
     has_jobs = job is not None or (array and config.cluster.kind == "slurm")
     if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(config, run)):
+        observing.tell_the_end(run)
         jobs = "job" if len(cancelled) == 1 else "jobs"
         are = "is" if len(cancelled) == 1 else "are"
         return (
@@ -67,6 +69,16 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
             f"Slurm {jobs} {', '.join(cancelled)} {are} cancelled"
         )
     return None
+
+
+def _end_abandoned(config: Config, run: RunDir, why: str, silent_s: float | None) -> str:
+    """Write the end of a run's journal, which no controller will write, and tell its hooks. Return a message."""
+    if config.cluster.kind == "local" and silent_s is None:  # it may live on another machine
+        observing.tell_the_end(run)
+        return f"{run.root.name} cannot be stopped: {why}"
+    past, _ = read_past(run)
+    requeue.end_journal(run, f"stopped without a controller: {why}", left=past.live if past is not None else ())
+    return f"{run.root.name} had lost its controller and counts as stopped now: {why}"
 
 
 def _cancel_before_start(run: RunDir, job: str) -> str:

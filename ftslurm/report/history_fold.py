@@ -37,7 +37,7 @@ from ftslurm.run.journal import Event, JournalReader, number
 from ftslurm.run.journal_lines import read
 from ftslurm.security.json_text import read_object
 
-_PROGRESS = re.compile(
+PROGRESS = re.compile(
     rb'\{"seq":\d+,"time":([\d.]+),"event":"progress","group":(\d+),"attempt":(\d+),"step":(\d+),'
     rb'"quorum_id":(-?\d+|null),"participants":(\d+),"committed":(\d+|null),"aborted":(\d+|null),'
     rb'"gap_s":([\d.]+|null)(?:,"at":([\d.]+))?\}'
@@ -90,7 +90,7 @@ class HistoryFold:
 
     def feed(self, block: bytes) -> None:
         """Apply whole lines."""
-        match, progress = _PROGRESS.fullmatch, self._progress
+        match, progress = PROGRESS.fullmatch, self._progress
         for line in block.split(b"\n"):
             found = match(line)
             if found is not None:
@@ -287,8 +287,8 @@ class HistoryFold:
             self._training -= 1
             if self._training == 0:
                 self._none_trains(noticed)
-        if record.cause == "ok" or (group in self._leaving and record.cause in ORDERLY):
-            line.leave(time, FINISHED)
+        if record.cause == "ok":
+            line.succeeded(time)
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
         silent_since = self._silent_since if record.with_job else None
@@ -336,7 +336,6 @@ class HistoryFold:
                 self._undo(step - 1)
             self._first_step = step if self._first_step is None else self._first_step
             self._rise(time, step)
-            self._counts[group][0] += 1
         line.joined(time, phases)
         self._training += 1
         self._back(_unit(group), time, phases)

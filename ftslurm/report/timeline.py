@@ -83,6 +83,12 @@ class Timeline:
         self.turn(time, "wait")
         self.cause, self.node = cause, node
 
+    def succeeded(self, time: float) -> None:
+        """End the last attempt. If it has never reported a step, it was not in need of any."""
+        if self.phase == "start":
+            self.phase = TRAINING
+        self.leave(time, FINISHED)
+
     def leave(self, time: float, phase: str) -> None:
         """Begin a phase without a step: QUEUED, GIVEN_UP or FINISHED."""
         assert phase in (QUEUED, GIVEN_UP, FINISHED)

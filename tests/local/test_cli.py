@@ -447,6 +447,13 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     assert config["restart"]["max_per_group"] == get(defaults, "restart.max_per_group")
 
 
+def test_the_controller_leaves_a_report_when_the_run_has_ended(finished: Path) -> None:
+    (run,) = run_dirs(finished)
+    assert '"outcome":"succeeded"' in (run / "report.html").read_text()
+    done = ftslurm("report", "--json", str(run), cwd=finished)
+    assert json.loads(done.stdout)["time"]["trained_s"] > 0, done
+
+
 def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) -> None:
     first, *others = run_dirs(finished)
     done = ftslurm("run", "--config", str(first / "config.yaml"), cwd=tmp_path)

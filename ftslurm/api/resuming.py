@@ -19,6 +19,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
+from ftslurm.slurm import client
 from ftslurm.submission import jobs_of_run, submit
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
@@ -90,8 +91,12 @@ def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Conf
     """Return the parent's configuration with the overrides, and without what belongs to the parent alone."""
     before.run.dir, before.run.parent = None, str(parent.root)
     before.faults.plan = _not_yet_done(before.faults.plan, parent)
-    before.cluster.pilots = None
-    before.cluster.controller = "job"  # the allocation in which the parent's has run is gone
+    cluster = before.cluster
+    if cluster.controller == "here" and (job := cluster.pilots or parent.job()) is not None:
+        for name, value in client.job_options(job).items():  # they stood in a script or on the line of sbatch
+            setattr(cluster, name, getattr(cluster, name) or value)
+    cluster.pilots = None
+    cluster.controller = "job"  # the allocation in which the parent's has run is gone
     return compose.to_config(compose.compose(overrides, before)[0])
 
 
@@ -113,7 +118,9 @@ def _check_over(config: Config, run: RunDir) -> None:
     if status.outcome != "running" or jobs_of_run.abandoned(config, run) is not None:
         return
     if job is None and (not run.alive.exists() or liveness.silent_s(config, run) is not None):
-        return  # its controller has run in an allocation that is gone
+        left = jobs_of_run.live_jobs(config, run) if config.cluster.pilots else []
+        if left == []:
+            return  # its controller has run in an allocation that is gone, or in a task of an array that is
     raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
 
 

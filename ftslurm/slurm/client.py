@@ -21,6 +21,7 @@ ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
 PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
 _DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
+_UNSET = ("NOT_SET", "Partition_Limit", "INVALID", "UNLIMITED")  # what squeue and sacct print instead of a time limit
 
 
 class Failure(Enum):
@@ -99,6 +100,17 @@ def job_state(job: str) -> tuple[str, str]:
         return ("" if "Invalid job id" in answer.err else "UNKNOWN"), ""
     state, _, reason = answer.out.strip().partition(" ")
     return state, reason
+
+
+def job_options(job: str) -> dict[str, str]:
+    """Return the partition, account, qos and time limit of a job, as far as Slurm still knows them."""
+    for command in (commands.job_options(job), commands.past_job_options(job)):
+        answer = call(command, 30.0)
+        if answer.ok and answer.out.strip():
+            values = answer.out.splitlines()[0].strip().split("|")
+            known = zip(("partition", "account", "qos", "time"), values, strict=False)
+            return {name: value for name, value in known if value and "(null)" not in value and value not in _UNSET}
+    return {}
 
 
 def partitions() -> tuple[list[Partition], str]:

@@ -46,8 +46,7 @@ def go_on(config: Config, run: RunDir, submit: Callable[[str], object]) -> str |
     why = requeue(os.environ)
     if why is None:
         return None
-    folder = config.checkpoint.dir or run.checkpoints
-    further = f"a run with checkpoint.dir={folder} goes on where this one was"
+    further = f"ftslurm resume {run.root} goes on where this one was"
     if config.cluster.controller == "here":
         return f"the job could not be requeued: {why}; submit with sbatch --requeue to let it; {further}"
     job = os.environ["SLURM_JOB_ID"]

@@ -106,18 +106,7 @@ def srun(options: Options, slurm: SlurmFacts, node: str) -> list[str]:
     if gpus is None:
         there = [one for one in slurm.nodes if one.partition == name and node in ("", one.name)]
         gpus = int(any(read_gpus(one.gres) for one in there))
-    return [
-        "srun",
-        "--job-name=ftslurm-doctor",
-        "--nodes=1",
-        "--ntasks=1",
-        "--time=5",
-        "--unbuffered",
-        *([f"--partition={name}"] if name else []),
-        *([f"--nodelist={node}"] if node else []),
-        *([f"--gpus-per-node={gpus}"] if gpus else []),
-        *options.extra,
-    ]
+    return commands.srun_alone("ftslurm-doctor", name, node, gpus, options.extra)
 
 
 @contextmanager

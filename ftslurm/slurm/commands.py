@@ -78,6 +78,27 @@ def srun_command(
     ]
 
 
+def srun_alone(name: str, partition: str, node: str, gpus: int, extra: Sequence[str]) -> list[str]:
+    """Return the srun command line of a job of its own with one short task, without the program it runs.
+
+    Args:
+        partition, node: "": any.
+        extra: further arguments.
+    """
+    return [
+        "srun",
+        f"--job-name={name}",
+        "--nodes=1",
+        "--ntasks=1",
+        "--time=5",
+        "--unbuffered",
+        *([f"--partition={partition}"] if partition else []),
+        *([f"--nodelist={node}"] if node else []),
+        *([f"--gpus-per-node={gpus}"] if gpus else []),
+        *extra,
+    ]
+
+
 # --- questions -------------------------------------------------------------------------------------------------------
 
 QUEUE_FIELDS = (

@@ -191,5 +191,5 @@ def test_a_template_that_may_not_be_requeued_is_stopped_and_says_what_to_set(sta
     end = started.wait_for(started.kept, "run_finished")
     assert end["outcome"] == "stopped"
     assert "sbatch --requeue" in end["reason"]
-    assert "checkpoint.dir=" in end["reason"]
+    assert "ftslurm resume " in end["reason"]
     assert [e["event"] for e in started.events(started.kept)][-3:-1] == ["step_exited", "run_requeued"]

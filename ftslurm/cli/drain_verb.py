@@ -21,6 +21,6 @@ def main(words: list[str]) -> int:
     """Drain a node."""
     parser = parser_for("drain", "Leave a node out of a running run: what runs there moves away politely.", HELP)
     parser.add_argument("node", metavar="NODE", help="as squeue and `ftslurm status` name it")
-    args = parser.parse_args(words)
+    args = parser.parse_intermixed_args(words)
     print(find_run(args).drain(args.node))
     return 0

@@ -17,6 +17,6 @@ def main(words: list[str]) -> int:
     """Take back the drain of a node."""
     parser = parser_for("undrain", "Let a running run use a drained node again.", HELP)
     parser.add_argument("node", metavar="NODE", help="a node that was drained with `ftslurm drain`")
-    args = parser.parse_args(words)
+    args = parser.parse_intermixed_args(words)
     print(find_run(args).undrain(args.node))
     return 0

@@ -48,12 +48,12 @@ def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
 def move(state: RunState, now: float, config: Config) -> Outcome:
     """Recall the steps on drained nodes that have another place."""
     actions: list[Action] = []
-    if not state.nodes.drained or state.ending is not None or state.lineage.lost is not None:
+    if not state.nodes.drained or state.ending is not None:
         return state, actions
-    one_moves = False
+    one_moves, alone = False, independent(config)
     for unit in _there(state, state.nodes.drained):
         if unit.group is None or (not (unit.joined and one_moves) and _may_go(state, unit, now, config)):
-            one_moves = one_moves or unit.joined
+            one_moves = one_moves or (unit.joined and not alone)
             nodes = ", ".join(sorted(state.nodes.drained.intersection(unit.place.nodes if unit.place else ())))
             state, more = recall(state, unit, f"{nodes} is drained (ftslurm drain)")
             actions += more

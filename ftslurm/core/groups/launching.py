@@ -64,6 +64,7 @@ def _due(state: RunState, now: float) -> list[Unit]:
     if not state.concerns_all and not state.table.to_look_at():
         return []  # nothing has changed that could free a place
     waiting = state.table.named(state.table.having_trait(Trait.WAITING))
+    waiting += [unit for unit in state.standbys if unit.phase is Phase.PENDING and now >= unit.due]
     units = state.attended() if not waiting else {unit.name: unit for unit in (*state.attended(), *waiting)}.values()
     due = [unit for unit in units if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired]
     return state.table.named(unit.name for unit in due) if waiting else due

@@ -229,7 +229,7 @@ def settle(state: RunState, now: float, config: Config) -> Outcome:
     changed: dict[str, Job] = {}
     for one in state.job_pool.jobs if state.jobs_concerned(now) else ():
         job = one
-        if job.doubted is not None and now >= job.doubted + queue.DOUBT_S:
+        if job.alive and job.doubted is not None and now >= job.doubted + queue.DOUBT_S:
             job = replace(job, doubted=None)
         if job.leaving is not None and job.left is None and not any(living(state, job.name)):
             job = replace(job, left=now)

@@ -47,6 +47,7 @@ class Slurm:
         self.wishes = random.Random(seed)
         self.jobs: dict[str, Truth] = {}
         self.live: dict[StepId, str] = {}  # in which job
+        self.begun: set[StepId] = set()  # their scripts run
         self.coming: list[tuple[float, int, ev.Event]] = []
         self.numbers = itertools.count(90)
         self.step = 0
@@ -66,7 +67,7 @@ class Slurm:
         while self.trouble and self.trouble[0] <= now:
             self.strike(self.trouble.pop(0))
         for step, name in list(self.live.items()):
-            if self.jobs[name].state == "RUNNING" and self.dice.random() < 0.2:
+            if step in self.begun and self.jobs[name].state == "RUNNING" and self.dice.random() < 0.2:
                 self.step += 1
                 self.later(now, ev.Progressed(step, self.step, 1, 1, 1, 0))
         events = []
@@ -147,6 +148,7 @@ class Slurm:
             case act.Assign(id=step):
                 self.later(soon, ev.StoreUp(step, "n1", 29500))
             case act.Begin(id=step):
+                self.begun.add(step)
                 self.step += 1
                 self.later(soon, ev.Progressed(step, self.step, 1, 1, 1, 0))
             case act.Kill(id=step) | act.Stop(id=step) if step in self.live:

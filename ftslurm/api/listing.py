@@ -10,7 +10,7 @@ from pathlib import Path
 from ftslurm.api.brief import Brief, Queue, brief
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.by_job import run_of
-from ftslurm.run.entries import entries, entry_of
+from ftslurm.run.entries import Entry, entries, entry_of
 from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
@@ -25,9 +25,14 @@ def under(root: Path) -> list[Brief]:
         RunNotFound: the folder cannot be read.
     """
     found = entries(root)
-    open_ones = {entry.user for entry in found if entry.readable and last_event(entry.run.events) != "run_finished"}
-    queue = _queue(open_ones)
+    queue = queue_of(found)
     return [brief(entry, queue) for entry in found]
+
+
+def queue_of(found: Iterable[Entry]) -> Queue:
+    """Return what Slurm says of the jobs of these runs; it is asked if one of them is not over."""
+    open_ones = {entry.user for entry in found if entry.readable and last_event(entry.run.events) != "run_finished"}
+    return _queue(open_ones)
 
 
 def of_user(user: str) -> list[Brief]:

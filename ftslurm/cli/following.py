@@ -12,7 +12,7 @@ from typing import Any
 
 from ftslurm.api import waiting
 from ftslurm.config.schema import Config
-from ftslurm.monitor import summary, table
+from ftslurm.monitor import keys, summary, table
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
@@ -28,12 +28,15 @@ def follow_run(config: Config, run: RunDir) -> int:
     there = jobs_of_run.still_there(config, run)
     local = config.cluster.kind == "local"
     note = partial(jobs_of_run.silence, config, run, liveness.Watch())
+    pressed = keys.of_terminal(may_quit=not local)
     follow = partial(table.follow, run, console=console, until=lambda: not there(), poll_s=0.2 if local else 0.5)
     _interrupt_on(signal.SIGTERM, signal.SIGHUP)
     try:
         if not local:
             wait_for_start(run, there)
-        status = follow(note=note)
+        status = follow(note=note, keys=pressed)
+        if pressed is not None and pressed.quit:
+            raise KeyboardInterrupt
     except BrokenPipeError:
         # The reader of this output has exited. The run continues, and its exit code is still needed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -24,33 +24,41 @@ _STYLES = {
 WIDE = 120  # columns from which on users and notes have a column
 
 
-def render(rows: Sequence[Brief], width: int) -> RenderableType:
-    """Return the table, at most `width` columns wide; ids are never cut off."""
+def render(rows: Sequence[Brief], width: int, chosen: str | None = None) -> RenderableType:
+    """Return the table, at most `width` columns wide; ids are never cut off. `chosen`: the folder of a marked run."""
     now, wide = time.time(), width >= WIDE
     users = len({row.user for row in rows}) > 1
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     table.add_column("run", overflow="fold", min_width=24)
-    for name in ("state", "step", "rate", "groups", "restarts", "job", "age"):
-        right = name in ("step", "rate", "groups", "restarts", "age")
+    for name in ("state", "step", "rate", *(["left"] if wide else []), "groups", "restarts", "job", "age"):
+        right = name in ("step", "rate", "left", "groups", "restarts", "age")
         table.add_column("rst" if name == "restarts" and not wide else name, justify="right" if right else "left")
     if users:
         table.add_column("user")
     if wide:
         table.add_column("note", overflow="fold")
     for row in rows:
-        cells: list[str | Text] = [row.id, Text(row.state, _STYLES.get(row.state, "")), *_numbers(row), row.job or "-"]
+        cells: list[str | Text] = [
+            row.id,
+            Text(row.state, _STYLES.get(row.state, "")),
+            *_numbers(row, wide),
+            row.job or "-",
+        ]
         cells += [_age(now - row.created) if row.created else "-"]
-        table.add_row(*cells, *([row.user] if users else []), *([row.note or ""] if wide else []))
+        more = ([row.user] if users else []) + ([row.note or ""] if wide else [])
+        table.add_row(*cells, *more, style="reverse" if row.dir == chosen else None)
     return table
 
 
-def _numbers(row: Brief) -> list[str]:
+def _numbers(row: Brief, wide: bool) -> list[str]:
     step = "-" if row.step is None else f"{row.step}" if row.total_steps is None else f"{row.step}/{row.total_steps}"
     groups = "-" if row.groups is None else str(row.groups)
     if row.state == "running" and row.groups_at_work is not None:
         groups = f"{row.groups_at_work}/{groups}"
     rate = "-" if row.steps_per_s is None else sentences.rate(row.steps_per_s)
-    return [step, rate, groups, "-" if row.restarts is None else str(row.restarts)]
+    to_go = row.steps_per_s and row.total_steps and max(0, row.total_steps - (row.step or 0)) / row.steps_per_s
+    left = [] if not wide else [sentences.clock(to_go) if to_go else "-"]
+    return [step, rate, *left, groups, "-" if row.restarts is None else str(row.restarts)]
 
 
 def _age(seconds: float) -> str:

@@ -10,10 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ftslurm.core.state.model import Phase
+from ftslurm.config import compose
+from ftslurm.core.state.model import Phase, Saved
+from ftslurm.errors import FtslurmError
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus, with_hooks
 from ftslurm.run.directory import RunDir
+from ftslurm.run.replay import newest_checkpoint
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
 _RESTARTS_SHOWN = 20
@@ -86,10 +89,21 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
     """Return how a run that was stopped or has failed is continued; None: there is nothing to continue."""
     if status.outcome not in ("stopped", "failed"):
         return None
-    how, start = " --from-scratch", "from step 0: it has saved no checkpoint"
+    command = f"continue with: ftslurm resume {shlex.quote(str(run.root))}"
     if status.checkpoint is not None:
-        how, start = "", f"from the checkpoint of step {status.checkpoint}"
-    return f"continue with: ftslurm resume {shlex.quote(str(run.root))}{how} ({start})"
+        return f"{command} (from the checkpoint of step {status.checkpoint})"
+    if (saved := _saved(run)) is not None and saved.damaged is None:
+        what = "what its script finds in" if saved.step is None else f"the checkpoint of step {saved.step},"
+        return f"{command} (from {what} {saved.path})"
+    return f"{command} --from-scratch (from step 0: it has saved no checkpoint)"
+
+
+def _saved(run: RunDir) -> Saved | None:
+    """Return what a run has saved that its journal does not tell of: the script's own files."""
+    try:
+        return newest_checkpoint(compose.load(run.config, own=False), run)
+    except (FtslurmError, OSError):
+        return None
 
 
 def _log(path: str | None) -> str:

@@ -144,3 +144,39 @@ def test_a_pipe_gets_plain_lines_without_padding_or_cuts(run: RunDir) -> None:
         r" gpu-node-001.cluster waits for rank 2: imports, \d+ s of 600 s \(health.start_timeout_s\)$", row
     )
     assert '      last: "loading \\x1b]0;x\\x07the model"' in lines
+
+
+def test_all_runs_are_on_one_screen_from_which_each_can_be_opened(run: RunDir, tmp_path: Path) -> None:
+    other = ex.write(RunDir(tmp_path / "ddp-0930-over"), ex.one_kill())
+    other.config.write_text(run.config.read_text())
+    screen = Screen(["status", "--all", "--root", str(tmp_path)], 120)
+    try:
+        screen.shows("ddp-0930-over")
+        screen.shows("1 succeeded")
+        assert any(row.startswith("ddp-0930-k3") for row in screen.rows)
+        screen.press("ss")
+        screen.shows("sort (name)")
+        screen.press(DOWN)
+        screen.until(lambda: screen.screen.buffer[_row(screen)][0].reverse, "the first run is marked")
+        screen.press("\r")
+        screen.shows("Lighthouse RUNNING")
+        screen.shows("q: leave")
+        screen.press("q")
+        screen.shows("ddp-0930-over")
+        screen.press("q")
+        screen.until(lambda: screen.process.poll() is not None, "the end")
+        assert screen.process.returncode == 0
+        assert screen.restored()
+    finally:
+        screen.close()
+
+
+def _row(screen: Screen) -> int:
+    return next((n for n, row in enumerate(screen.rows) if row.startswith("ddp-0930-k3")), 0)
+
+
+def test_all_runs_into_a_pipe_are_the_lines_of_list(run: RunDir) -> None:
+    words = [sys.executable, "-m", "ftslurm", "status", "--all", "--root", str(run.root.parent)]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"^ddp-0930-k3 +silent +60/120 ", told, re.MULTILINE)
+    assert [line for line in told.splitlines() if line != line.rstrip()] == []

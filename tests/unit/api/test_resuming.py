@@ -1,0 +1,93 @@
+"""What a run that resumes another one is composed of, decided from the parent's run directory alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+
+from ftslurm.api.resuming import resume
+from ftslurm.checkpoint import layout
+from ftslurm.checkpoint.layout import Writer
+from ftslurm.config import compose
+from ftslurm.config.schema import Config, Fault
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run.directory import RunDir
+
+
+def parent(folder: Path, *lines: ex.Line, **checkpoint: object) -> RunDir:
+    """Return a local run of this journal that was stopped."""
+    run = ex.new_run(folder, [ex.started(2), *lines, ex.finished(9, "stopped")])
+    run.root.chmod(0o700)
+    config = Config()
+    (folder / "train.py").touch()
+    config.job.script, config.job.name, config.run.name, config.cluster.kind = (
+        str(folder / "train.py"),
+        "ddp",
+        "ddp",
+        "local",
+    )
+    config.run.root = str(folder)
+    config.faults.plan = [Fault("kill", 0, 3), Fault("kill", 1, 3), Fault("lighthouse", 0, 5), Fault("kill", 1, 8)]
+    for name, value in checkpoint.items():
+        setattr(config.checkpoint, name, value)
+    run.config.write_text(compose.dump(config))
+    run.checkpoints.mkdir(mode=0o700, exist_ok=True)
+    return run
+
+
+def save(folder: Path, step: int, size: int = 4) -> None:
+    path = folder / layout.name_of(step)
+    path.mkdir(mode=0o700, parents=True)
+    (path / "tree.pickle").write_bytes(b"tree")
+    (path / layout.MANIFEST).write_bytes(layout.manifest(step, Writer("r", 0, 0), 1, {"tree.pickle": size}))
+
+
+def test_drills_that_the_parent_has_done_or_refused_are_left_out(tmp_path: Path) -> None:
+    done = [ex.injected(3, "kill", 1, by="faults.plan"), ex.injected(4, "kill", 0, by=1000)]
+    refused = ex.event(5, "fault_refused", kind="lighthouse", group=None, rank=0, reason="?", by="faults.plan")
+    run = parent(tmp_path, *done, refused)
+    save(run.checkpoints, 10)
+    assert [(f.kind, f.group, f.at) for f in resume(run).config.faults.plan] == [("kill", 0, 3), ("kill", 1, 8)]
+    assert len(resume(run, ["faults.plan=[{kind: term, group: 0, at: 3}]"]).config.faults.plan) == 1
+
+
+def test_checkpoints_of_a_scripts_own_format_are_shared(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    (run.checkpoints / "model.pt").touch()
+    child = resume(run)
+    assert child.config.checkpoint.dir == str(run.checkpoints)
+    assert child.source is None
+    assert "what its script finds in" in child.begins
+
+
+def test_a_damaged_checkpoint_is_named_and_nothing_starts(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    save(run.checkpoints, 10, size=5)
+    with pytest.raises(EnvironmentProblem, match=r"no complete checkpoint .*step-00000010: tree.pickle has 4 bytes"):
+        resume(run)
+    assert resume(run, from_scratch=True).source is None
+
+
+def test_a_child_of_a_child_names_its_own_parent_and_has_its_own_directory(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    save(run.checkpoints, 10)
+    config = compose.load(run.config)
+    config.run.parent, config.run.dir = "/elsewhere/first", str(run.root)
+    run.config.write_text(compose.dump(config))
+    child = resume(run)
+    assert (child.config.run.parent, child.config.run.dir) == (str(run.root), None)
+    made = child.create(child.config)
+    assert layout.steps(made.checkpoints) == [10]
+
+
+def test_a_folder_that_was_named_is_shared_unless_another_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "named"
+    run = parent(tmp_path, dir=str(folder))
+    save(folder, 10)
+    assert resume(run).source is None
+    assert resume(run).config.checkpoint.dir == str(folder)
+    assert resume(run, from_scratch=True).config.checkpoint.dir is None
+    other = resume(run, [f"checkpoint.dir={tmp_path}/other"])
+    assert (other.source, other.config.checkpoint.dir) == (folder, f"{tmp_path}/other")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import pytest
@@ -111,9 +112,34 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
     shell.type("echo IT=$REPLICA_GROUP_ID.$RANK.$LOCAL_RANK.$MY_TOKEN.")
     shell.until("IT=1.1.1.very-secret.")
     leave(shell)
+    run.kill(1, 1, signal.SIGSTOP)
+    code, said = run.ask("stacks", "--group", "1", "--rank", "1")
+    run.kill(1, 1, signal.SIGCONT)
+    assert code == 0
+    assert "rank 1 of group 1 on " in said
+    assert "state T" in said
+    inside, _, outside = said.partition("by py-spy:")
+    assert "toy.py" in inside
+    assert "toy.py" in outside
     code, said = run.ask("attach", "--group", "1", "--rank", "2")
     assert (code, said) == (2, "ftslurm: there is no rank 2; this run has ranks 0 to 1\n")
     code, said = run.ask("attach", "--group", "1")
     assert (code, said.startswith("ftslurm: attach needs a terminal")) == (2, True)
+    run.end_soon()
+    run.finish()
+
+
+def test_an_accepted_restart_is_finished_by_the_controller_that_takes_over(slurm: Backend) -> None:
+    stubborn = {**OPEN, "ignore-sigterm": True}
+    run = slurm.start("groups.count=2", "stop.grace_s=5", "restart.policy=never", args=stubborn)
+    run.wait_for_steps(5, 2)
+    assert run.ask("restart", "--group", "1")[0] == 0
+    leaders = run.kill_controller()
+    run.until(lambda: len(run.named("run_started")) > leaders, "another controller leads")
+    exited = run.wait_for("step_exited", group=1, attempt=0)
+    assert (exited["cause"], exited["error"]) == ("requested", "asked for with ftslurm restart")
+    assert int(str(exited["seq"])) > int(str(run.named("run_started")[-1]["seq"]))
+    run.wait_until_back(1)
+    assert run.named("step_exited", group=0) == []
     run.end_soon()
     run.finish()

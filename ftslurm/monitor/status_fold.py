@@ -559,7 +559,8 @@ def _stopping(group: GroupStatus) -> GroupStatus:
 def _remembering(group: GroupStatus) -> GroupStatus:
     """Return a group that has failed with its first failure kept. The end of a job or of the run is none."""
     stopped = group.last_cause == "cancelled" and group.last_error == STOPPED
-    if group.first_error is not None or stopped or group.last_cause in (None, "ok", "time_limit", "preempted"):
+    orderly = group.last_cause in (None, "ok", "time_limit", "preempted", "requested")
+    if group.first_error is not None or stopped or orderly:
         return group
     return replace(group, first_error=group.last_error, first_log=group.last_log)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import time
 from pathlib import Path
@@ -50,15 +51,19 @@ def test_py_spy_sees_a_stopped_worker_which_stays_stopped(tmp_path: Path) -> Non
         task.wait(lambda: processes.state(task.pid) == "T", "second stop")
 
 
-def test_without_py_spy_there_is_what_faulthandler_says(tmp_path: Path) -> None:
-    with step(tmp_path / "run", env={"PATH": "/nowhere"}) as task:
-        task.begin(COUNTING)
-        assert "in innermost" in taken(task)
+def test_without_py_spy_there_is_what_faulthandler_says_and_nothing_older(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, names = tmp_path / "rank-0.log", list[str]()
+    log.write_text("a line of the script\n")
+    monkeypatch.setattr(stack_files, "find_spy", lambda: None)
+    monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: log.open("a").write("in innermost\n"))
+    files = stack_files.StackFiles(selectors.PollSelector())
+    files.take(os.getpid(), None, str(log), 0, "a test", names.append)  # type: ignore[arg-type]
+    assert (tmp_path / names[0]).read_text() == "in innermost\n"
 
 
 def test_a_py_spy_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import selectors
-
     spy = tmp_path / "py-spy"
     spy.write_text("#!/bin/sh\nexec sleep 1000\n")
     spy.chmod(0o700)

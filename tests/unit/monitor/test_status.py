@@ -403,3 +403,20 @@ def test_groups_of_a_large_run_do_not_stand_still_between_two_of_their_lines() -
     assert status.steps_per_s == 5.0
     assert aged(status, ex.START + 26).stepping == groups
     assert aged(status, ex.START + 29).stepping == 0
+
+
+def test_a_restart_on_request_is_no_first_failure_and_drained_nodes_are_named() -> None:
+    asked = ex.event(5, "step_recalled", unit="group-0000", group=0, attempt=0, reason="n1 is drained")
+    lines = [
+        ex.started(1),
+        ex.launched(0, 0),
+        ex.ready(1, 0),
+        ex.joined(2, 0, 1),
+        ex.event(4, "node_drained", node="n1"),
+    ]
+    status = play(*lines, asked)
+    assert status.groups[0].phase is Phase.STOPPING
+    assert status.drained_nodes == ("n1",)
+    status = fold(status, ex.exited(6, 0, cause="requested", error="n1 is drained"))
+    assert (status.groups[0].first_error, status.groups[0].down) == (None, False)
+    assert fold(status, ex.event(7, "node_undrained", node="n1")).drained_nodes == ()

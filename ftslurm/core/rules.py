@@ -340,7 +340,9 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
     done = state.lineage.resume_step if state.lineage.resuming and ending.outcome is RunOutcome.SUCCEEDED else 0
     steps = max(state.lineage.step, done)
     record = records.RunRequeued if ending.outcome is RunOutcome.REQUEUED else records.RunFinished
+    over = ending.outcome in (RunOutcome.SUCCEEDED, RunOutcome.FAILED)
     return replace(state, finished=True, ending=ending), [
+        *(fault_drills.never_done(state, config) if over else ()),
         record(outcome=ending.outcome.value, reason=ending.reason, steps=steps, restarts=restarts),
         Finish(ending.outcome, ending.reason),
     ]

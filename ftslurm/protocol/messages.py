@@ -194,7 +194,7 @@ class Checkpointed(Report, kind="checkpoint"):
 
 
 class Notice(Report, kind="warning"):
-    """Rank 0: something the user should know."""
+    """Rank 0, or local rank 0 of a node: something the user should know."""
 
     text: Text
 

@@ -23,7 +23,7 @@ from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import secret_variables
-from ftslurm.worker import closed_servers, closed_transport, parameter_sessions, script
+from ftslurm.worker import checkpoint_folder, closed_servers, closed_transport, parameter_sessions, script
 from ftslurm.worker.arguments import fill
 
 _MOST_ERROR = 300  # characters of an exception's first line
@@ -69,6 +69,8 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         take_rank(task, assign, me)
         join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
+        if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
+            channel.warn(said)
     except BaseException as error:  # the controller must get every error
         traceback.print_exc()
         channel.say_failed(error, step=None, started=False)

@@ -120,6 +120,20 @@ def inject_planned(
     return state, actions
 
 
+def never_done(state: RunState, config: Config) -> list[Action]:
+    """Return a warning for each fault of faults.plan that was not inflicted, as its step was never reached."""
+    out: list[Action] = []
+    for i, fault in enumerate(plan(config)):
+        if i not in state.drills.injected:
+            target = "the Lighthouse" if fault.kind in GROUPLESS else f"rank {fault.rank} of group {fault.group}"
+            text = (
+                f"a drill was never done: {fault.kind} of {target}, planned for step {fault.step} of group "
+                f"{fault.group} (faults.plan); the run committed {state.lineage.step} steps"
+            )
+            out.append(records.Warned(group=None if fault.kind in GROUPLESS else fault.group, text=text))
+    return out
+
+
 def inject_asked(state: RunState, event: InjectAsked, now: float) -> tuple[RunState, list[Action]]:
     """Inflict a fault that was requested with `ftslurm inject`."""
     command = records.Command(what=f"inject {event.fault}", by=event.by.name, group=event.group, rank=event.rank)

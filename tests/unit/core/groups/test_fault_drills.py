@@ -104,6 +104,23 @@ def test_the_lighthouse_is_drilled_when_the_groups_step_says_so() -> None:
     assert acts(play(*RUNNING, config=settings)) == [act.Inject(LIGHT0, 0, "kill")]
 
 
+def test_a_drill_whose_step_never_came_is_told_at_the_end() -> None:
+    settings = config(faults={"plan": [Fault(group=1, at=500, rank=0), Fault(group=0, at=5)]})
+    at_end = (
+        (30, stepped(A0, 40), stepped(B0, 40)),
+        (40, finished(A0)),
+        (40.1, finished(B0)),
+        (41, ev.Ended(LIGHT0, code=0)),
+    )
+    story = play(*RUNNING, *at_end, config=settings)
+    assert story.records("run_finished")
+    (warning,) = story.records("warning")
+    assert warning["text"] == (
+        "a drill was never done: kill of rank 0 of group 1, planned for step 500 of group 1 (faults.plan); the run "
+        "committed 40 steps"
+    )
+
+
 def test_two_faults_of_one_step_are_both_done() -> None:
     settings = config(faults={"plan": [Fault(group=0, at=5), Fault(group=1, at=5), Fault(kind="lighthouse", at=5)]})
     assert acts(play(*RUNNING, config=settings)) == [

@@ -126,9 +126,12 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
     (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
     (("cluster=local", "job.script=conf"), ["job.script=", "conf", "is a folder"]),
-    ((*LOCAL, "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
-    ((*LOCAL, "run.root=file/runs", "-m", "groups.min=1,2"), ["file/runs", "run.root", "Not a directory"]),
-    ((*LOCAL, "run.dir=conf"), ["run.dir=", "exists already"]),
+    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
+    (
+        (*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs", "-m", "groups.min=1,2"),
+        ["file/runs", "run.root", "Not a directory"],
+    ),
+    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.dir=conf"), ["run.dir=", "exists already"]),
     (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
     (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
     (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
@@ -440,7 +443,13 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
     assert not re.search(r"\$\{", text)
     assert config["job"]["script"] == str(finished / "look.py")
     assert config["job"]["args"] == ODD
-    assert config["run"] == {"name": "odd", "root": str(finished / "runs"), "dir": str(run), "trust": []}
+    assert config["run"] == {
+        "name": "odd",
+        "root": str(finished / "runs"),
+        "dir": str(run),
+        "trust": [],
+        "parent": None,
+    }
     assert config["cluster"]["kind"] == "local"
     assert config["groups"]["gpus"] is not None
     defaults = Config()  # what was not set is there with its default

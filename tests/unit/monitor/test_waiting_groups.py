@@ -92,3 +92,10 @@ def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: P
     assert to_json(status, ex.START + 13)["groups"][0]["last_line"] == last
     over = with_last_lines(fold(status_of(), ex.joined(3, 0, 1)), run)
     assert over.groups[0].last_line is None
+
+
+def test_groups_that_wait_for_the_same_share_one_line_of_a_followed_run() -> None:
+    second = starting(6, "script") | {"unit": "group-0001", "group": 1}
+    one = status_of(ex.launched(1, 1), first := starting(6, "script"))
+    assert sentences.describe(first, one) == "group 0 waits for its script to ask for a quorum"
+    assert sentences.describe(second, fold(one, second)) is None

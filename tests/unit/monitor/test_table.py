@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import reduce
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,8 @@ from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
 from ftslurm.monitor.summary import failures, summary
 from ftslurm.monitor.table import follow, render
+from ftslurm.run import deliveries
+from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
 
 STAMP = re.compile(r"^\d\d:\d\d:\d\d ")
@@ -54,6 +57,23 @@ def many(groups: int = 64, total_steps: int | None = 100_000) -> RunStatus:
     lines += [ex.progress(10, g, 31_234, participants=60) for g in range(60)]
     lines += [ex.exited(12, 7), ex.exited(12, 9), ex.event(12, "group_given_up", group=9, reason="4 failures in 600 s")]
     return reduce(fold, lines, RunStatus())
+
+
+def test_the_table_and_the_summary_say_which_hooks_fail(tmp_path: Path) -> None:
+    bad = Delivery("hook mail.sh", done=12, failed=3, last_error="exit code 1: no route to host")
+    slow = Delivery("hook slow.sh", done=4, dropped=2)
+    said = [
+        "hook mail.sh: 3 of 12 failed: exit code 1: no route to host (see logs/observer.log)",
+        "hook slow.sh: 2 events dropped, it is too slow (hooks.timeout_s) (see logs/observer.log)",
+    ]
+    status = replace(at(16), hooks=(bad, Delivery("hook good.sh", done=12), slow))
+    lines = drawn(render(status, ex.START + 16, 120), 120)
+    assert [line for line in lines if "hook" in line] == said
+    run = ex.new_run(tmp_path, ex.one_kill())
+    run.observer.mkdir()
+    deliveries.write(run, [bad, slow])
+    summed_up = drawn(summary(at(1000), run), 200)
+    assert [line.partition("  ")[2].strip() for line in summed_up if line.startswith("hooks")] == said
 
 
 def test_a_pipe_gets_one_line_per_event_and_some_about_the_progress(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config import hydra_adapter, overrides
+from ftslurm.config import hydra_adapter, overrides, sweep_names
 from ftslurm.config.schema import Config, absolute
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
@@ -59,7 +59,8 @@ def compose(argv: Sequence[str], base: Config | None = None) -> list[Config]:
     except ConfigError as error:
         given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
         raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error
-    return [_typed(raw) for raw in composed]
+    names = sweep_names.suffixes([given for _, given in composed]) if arguments.multirun else [""] * len(composed)
+    return [_typed(raw, name) for (raw, _), name in zip(composed, names, strict=True)]
 
 
 def _mapping(base: Config) -> dict[str, Any]:
@@ -71,8 +72,11 @@ def _mapping(base: Config) -> dict[str, Any]:
     return found
 
 
-def _typed(raw: Any) -> Config:
+def _typed(raw: Any, suffix: str = "") -> Config:
     """Convert what OmegaConf has read into a Config.
+
+    Args:
+        suffix: what to add to the name of the run.
 
     Raises:
         ConfigError: a key does not exist, or a value has the wrong type.
@@ -82,6 +86,8 @@ def _typed(raw: Any) -> Config:
 
     try:
         # Checked with references resolved, converted as it is: what has been resolved must not be resolved again.
+        if suffix:
+            raw.run.name = sweep_names.joined(raw.run.name, suffix)
         overrides.check_value(Config, OmegaConf.to_container(raw, resolve=True))
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), raw))
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError, AssertionError) as error:

@@ -99,7 +99,7 @@ def parse(word: str) -> Override:
     return Override(word, parsed.key_or_group, word.partition("=")[2], tuple(values), parsed.is_delete())
 
 
-def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = True) -> list[Any]:
+def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = True) -> list[tuple[Any, list[str]]]:
     """Compose the configuration of every combination; none if Hydra only printed something.
 
     Args:
@@ -108,20 +108,27 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = T
         presets: apply the presets of conf/config.yaml; else only those that `words` choose.
 
     Returns:
-        Configurations of OmegaConf, not resolved.
+        Configurations of OmegaConf, not resolved, each with its overrides.
 
     Raises:
         ConfigError: Hydra refuses it.
     """
     import hydra
     from hydra.core.config_store import ConfigStore
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
+    from omegaconf import OmegaConf
     from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
     from yaml import YAMLError
 
-    composed: list[Any] = []
+    composed: list[tuple[Any, list[str]]] = []
+
+    def keep(config: Any) -> None:
+        given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+        composed.append((config, [str(word) for word in given or []]))
+
     start = hydra.main(version_base="1.3", config_path=str(shipped("conf")), config_name=_primary(presets))
-    run = start(composed.append)
+    run = start(keep)
     try:
         with (
             _ALONE,

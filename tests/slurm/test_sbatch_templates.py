@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import venv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -158,3 +159,16 @@ def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(has: str,
     expected = {"PYTHON": "mine", ".venv": ".venv/bin/python", "python3": "bin/python3"}[has]
     ours = ["-m", "ftslurm", "run", "cluster=slurm", "cluster.controller=here", "groups.count=5"]
     assert done.stdout.splitlines() == [f"{folder}/{expected}", *ours, "a b", "c='d'"]
+
+
+@pytest.mark.parametrize("name", ["steps", "array", "lighthouse"])
+def test_a_python_without_ftslurm_is_named_with_the_fix_in_any_folder(name: str, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
+    environ = {"PYTHON": f"{tmp_path}/bare/bin/python", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
+    command = ["bash", TEMPLATE.with_name(f"{name}.sbatch"), "job=ddp"]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "cannot import ftslurm: ModuleNotFoundError: No module named 'ftslurm'" in done.stderr
+    assert "PYTHON=/path/to/env/bin/python sbatch" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bare"]

@@ -291,6 +291,7 @@ class HistoryFold:
             line.succeeded(time)
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
+        node = None if record.cause in ORDERLY else node  # which is not to blame
         silent_since = self._silent_since if record.with_job else None
         line.failed(noticed, time, record.cause or "unknown", node, silent_since)
         if group in self._leaving:
@@ -368,10 +369,10 @@ class HistoryFold:
     def _rise(self, time: float, step: int) -> None:
         if step > self._step or not self._reached:
             self._step = step
-            if self._reached and time - self._reached[-1][0] < 1.0 and self._reached[-1][1] < step:
-                self._reached[-1] = self._reached[-1][0], step
-            else:
-                self._reached.append((time, step))
+            before = self._reached[-2:]
+            if len(before) == 2 and before[0][1] < before[1][1] < step and time - before[0][0] < 1.0:
+                self._reached.pop()
+            self._reached.append((time, step))
 
     def _undo(self, kept: int) -> None:
         """Mark what was trained after step `kept` as undone."""

@@ -98,7 +98,7 @@ def _rate(history: History) -> list[tuple[float, float]]:
     if len(points) < 2:
         return []
     first, last = points[0][0], points[-1][0]
-    count = int(min(_RATE_POINTS, max(1.0, (last - first) / max(1.0, 3 * (history.typical_step_s or 0.0)))))
+    count = int(min(_RATE_POINTS, max(1.0, (last - first) / max(2.0, 3 * (history.typical_step_s or 0.0)))))
     wide = max((last - first) / count, 1e-3)
     taken = [0.0] * (count + 1)
     for (begin, before), (end, after) in pairwise(points):

@@ -143,7 +143,7 @@ def _nodes(accounts: Accounts) -> RenderableType:
     table.add_column("causes", overflow="fold")
     for node in accounts.nodes[:_ROWS_SHOWN]:
         causes = few([wording.cause(cause) for cause in node.causes]) if node.causes else ""
-        causes += f"{'; ' if causes else ''}excluded {node.excluded} times" if node.excluded else ""
+        causes += f"{'; ' if causes else ''}excluded {plural(node.excluded, 'time')}" if node.excluded else ""
         times = (seconds(s) if s else "-" for s in (node.held_s, node.group_s, node.standby_s, node.idle_s))
         table.add_row(Text(node.node), *times, str(node.failures), Text(causes))
     rest = len(accounts.nodes) - _ROWS_SHOWN

@@ -15,6 +15,8 @@ import pytest
 from cluster import Cluster
 from harness import Backend, Run
 
+import ftslurm
+
 pytestmark = pytest.mark.slurm
 QUICK = ("health.lost_after_s=4", "restart.backoff_s=0.1")
 
@@ -175,6 +177,12 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     assert phases["import"] == phases["start"] == 0.0  # type: ignore[index]
     finish_soon(run, ranks=2)
     assert len(run.named("step_launched", group=0)) == 1
+    report = ftslurm.Run(run.dir).report()
+    assert {failure["cause"] for failure in report["failures"]} == {"killed", "node_lost"}
+    assert next(node for node in report["nodes"] if node["node"] == lost)["excluded"] == 1
+    times = report["time"]
+    assert sum(times.values()) == pytest.approx(2 * times["total_s"], abs=0.1)  # type: ignore[arg-type]
+    assert (run.dir / "report.html").exists()
 
 
 def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(

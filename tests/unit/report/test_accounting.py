@@ -130,6 +130,7 @@ def test_a_requeued_run_waits_for_its_nodes_and_has_moved() -> None:
     assert accounts.queued_s == pytest.approx(3 * (99.5 + 0.7))
     assert (accounts.failures, accounts.moves, history.starts) == (0, 3, 2)
     assert {one.name for one in accounts.by_cause} == {"first_start", "time_limit"}
+    assert {one.name for one in accounts.by_node} == {""}, "a time limit is no fault of a node"
     assert next(node for node in accounts.nodes if node.node == "n1").held_s == pytest.approx(10.4 + 3)
 
 

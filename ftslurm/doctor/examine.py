@@ -203,6 +203,7 @@ def measure_folder(session: NodeSession, folder: Path) -> FolderFacts:
     facts = FolderFacts(session.name, str(folder.parent))
     mark = secrets.token_hex(4)
     try:
+        folder.mkdir(mode=0o700, exist_ok=True)
         here = folder / f"here-{mark}"
         here.touch(mode=0o600, exist_ok=False)
         facts.shared = bool(session.ask("exists", path=str(here))["exists"])
@@ -247,7 +248,9 @@ def _locks(session: NodeSession, path: Path) -> bool | None:
 
 @contextmanager
 def scratch_folder(root: Path) -> Iterator[Path]:
-    """Make a folder beside the runs, or where they will be, and remove it and old ones that a killed doctor has left.
+    """Yield a folder to make beside the runs, or where they will be; remove it, and old ones of killed doctors.
+
+    The caller makes it when a program runs that removes it, too: `NodeSession.hello`.
 
     Raises:
         EnvironmentProblem: it cannot be made.
@@ -260,12 +263,8 @@ def scratch_folder(root: Path) -> Iterator[Path]:
             if mine and time.time() - found.st_mtime > STALE_S:
                 shutil.rmtree(left)
     folder = place / f"{PREFIX}{secrets.token_hex(8)}"
-    try:
-        folder.mkdir(mode=0o700)
-    except OSError as error:
-        raise EnvironmentProblem(
-            f"{place} cannot be written ({error.strerror}): set --root to a shared folder"
-        ) from error
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise EnvironmentProblem(f"{place} cannot be written: set --root to a shared folder of your own")
     try:
         yield folder
     finally:

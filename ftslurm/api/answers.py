@@ -54,7 +54,7 @@ class Conversation:
         Raises:
             EnvironmentProblem: the run is over, has not started, or has lost its controller.
         """
-        self.run, self.config = run, config or configuration.of_run(run)
+        self.run, self.config = run, config or configuration.to_steer(run)
         self._reader = JournalReader(run.events)
         self.status = read_status(self._reader)
         if self.status.outcome != "running":

@@ -20,7 +20,7 @@ def inject(run: RunDir, fault: str, group: int | None = None, rank: int | None =
         EnvironmentProblem: there is no such fault, group or rank, or the run has no controller.
         NotDone: the controller refuses, or does not answer.
     """
-    config = configuration.of_run(run)
+    config = configuration.to_steer(run)
     check_fault(fault)
     _check_target(config, fault, group, rank)
 

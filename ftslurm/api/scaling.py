@@ -17,7 +17,7 @@ def scale(run: RunDir, groups: int) -> Answer[Scaled]:
         EnvironmentProblem: the run can never have so many groups, or has no controller.
         NotDone: the controller refuses, or does not answer.
     """
-    config = configuration.of_run(run)
+    config = configuration.to_steer(run)
     why_not = refused(groups, config)
     if why_not is not None:
         raise EnvironmentProblem(f"{run.root.name} cannot have {groups} groups: {why_not}")

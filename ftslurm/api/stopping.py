@@ -22,7 +22,7 @@ def stop(run: RunDir) -> str:
     Raises:
         NotDone: the controller does not answer.
     """
-    config, reader = configuration.of_run(run), JournalReader(run.events)
+    config, reader = configuration.to_steer(run), JournalReader(run.events)
     status = answers.read_status(reader)
     if message := _end_without_controller(config, run, status):
         return message

@@ -34,6 +34,8 @@ class RunConfig:
     # Users and groups, by name or number, that may own or write the folders above the run directory, as [lab, prof].
     # They could replace the run directory. Root and you are always trusted; a folder that everybody may write never is.
     trust: list[str] = field(default_factory=list)
+    # A Unix group that may read the run (status, logs, report): lab; lab:steer may also stop, scale, restart, ... it.
+    share: str | None = None
     parent: str | None = None  # the directory of the run that this one resumes; set by `ftslurm resume`
 
 

@@ -27,6 +27,7 @@ from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step_processes import Children
 from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.directory import RunDir
+from ftslurm.security import sharing
 from ftslurm.slurm import commands
 from ftslurm.slurm.questions import CancelStep, ProbeNode
 
@@ -121,7 +122,7 @@ class Executor:
         if action.id.unit != LIGHTHOUSE:
             log_dir = self.run.attempt(action.id.unit, action.id.attempt)
             with contextlib.suppress(OSError):  # the worker reports it, with the path
-                log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+                sharing.make_folder(log_dir)
         processes = self.launcher.commands(action, log_dir)
         problem = self.children.launch(action.id, processes, str(Path.cwd()), self._step_log(action.id))
         return [] if problem is None else self._not_launched(action.id, problem)

@@ -60,7 +60,7 @@ from ftslurm.run.first_step_report import with_last_lines
 from ftslurm.run.journal import Journal
 from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import claim, home, newest_checkpoint
-from ftslurm.security import run_key
+from ftslurm.security import owned_files, run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm import parse
 from ftslurm.slurm.commands import is_batch, job_name
@@ -106,7 +106,7 @@ class Controller:
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
         self.journal = Journal(run.events, clock=self.now)
         with contextlib.suppress(OSError):
-            run.alive.touch(mode=0o600)
+            owned_files.touch(run.alive)
 
         self.state = begin(config)
         name = job_name(os.environ) if self.separate_jobs else self.job

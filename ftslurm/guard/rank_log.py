@@ -7,6 +7,7 @@ import os
 import time
 
 from ftslurm.run import log_cap
+from ftslurm.security import sharing
 
 
 class RankLog:
@@ -29,6 +30,7 @@ class RankLog:
             if size != self.size:
                 self.size = size
                 with open(self.marks, "a") as marks:
+                    sharing.follow(marks.fileno(), self.marks)
                     marks.write(f"{time.time():.3f} {size}\n")
 
     def _move_marks(self, before: log_cap.Gap, after: log_cap.Gap) -> None:
@@ -41,5 +43,6 @@ class RankLog:
                     kept.setdefault(after.offset(before.stream(int(size))), when)
         part = f"{self.marks}.part"
         with open(part, "w") as marks:
+            sharing.follow(marks.fileno(), part)
             marks.writelines(f"{when} {size}\n" for size, when in kept.items())
         os.replace(part, self.marks)

@@ -13,6 +13,7 @@ from ftslurm.core.state.unit_names import group_unit
 from ftslurm.launchers.step_command import Launcher
 from ftslurm.protocol import messages
 from ftslurm.run.directory import RunDir
+from ftslurm.security import sharing
 
 
 def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) -> bytes:
@@ -46,5 +47,5 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
 def _link_log(run: RunDir, step: StepId, folder: Path, log: Path) -> None:
     """Link the srun log of a standby to the log path of the group's attempt that it has become."""
     with contextlib.suppress(OSError):  # the worker reports the error, with the path
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sharing.make_folder(folder)
         log.symlink_to(os.path.relpath(run.step_log(step.unit, step.attempt), folder))

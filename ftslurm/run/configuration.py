@@ -5,7 +5,17 @@ from __future__ import annotations
 from ftslurm.config.compose import load
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, sharing
+
+
+def to_steer(run: RunDir) -> Config:
+    """Return the configuration for a command to the run: of this user's run, or of one that this user may steer.
+
+    Raises:
+        Distrusted: it is another user's run and not shared so, or another user may have written it.
+        ConfigError: config.yaml is missing or invalid.
+    """
+    return load(run.config, own=False) if sharing.may_steer(run.inbox) else of_run(run)
 
 
 def of_run(run: RunDir) -> Config:

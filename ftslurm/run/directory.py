@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ftslurm.core.state.unit_names import LIGHTHOUSE
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, sharing
 from ftslurm.security.names import is_job
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """A run directory. Its mode is 0700: other users can neither read its logs nor write to its inbox."""
+    """A run directory. Its mode is 0700: other users can neither read its logs nor write to its inbox.
+
+    With run.share a group can (security/sharing.py).
+    """
 
     root: Path
 
@@ -95,7 +98,7 @@ class RunDir:
     def remember(self, names: Iterable[str], pool: int) -> None:
         """Record the names of jobs that were submitted for a pool: a site may remove the jobs' comments."""
         with suppress(OSError):
-            self.submitted.mkdir(mode=0o700, exist_ok=True)
+            sharing.make_folder(self.submitted)
             for name in names:
                 replace_text(self.submitted / name, str(pool))
 
@@ -154,20 +157,34 @@ class RunDir:
         return self.attempt(unit, attempt) / "step.log"
 
     def acted_on(self) -> list[Path]:
-        """Return the folders and files on which programs act, as opposed to only showing them."""
-        folders = [self.root, self.submitit, self.inbox, self.leaders, self.submitted, self.released, self.observer]
+        """Return the folders and files on which programs act, as opposed to only showing them.
+
+        The inbox of a run that a group may steer is open for it; who has left a command is checked with each.
+        """
+        inbox = [] if sharing.is_steerable(self.inbox) and not sharing.may_steer(self.inbox) else [self.inbox]
+        folders = [self.root, self.submitit, *inbox, self.leaders, self.submitted, self.released, self.observer]
         return [*folders, self.config, self.events, self.id, self.key, self.job_id]
 
-    def create(self) -> None:
+    def create(self, group: int | None = None, steer: bool = False) -> None:
         """Make the folders, private to this user.
 
+        Args:
+            group: the id of a group that may read the run, all but its checkpoints and secrets.
+            steer: it may also leave commands.
+
         Raises:
-            OSError: the root cannot be written, or the run directory exists already.
+            OSError: the root cannot be written or given to the group, or the run directory exists already.
         """
         owned_files.make_folders(self.root.parent)
         self.root.mkdir(mode=0o700)
-        for folder in (self.logs, self.inbox, self.submitit, self.checkpoints):
+        if group is not None:
+            sharing.share(self.root, group)
+        for folder in (self.logs, self.submitit):
+            sharing.make_folder(folder)
+        for folder in (self.inbox, self.checkpoints):
             folder.mkdir(mode=0o700)
+        if steer and group is not None:
+            sharing.share(self.inbox, group, sharing.INBOX)
         owned_files.write_file(self.id, os.urandom(4).hex().encode())
 
 

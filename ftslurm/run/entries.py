@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,9 +40,9 @@ def entry_of(path: Path) -> Entry | None:
         if not stat.S_ISDIR(found.st_mode):
             return None
         # The config is written once, when the run is created; the folder's own time changes with every new file.
-        return Entry(run, run.config.stat().st_mtime, owned_files.is_own(path), user_name(found.st_uid))
+        return Entry(run, run.config.stat().st_mtime, owned_files.is_own(path), owned_files.user_name(found.st_uid))
     except PermissionError:
-        return Entry(run, found.st_mtime, own=False, user=user_name(found.st_uid), readable=False)
+        return Entry(run, found.st_mtime, own=False, user=owned_files.user_name(found.st_uid), readable=False)
     except (OSError, ValueError):  # ValueError: a name with a zero byte
         return None
 
@@ -52,14 +51,6 @@ def not_readable(entry: Entry) -> str:
     """Return the sentence about a run that this user may not read, for a person."""
     name = entry.run.root.name
     return f"{name} belongs to {entry.user} and is not readable for you; run.share=GROUP lets a group read it"
-
-
-def user_name(uid: int) -> str:
-    """Return a user's name, or the number of a user without one."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
 
 
 def _entries(root: Path) -> Iterator[Entry]:

@@ -1,12 +1,15 @@
 """Send commands to a running controller: files that are created atomically in RUN/inbox.
 
-The directory is private to the user, so whoever can write there may give commands. No port is opened.
+The directory is private to the user, so whoever can write there may give commands; with run.share=GROUP:steer these
+are a group's members, too. No port is opened.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import time
 import uuid
 from pathlib import Path
@@ -15,9 +18,10 @@ from typing import Any
 from ftslurm.config.schema import user_name
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.directory import replace_text
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, sharing
 from ftslurm.security.json_text import read_object
 
+INTERNAL = ("hand_over", "leaving", "pilot")  # what processes of a run tell each other
 LONGEST = 65536  # bytes; longer files are ignored
 
 
@@ -43,8 +47,9 @@ def put(inbox: Path, what: str, **fields: object) -> str:
 
 
 def take(inbox: Path) -> list[dict[str, Any]]:
-    """Return and remove all commands, oldest first. Files of other users are removed and ignored."""
+    """Return and remove all commands, oldest first. Files of strangers are removed and ignored."""
     commands = []
+    shared = sharing.is_steerable(inbox)
     try:
         names = sorted(entry.name for entry in os.scandir(inbox) if entry.name.endswith(".json"))
     except OSError:
@@ -52,27 +57,39 @@ def take(inbox: Path) -> list[dict[str, Any]]:
     for name in names:
         path = inbox / name
         try:
-            data = _own(path)
+            data, sender = _read(path, shared)
             path.unlink()
         except OSError:
             continue
         command = read_object(data)
-        if command is not None and isinstance(command.get("what"), str):
-            commands.append(command)
+        if command is None or not isinstance(command.get("what"), str):
+            continue
+        if sender != os.geteuid():
+            if command["what"] in INTERNAL:
+                continue
+            command |= {"by": sender, "user": owned_files.user_name(sender)}  # whatever the file says
+        commands.append(command)
     return commands
 
 
-def _own(path: Path) -> bytes:
-    """Return the content of a file of this user; empty for another user's file and for one that is too long.
+def _read(path: Path, shared: bool) -> tuple[bytes, int]:
+    """Return the content of a file and its owner; empty for a file that is refused.
+
+    A file of another user is refused, unless the inbox is shared: then it must be a file that only its owner can
+    write, without another name, in the group of the inbox.
 
     Raises:
         OSError: it cannot be read now.
     """
+    me = os.geteuid()
     try:
-        with owned_files.open_own(path) as file:
-            text = file.read(LONGEST + 1)
+        with owned_files.open_file(path) as file:
+            found = os.fstat(file.fileno())
+            member = shared and found.st_nlink == 1 and found.st_gid == path.parent.lstat().st_gid
+            closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            text = file.read(LONGEST + 1) if closed and (member or found.st_uid == me) else b""
     except OSError as error:
-        if error.errno not in owned_files.REFUSED:
+        if error.errno not in (*owned_files.REFUSED, *((errno.EACCES,) if shared else ())):
             raise
-        return b""
-    return text if len(text) <= LONGEST else b""
+        return b"", me
+    return (text if len(text) <= LONGEST else b""), found.st_uid

@@ -110,7 +110,7 @@ def kept(path: Path, every_s: float, ours: Callable[[], bool]) -> Iterator[None]
     def touch() -> None:
         while ours():
             with suppress(OSError):
-                path.touch(mode=0o600)
+                owned_files.touch(path)
             if done.wait(every_s):
                 return
 

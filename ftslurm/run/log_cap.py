@@ -18,6 +18,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from ftslurm.security import sharing
+
 MB = 1 << 20
 HEAD = 1 << 18  # bytes kept of the beginning, at most
 _TAIL = 8 << 20  # bytes kept of the end, at most: they are copied, which must not take long
@@ -123,6 +125,8 @@ class Handler(logging.FileHandler):
 
     def __init__(self, path: Path, max_mb: int) -> None:
         super().__init__(path)
+        if self.stream is not None:
+            sharing.follow(self.stream.fileno(), path)
         self.max_mb = max_mb
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -18,12 +18,16 @@ from pathlib import Path
 from typing import IO
 
 from ftslurm.errors import Distrusted
+from ftslurm.security import sharing
 
 MOST = 64 << 20  # bytes that are read of a file; none of ours is larger
 REFUSED = (errno.EPERM, errno.EINVAL, errno.ELOOP)  # another user's, no file, a link: permanent errors
 _MOST_LINKS = 40  # as the kernel follows
 _COPY = "if you trust it, copy it: cp -r"
-_LOOK = "only its owner can act on the run; others can read it with ftslurm status and logs"
+_LOOK = (
+    "only its owner can act on the run, and a group that its run.share=GROUP:steer names; others can read it with "
+    "ftslurm status and logs"
+)
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -48,7 +52,8 @@ def open_fd(path: Path, flags: int = _READ) -> int:
     """Open a regular file; a named pipe does not block, and a link is not followed.
 
     Args:
-        flags: as for os.open; O_NOFOLLOW, O_NONBLOCK and O_CLOEXEC are added. O_CREAT makes files of mode 0600.
+        flags: as for os.open; O_NOFOLLOW, O_NONBLOCK and O_CLOEXEC are added. O_CREAT makes files of mode 0600,
+            in a folder that is shared with a group (sharing.py) 0640.
 
     Raises:
         OSError: it cannot be opened, is a symbolic link, or is no file.
@@ -57,6 +62,8 @@ def open_fd(path: Path, flags: int = _READ) -> int:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, "it is no file", str(path))
+    if flags & os.O_CREAT:
+        sharing.follow(number, path)
     return number
 
 
@@ -99,10 +106,24 @@ def read_text(path: Path, *, own: bool = False) -> str:
     return text.decode(errors="surrogateescape")
 
 
-def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Write a new file of mode 0600.
+def touch(path: Path) -> None:
+    """Set the time of a file to now, and make it if it is missing.
+
+    Raises:
+        OSError: it can be neither made nor touched.
+    """
+    number = open_fd(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        os.utime(number)
+    finally:
+        os.close(number)
+
+
+def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = False) -> None:
+    """Write a new file of mode 0600; in a folder that is shared with a group (sharing.py) 0640.
 
     Args:
+        secret: 0600 in any folder.
         durable: sync it to disk before returning.
 
     Raises:
@@ -110,6 +131,8 @@ def write_file(path: Path, data: bytes, *, durable: bool = True) -> None:
     """
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(number, "wb") as file:
+        if not secret:
+            sharing.follow(number, path)
         file.write(data)
         file.flush()
         if durable:
@@ -250,18 +273,19 @@ def _complaint(path: Path, doubts: Sequence[Doubt], trusted: Sequence[str], made
 
 
 def _say(one: Doubt) -> str:
-    whose = [f"belongs to {_user_name(one.user)}"] if one.user is not None else []
+    whose = [f"belongs to {user_name(one.user)}"] if one.user is not None else []
     who = "everybody" if one.everybody else None if one.group is None else f"the group {_group_name(one.group)}"
     whose += [f"may be written by {who} (mode {one.mode:04o})"] if who is not None else []
     return f"{one.path} {' and '.join(whose)}"
 
 
 def _names(one: Doubt) -> list[str]:
-    user = [] if one.user is None else [_user_name(one.user)]
+    user = [] if one.user is None else [user_name(one.user)]
     return user + ([] if one.group is None else [_group_name(one.group)])
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Return a user's name, or the number of a user without one."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -26,7 +26,7 @@ def load_or_make(path: Path) -> bytes:
     """
     if not os.path.lexists(path):
         part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-        owned_files.write_file(part, secrets.token_bytes(SIZE))
+        owned_files.write_file(part, secrets.token_bytes(SIZE), secret=True)
         part.rename(path)  # atomic; there is one controller at a time
     try:
         with owned_files.open_own(path) as file:

@@ -28,6 +28,11 @@ def exposed(words: Iterable[str]) -> list[str]:
     return list(found)
 
 
+def is_telling(name: str) -> bool:
+    """Return whether a variable is a secret by its name."""
+    return _TELLING.search(name) is not None
+
+
 def warning(names: Sequence[str]) -> str:
     """Return the warning about exposed variables, without their values."""
     what = ", ".join(f"job.env.{name}" for name in names)

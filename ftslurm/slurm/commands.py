@@ -107,10 +107,11 @@ QUEUE_FIELDS = (
 )  # fmt: skip
 
 
-def queue() -> list[str]:
-    """Ask for all jobs of this user: for slurmctld this is cheaper than a request for one job or for all jobs."""
+def queue(user: int | None = None) -> list[str]:
+    """Ask for all jobs of a user, by default this one: cheaper for slurmctld than one job or all jobs."""
     fields = ",".join(f"{field}:|" for field in QUEUE_FIELDS)
-    return ["squeue", "--noheader", "--array", "--states=all", f"--user={os.getuid()}", f"--Format={fields}"]
+    whose = os.getuid() if user is None else user
+    return ["squeue", "--noheader", "--array", "--states=all", f"--user={whose}", f"--Format={fields}"]
 
 
 FINDING_FIELDS = ("JobArrayID", "JobID", "State", "Reason", "UserName", "Command", "Comment")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 
 from ftslurm.config.schema import Config
@@ -87,13 +88,19 @@ def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) ->
 
 def live_jobs(config: Config, run: RunDir) -> list[str] | None:
     """Return the jobs of this run that wait or run, its controller's and its groups'; None if Slurm does not answer."""
-    answer = client.call(commands.queue())
+    answer = client.call(commands.queue(_owner(run)))
     if not answer.ok:
         return None
     own = run.job()
     known = run.pools() | ({own: 0} if own else {})
     jobs = read_queue(answer.out, run.mark(), config.cluster.pilots, known)
     return [job.name for job in jobs if job.state in LIVE_STATES]
+
+
+def _owner(run: RunDir) -> int | None:
+    with suppress(OSError):
+        return run.root.stat().st_uid
+    return None
 
 
 def cancel(config: Config, run: RunDir) -> list[str]:

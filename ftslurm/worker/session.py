@@ -22,7 +22,7 @@ from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
-from ftslurm.security import secret_variables
+from ftslurm.security import secret_variables, sharing
 from ftslurm.worker import checkpoint_folder, closed_servers, closed_transport, parameter_sessions, script
 from ftslurm.worker.arguments import fill
 
@@ -411,8 +411,9 @@ def open_log(path: str) -> None:
     """Redirect stdout and stderr to the rank's log, unbuffered, so that a SIGKILL loses nothing."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    sharing.make_folder(os.path.dirname(path))
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    sharing.follow(log, path)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)

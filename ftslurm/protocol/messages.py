@@ -220,9 +220,13 @@ class Failed(Report, kind="failed"):
 
 
 class Done(Report, kind="done"):
-    """The script has ended well; the process is about to."""
+    """The script has ended well; the process is about to.
+
+    used: whether it used torchft or torch.distributed; null: not known.
+    """
 
     step: AnyCount
+    used: Truth | None = None
 
 
 class Exited(Report, kind="exited"):

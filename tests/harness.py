@@ -289,7 +289,6 @@ class Backend:
         flags = {"steps-file": str(steps_file)} if path.name == "toy.py" else {}
         words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
         words += [f"job.script={quoted(path)}", "groups.gpus=0"]
-        words += [] if path.parent == SCRIPTS or path.name == "toy.py" else ["job.kind=any"]  # it does not train
         words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
         words += ["health.heartbeat_s=0.5", "stop.grace_s=2", *overrides]
         return self.launch(*words, steps_file=steps_file)

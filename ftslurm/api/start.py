@@ -13,6 +13,7 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.run import find
+from ftslurm.submission import preflight
 
 log = logging.getLogger("ftslurm")
 
@@ -35,7 +36,10 @@ def submit_run(overrides: Sequence[str] = (), *, config_dir: str | os.PathLike[s
         )
     for note in submitting.settle(config):
         log.info(note)
-    return Run(submitting.launch(config).root)
+    run = Run(submitting.launch(config).root)
+    for note in preflight.notes(config):
+        log.info(note)
+    return run
 
 
 def configure(overrides: Sequence[str], config_dir: str | os.PathLike[str] | None = None) -> Config:

@@ -26,7 +26,6 @@ def settle(config: Config, preview: bool = False) -> list[str]:
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if not preview:
         callback_receiver.check_imports(config, os.environ)
-        found += preflight.notes(config)
     return found
 
 

@@ -16,7 +16,7 @@ from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
-from ftslurm.submission import array_task, keeper, requeue, submit
+from ftslurm.submission import array_task, keeper, preflight, requeue, submit
 
 
 def main(words: list[str]) -> int:
@@ -36,7 +36,11 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
 
 def settle(config: Config, preview: bool = False) -> None:
     """Set what depends on the cluster, and print notes about it (ftslurm.api.submitting.settle)."""
-    for note in submitting.settle(config, preview):
+    _tell(submitting.settle(config, preview))
+
+
+def _tell(notes: list[str]) -> None:
+    for note in notes:
         print(f"ftslurm: {note}", file=sys.stderr)
 
 
@@ -66,6 +70,7 @@ def start(config: Config, sweep: bool = False, create: Callable[[Config], RunDir
     if config.cluster.controller == "here":
         return _control_here(config, create)
     run = submitting.launch(config, create)
+    _tell(preflight.notes(config))
     local = config.cluster.kind == "local"
     print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)
     follow = config.follow
@@ -95,6 +100,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
         _check_allocation(config)
     if before is None:
         run = create(config)
+        _tell(preflight.notes(config))
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     print(f"run {run.root}" + (" goes on" if before is not None else ""), flush=True)

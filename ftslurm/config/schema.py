@@ -58,9 +58,6 @@ class JobConfig:
     # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
     # runs ftslurm.
     python: Any = None
-    # train: the run fails if no step was committed and the script used neither torchft nor torch.distributed; any: a
-    # script that ends well is a success, also one that trains in processes of its own, or not at all.
-    kind: str = "train"
     total_steps: int | None = None  # steps the script takes; for the progress bar, and drills at a fraction of the run
 
 

@@ -24,7 +24,6 @@ MAX_NODES = 65_536  # of a run; Slurm has no larger cluster
 MAX_WORKERS = 1_000_000  # of a run
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "job.kind": ("train", "any"),
     "cluster.kind": ("auto", "local", "slurm"),
     "cluster.mode": ("steps", "array"),
     "cluster.controller": ("job", "here"),

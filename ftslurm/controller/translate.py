@@ -125,8 +125,8 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             return events.Checkpointed(step, number, path or "", seconds, error)
         case messages.Failed():
             return events.TaskFailed(step, _evidence_of_exception(message))
-        case messages.Done(task=task, used=used):
-            return events.ScriptDone(step, task, used)
+        case messages.Done(task=task):
+            return events.ScriptDone(step, task)
         case messages.Exited(code=0, task=task):
             return events.TaskDone(step, task)
         case messages.Exited():

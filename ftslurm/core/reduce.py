@@ -388,9 +388,7 @@ def _task_done(event: TaskDone, state: RunState, unit: Unit) -> Outcome:
 
 
 def _script_done(event: ScriptDone, state: RunState, unit: Unit) -> Outcome:
-    over, unused = unit.current.over | {event.task}, unit.current.unused
-    unused = unused | {event.task} if event.used is False else unused - {event.task}
-    return swap(state, replace(unit, current=replace(unit.current, over=over, unused=unused))), []
+    return swap(state, replace(unit, current=replace(unit.current, over=unit.current.over | {event.task}))), []
 
 
 def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:

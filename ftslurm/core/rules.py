@@ -31,7 +31,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
 from ftslurm.core.state.unit_table import NOBODY, Trait, UnitTable
-from ftslurm.core.state.units import independent, serves, swap, tasks_of
+from ftslurm.core.state.units import independent, serves, swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
@@ -173,11 +173,9 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         reason = "all groups finished" + (", those that only serve are stopped (groups.serve)" if serving else "")
         if failed:
             reason = f"{len(succeeded)} of {groups} groups finished; group {failed[0].group} did not"
-        elif _trained_nothing(state, config):
-            return replace(state, ending=Ending(RunOutcome.FAILED, _no_training(config))), []
         if state.lineage.resuming and state.lineage.resume_step > 0:
             reason += f"; nothing was left to do after the checkpoint of step {state.lineage.resume_step}"
-        elif state.lineage.step == 0 and config.job.kind == "train" and not independent(config):
+        elif state.lineage.step == 0 and not independent(config):
             reason += "; no step was ever committed: does the script use torchft's Manager?"
         # Without a committed step nothing shows that others did the failed share; a server keeps what the group did.
         doubtful = failed and state.lineage.step == 0 and not serving
@@ -213,21 +211,6 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
         reason = f"{who} no node to run on {why}, {'and others need it (groups.serve)' if needed else few}: {hint}"
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
     return state, []
-
-
-def _trained_nothing(state: RunState, config: Config) -> bool:
-    """Return whether no step was committed, and all tasks of all groups say that their script cannot have trained."""
-    if config.job.kind != "train" or state.lineage.step > 0 or state.lineage.resume_step > 0:
-        return False
-    return all(len(unit.current.unused) == tasks_of(unit, config) for unit in state.groups)
-
-
-def _no_training(config: Config) -> str:
-    key, name = ("script", config.job.script) if config.job.script is not None else ("module", config.job.module)
-    return (
-        "no step was committed, and the script used neither torchft nor torch.distributed: was it the right script "
-        f"(job.{key}={name})? If it trains in processes of its own or is no training, set job.kind=any"
-    )
 
 
 def _come_to_an_end(state: RunState, config: Config) -> tuple[list[Unit], list[Unit], list[Unit]]:

@@ -220,13 +220,9 @@ class Failed(Report, kind="failed"):
 
 
 class Done(Report, kind="done"):
-    """The script has ended well; the process is about to.
-
-    used: whether it used torchft or torch.distributed; null: not known.
-    """
+    """The script has ended well; the process is about to."""
 
     step: AnyCount
-    used: Truth | None = None
 
 
 class Exited(Report, kind="exited"):

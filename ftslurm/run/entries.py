@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def _entries(root: Path) -> Iterator[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:  # there can be no such folder
+            return
         raise RunNotFound(f"the runs under {root} cannot be listed: {error.strerror}") from error
     for path in paths:
         entry = entry_of(path)

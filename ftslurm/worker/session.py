@@ -40,7 +40,6 @@ class Watchers:
     unhealed: Any  # unhealed.Watch
     quorums: Any  # quorum_abort.BrokenQuorums
     sessions: parameter_sessions.Observer
-    use: Any  # used.Use
     left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
 
     def flush(self) -> None:
@@ -84,7 +83,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     def finished() -> bool:
         watchers.flush()
         watchers.unhealed.ended()
-        channel.say(messages.Done(watchers.progress.step, watchers.use.seen))
+        channel.say(messages.Done(watchers.progress.step))
         leave_together(me.rank, len(assign.ranks))
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
@@ -188,16 +187,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
     Raises:
         RuntimeError: the installed torchft cannot be closed to strangers.
     """
-    from ftslurm.worker import (
-        lineage_guard,
-        patch_fit,
-        progress,
-        quorum_abort,
-        quorum_ids,
-        torchft_patches,
-        unhealed,
-        used,
-    )
+    from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
 
     torchft_patches.before_import()
     import torch.distributed  # noqa: F401 most scripts use it: imported before the assignment
@@ -218,7 +208,6 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         unhealed=unhealed.Watch(channel.warn),
         quorums=quorum_abort.BrokenQuorums(lineage.managers, task.position),
         sessions=parameter_sessions.Observer(),
-        use=used.Use(),
         left_out=left_out,
     )
     for name, means, patch in (
@@ -226,7 +215,6 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
         ("serve", "where the parameter servers are is not known", watchers.sessions),
         ("history", "only the Lighthouse keeps a group without the training's state from taking a step", lineage),
         ("unhealed", "nobody is warned that a script trains without torchft", watchers.unhealed),
-        ("used", "a run whose script does not train is not noticed", watchers.use),
         ("broken", "survivors may wait for a dead group until the process group's time-out", watchers.quorums),
     ):
         with patch_fit.optional(left_out, name, means):
@@ -291,7 +279,6 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
     outbox.say, outbox.wanted = say_for_group, lambda: task.position.wanted
     faults.install(task.position)
     watchers.quorums.listen_to(channel.orders)
-    watchers.use.begin()
     task.position.mark(0, Stage.COMPUTING)
 
 

@@ -389,9 +389,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "look.py").write_text(FILES["look.py"])
     arguments = ",".join(quoted(word) for word in ODD)
     done = ftslurm(
-        *("cluster=local", "job.script=look.py", "job.kind=any", f"job.args=[{arguments}]", "groups.count=1"),
-        "run.name=odd",
-        cwd=home,
+        "cluster=local", "job.script=look.py", f"job.args=[{arguments}]", "groups.count=1", "run.name=odd", cwd=home
     )
     assert done.returncode == 0, done
     return home
@@ -479,8 +477,7 @@ def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) 
 
 
 def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(home: Path) -> None:
-    script = ("job.script=exit.py", "job.kind=any", "job.args.code=7,0")
-    sweep = ("-m", "cluster=local", *script, "groups.count=1", "restart=never")
+    sweep = ("-m", "cluster=local", "job.script=exit.py", "job.args.code=7,0", "groups.count=1", "restart=never")
     done = ftslurm(*sweep, cwd=home)
     assert done.returncode == 1, done
     runs = run_dirs(home)
@@ -549,7 +546,7 @@ def test_a_flooded_log_keeps_its_beginning_and_its_end_and_says_what_is_missing(
         "import subprocess\nprint('first', flush=True)\nsubprocess.run('yes flood | head -c 6000000', shell=True)\n"
         "print('last')\n"
     )
-    words = ("cluster=local", "job.script=flood.py", "job.kind=any", "groups.count=1", "logs.max_mb=1")
+    words = ("cluster=local", "job.script=flood.py", "groups.count=1", "logs.max_mb=1")
     assert ftslurm("run", *words, cwd=home).returncode == 0
     (run,) = run_dirs(home)
     log = run / "logs/group-0000/attempt-000/rank-0.log"

@@ -43,7 +43,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
 
 def launch(local: Backend, *words: str) -> tuple[str, ...]:
     number = len(local.runs)
-    return ("run", "cluster=local", "groups.gpus=0", f"run.root=runs{number}", "job.kind=any", "follow=true", *words)
+    return ("run", "cluster=local", "groups.gpus=0", f"run.root=runs{number}", "follow=true", *words)
 
 
 def test_a_module_with_arguments_and_environment_behind_a_containers_entry_point(local: Backend) -> None:

@@ -78,7 +78,7 @@ def titan(*words: str, beside: Path | None = None) -> tuple[str, ...]:
 def test_torchtitans_own_parser_takes_the_arguments_of_each_group(local: Backend, torchtitan: Path) -> None:
     local.script(PARSER, "parse_titan.py")
     run = local.launch(
-        *titan("job.module=parse_titan", "job.kind=any", "groups.count=2", beside=torchtitan),
+        *titan("job.module=parse_titan", "groups.count=2", beside=torchtitan),
         *("job.args.training.steps=7", "checkpoint.every=50", "job.args.fault_tolerance.semi_sync_method=None"),
     ).finish()
     for group in range(2):

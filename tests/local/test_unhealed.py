@@ -143,9 +143,7 @@ def local(tmp_path: Path) -> Iterator[Backend]:
 
 def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Backend) -> None:
     run = local.start(
-        *("groups.count=2", "groups.workers=2", "job.kind=train"),
-        script=shipped("examples") / "plain_ddp.py",
-        args={"steps": 30},
+        *("groups.count=2", "groups.workers=2"), script=shipped("examples") / "plain_ddp.py", args={"steps": 30}
     ).finish(warns=True)
     (warning,) = run.named("warning")
     said = str(warning["text"])
@@ -161,20 +159,3 @@ def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Ba
     assert said in subprocess.run([*status, "--once"], capture_output=True, text=True, timeout=60).stdout
     printed = subprocess.run([*status, "--json"], capture_output=True, text=True, timeout=60).stdout
     assert json.loads(printed)["warnings"] == [said]
-
-
-def test_a_script_that_cannot_have_trained_is_no_success(local: Backend) -> None:
-    script = local.script("import torch\nfrom torch.distributed import TCPStore\nprint(TCPStore)\n")
-    run = local.start("groups.count=2", "groups.workers=2", "job.kind=train", script=script).finish(1)
-    (end,) = run.named("run_finished")
-    assert end["reason"] == (
-        "no step was committed, and the script used neither torchft nor torch.distributed: was it the right script "
-        f"(job.script={script})? If it trains in processes of its own or is no training, set job.kind=any"
-    )
-
-
-def test_a_script_without_a_lighthouse_and_a_process_group_that_it_has_left_is_a_success(local: Backend) -> None:
-    script = local.script(
-        "import torch.distributed as dist\ndist.init_process_group('gloo')\ndist.destroy_process_group()\n"
-    )
-    local.start("groups.count=1", "lighthouse=none", "job.kind=train", script=script).finish()

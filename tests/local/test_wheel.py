@@ -102,8 +102,7 @@ def test_the_command_is_installed_too(python: Path, tmp_path: Path) -> None:
 
 def test_a_run_from_the_wheel_succeeds(python: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import ftslurm, sys\nprint('ran in', ftslurm.__file__)\n")
-    words = ("cluster=local", "job.script=train.py", "job.kind=any", "groups.count=1")
-    run(python, "-m", "ftslurm", *words, cwd=tmp_path)
+    run(python, "-m", "ftslurm", "cluster=local", "job.script=train.py", "groups.count=1", cwd=tmp_path)
     (journal,) = tmp_path.glob("runs/*/events.jsonl")
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [e["outcome"] for e in events if e["event"] == "run_finished"] == ["succeeded"]

@@ -95,7 +95,7 @@ def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
 ) -> None:
     (weird_tmp_path / "my train.py").write_text(LOOK)
     (weird_tmp_path / "conf/job").mkdir(parents=True)
-    (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\nkind: any\n")
+    (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
     words = ("--config-dir", "conf", "job=mine", args, "groups.count=1")
     job = submit(slurm_cluster, weird_tmp_path, *words, PYTHON=sys.executable)
@@ -122,7 +122,7 @@ def test_a_secret_comes_with_sbatchs_environment_or_the_job_says_it_does_not(
     slurm_cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['MY_TOKEN'][::-1])\n")
-    words = ("job.script=train.py", "job.kind=any", "job.secrets=[MY_TOKEN]")
+    words = ("job.script=train.py", "job.secrets=[MY_TOKEN]")
     job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable, MY_TOKEN="s3cr3t")
     assert job.wait() == ("COMPLETED", "0:0"), job.output
     assert (job.log(0), job.log(1)) == ("t3rc3s\n", "t3rc3s\n")

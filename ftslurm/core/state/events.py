@@ -300,7 +300,6 @@ class ScriptDone:
 
     id: StepId
     task: int
-    used: bool | None = None  # whether it used torchft or torch.distributed; None: not known
 
 
 @dataclass(frozen=True)

@@ -278,7 +278,6 @@ class Attempt:
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error
-    unused: frozenset[int] = frozenset()  # those of them that used neither torchft nor torch.distributed
     done: frozenset[int] = frozenset()  # tasks that ended with 0
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore

@@ -204,28 +204,6 @@ def test_groups_of_a_script_that_never_steps_end_when_they_like() -> None:
     assert story.times(act.Kill, B0) == []
 
 
-@pytest.mark.parametrize(
-    ("used", "kind", "steps", "outcome"),
-    [
-        pytest.param((False, False), "train", False, "failed", id="none of them has trained"),
-        pytest.param((False, False), "any", False, "succeeded", id="it is no training"),
-        pytest.param((False, True), "train", False, "succeeded", id="one has used torchft"),
-        pytest.param((False, None), "train", False, "succeeded", id="one worker is of an earlier version"),
-        pytest.param((False, False), "train", True, "succeeded", id="steps were committed"),
-    ],
-)
-def test_a_run_whose_scripts_cannot_have_trained_is_no_success(
-    used: tuple[bool | None, ...], kind: str, steps: bool, outcome: str
-) -> None:
-    said = [(59.0, *(ev.ScriptDone(step, 0, says) for step, says in zip((A0, B0), used, strict=True)))]
-    begins = RUNNING if steps else STARTED
-    made = config(job={"kind": kind, "script": "train.py"})
-    story = play(*begins, *said, (60, finished(A0)), (61, finished(B0)), (62, ev.Ended(LIGHT0, 0)), config=made)
-    assert story.outcome() == outcome
-    assert ("was it the right script (job.script=train.py)?" in story.reason()) == (outcome == "failed")
-    assert ("job.kind=any" in story.reason()) == (outcome == "failed")
-
-
 def test_a_lighthouse_that_awaits_its_restart_when_a_group_finishes_is_not_given_up() -> None:
     dies = ((61.5, killed(LIGHT0)), (61.8, ev.Ended(LIGHT1, 1)))
     story = play(*RUNNING, (60, finished(A0)), *dies, (70,))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 
-from argcomplete.shell_integration import shellcode
+from ftslurm.errors import EnvironmentProblem
 
-from ftslurm.cli.completion import SHELLS
+try:
+    from argcomplete.shell_integration import shellcode
+
+    from ftslurm.cli.completion import SHELLS
+except ModuleNotFoundError as error:  # the package was updated and its dependencies were not
+    raise EnvironmentProblem(f"{error.name} is missing: install ftslurm again with pip") from error
 
 EPILOG = """\
 set-up

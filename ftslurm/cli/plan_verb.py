@@ -113,7 +113,8 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
         yield f"allocation   {where} {_few(nodes)}"
     if not here:
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
-        yield f"             {cpus_per_node(config)} CPUs and {gpus_per_node(config)} GPUs on each{spare}"
+        size = f"{_count(cpus_per_node(config), 'CPU')} and {_count(gpus_per_node(config), 'GPU')}"
+        yield f"             {size} on each{spare}"
 
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[str]:

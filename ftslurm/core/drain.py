@@ -62,14 +62,19 @@ def move(state: RunState, now: float, config: Config) -> Outcome:
 
 def _there(state: RunState, nodes: frozenset[str]) -> list[Unit]:
     """Return the units with a step on these nodes that may move; the Lighthouse only if the job has another node."""
-    names = {unit.name for node in nodes for unit in state.table.near(node)}
     found = []
-    for unit in state.table.named(names):
-        free = unit.phase in RUNS and unit.current.recalled is None and unit.current.adoption is None
+    for unit in _near(state, nodes):
+        free = unit.current.recalled is None and unit.current.adoption is None
         own = () if state.allocation is None else state.allocation.nodes
         if free and not (unit.is_lighthouse and state.nodes.drained.issuperset(own)):
             found.append(unit)
     return found
+
+
+def _near(state: RunState, nodes: frozenset[str]) -> list[Unit]:
+    """Return the units with a step on these nodes."""
+    names = {unit.name for node in nodes for unit in state.table.near(node)}
+    return [unit for unit in state.table.named(names) if unit.phase in RUNS]
 
 
 def _may_go(state: RunState, unit: Unit, now: float, config: Config) -> bool:
@@ -129,6 +134,9 @@ def _outlook(state: RunState, node: str, now: float, config: Config) -> str:
         moving += room
         stays = f"stays for now: {stuck}" if stuck is not None else f"stays {until}"
         words.append(f"group {unit.group} {'moves' if room and stuck is None else stays}")
+    for unit in _near(state, frozenset({node})):
+        if unit.current.adoption is not None:
+            words.append(f"{unit.name} follows when this controller, which has just started, has taken it over")
     if state.allocation is not None and state.allocation.nodes[:1] == (node,):
         words.append("the controller itself stays until its job ends")
     return "; ".join(words) or "nothing of the run is there"

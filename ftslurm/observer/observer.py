@@ -150,7 +150,7 @@ class Observer:
         name = text(line, "event") or ""
         return {
             "kind": found.kind if found else name,
-            "text": sentences.describe(line, self.folding.status) or name.replace("_", " "),
+            "text": sentences.describe(line, self.folding.status) or _plain(line),
             "run_id": self.run_dir.root.name,
             "run_dir": str(self.run_dir.root),
             "time": number(line, "time"),
@@ -163,6 +163,14 @@ class Observer:
                 deliveries.write(self.run_dir, self._deliveries())
             except OSError as error:
                 log.warning("what was delivered cannot be written: %s", error)
+
+
+def _plain(line: Event) -> str:
+    """Return the text of an event that a followed run does not print."""
+    record = read(line)
+    if isinstance(record, records.CheckpointSaved):
+        return f"checkpoint of step {record.step} saved" + (f" in {record.path}" if record.path else "")
+    return (text(line, "event") or "").replace("_", " ")
 
 
 def _folded_until(journal: JournalReader) -> tuple[StatusFold, int]:

@@ -35,6 +35,14 @@ def short_run(run: Observed) -> None:
     run.write(finished(20))
 
 
+def test_a_hook_is_told_which_step_a_checkpoint_has(tmp_path: Path) -> None:
+    run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard")]})
+    saved = event(8, "checkpoint_saved", group=0, attempt=0, step=7, path="/c/step-7", seconds=0.1)
+    run.write(started(2), saved, finished(20))
+    run.observe()
+    assert "checkpoint of step 7 saved in /c/step-7" in [one["text"] for one in heard(tmp_path)]
+
+
 def test_a_hook_gets_the_events_of_interest_as_json(tmp_path: Path) -> None:
     run = observed(tmp_path, hooks={"on_event": [program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard")]})
     short_run(run)

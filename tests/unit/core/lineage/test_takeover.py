@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 from histories import CHECKPOINT, Moment, Story, config, finished, killed, node_lost, pilot, play, stepped, stop
-from steps import A0, A1, B0, B1, LIGHT0, LIGHT1, S0
+from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0
 
 from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import SPARE_S
@@ -15,6 +15,7 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Phase, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
+from ftslurm.protocol import records
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.slurm.parse import read_attach
 
@@ -438,3 +439,9 @@ def test_a_run_that_is_stopped_before_its_steps_are_adopted_ends_them_too() -> N
 def test_a_late_first_word_of_an_older_kind_changes_nothing() -> None:
     story = adopted((13, ev.Ready(A0, 0)), (14, word(A0, step=3)))
     assert story.state.groups[0].current.step == 41
+
+
+def test_a_drain_of_a_node_whose_step_is_being_adopted_names_the_unit() -> None:
+    story = play(*ADOPTED[:2], (11.2, ev.DrainAsked("n2", ANN, "c1")), config=array())
+    (answer,) = story.all(records.CommandDone)
+    assert answer.text.startswith("n2 gets nothing any more; group-0001 follows when this controller")

@@ -84,7 +84,12 @@ class CallbackReceiver:
         """
         process, new = self._running()
         if new:
-            self._ask(process, b"", IMPORT_S, "while it was imported")
+            try:
+                self._ask(process, b"", IMPORT_S, "while it was imported")
+            except NotDelivered:
+                kill_group(process)  # it ends by itself; the next event must not meet it before that
+                process.wait()
+                raise
         self._ask(process, told.json, self._timeout_s, "(hooks.timeout_s)")
 
     def kill(self) -> None:

@@ -447,6 +447,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
         "name": "odd",
         "root": str(finished / "runs"),
         "dir": str(run),
+        "share": None,
         "trust": [],
         "parent": None,
     }

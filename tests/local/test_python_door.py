@@ -46,7 +46,8 @@ def test_a_run_is_submitted_watched_and_awaited(words: list[str], capfd: pytest.
     assert "weights sha256" in run.logs(group=1)
     assert ftslurm.find(run.id[:-2], root=run.dir.parent).dir == run.dir == ftslurm.runs(run.dir.parent)[0].dir
     assert (sys.argv, signal.getsignal(signal.SIGINT)) == (argv, handler)
-    assert capfd.readouterr() == ("", "")
+    out, err = capfd.readouterr()  # servers of other tests of this process may write to stderr
+    assert (out, [line for line in err.splitlines() if line.startswith(("ftslurm", "run ", "Slurm"))]) == ("", [])
 
 
 def test_a_notebook_submits_from_threads_of_its_event_loop(words: list[str]) -> None:
@@ -99,9 +100,10 @@ def test_an_application_of_hydra_keeps_its_own_state(words: list[str]) -> None:
     ],
 )
 def test_bad_overrides_raise_and_nothing_is_started(words: list[str], more: list[str], says: str) -> None:
+    before = set(threading.enumerate())
     with pytest.raises(ConfigError, match=says):
         ftslurm.submit([*words, *more])
     with pytest.raises(ConfigError, match="a list of texts"):
         ftslurm.submit("job=ddp")
     assert ftslurm.runs(Path(words[2].partition("=")[2].strip('"'))) == []
-    assert threading.active_count() == 1
+    assert not set(threading.enumerate()) - before

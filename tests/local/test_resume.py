@@ -67,6 +67,7 @@ def stopped(run: ftslurm.Run) -> list[int]:
 def test_a_run_goes_on_where_its_parent_has_saved_and_leaves_it_as_it_is(words: list[str]) -> None:
     parent = ftslurm.submit([*words, PLAN])
     saved(parent, 10)
+    assert any(isinstance(record, FaultInjected) for record in parent.events(follow=True))
     with pytest.raises(
         EnvironmentProblem, match=rf"is not over; to resume it, end it first: ftslurm stop {parent.dir}"
     ):
@@ -80,9 +81,9 @@ def test_a_run_goes_on_where_its_parent_has_saved_and_leaves_it_as_it_is(words: 
     assert [fault.at for fault in child.config.faults.plan] == [150]  # the parent has done the other one
     assert restored(child) == {before[-1]}
     saved(child, 150)
+    assert any(isinstance(r, FaultInjected) and r.group == 0 for r in child.events(follow=True))
     assert child.status()["parent"] == str(parent.dir)
     after = stopped(child)
-    assert any(isinstance(r, FaultInjected) and r.group == 0 for r in child.events())
     assert steps(parent.dir / "checkpoints") == before
 
     grandchild = child.resume()

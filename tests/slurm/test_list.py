@@ -16,10 +16,10 @@ from ftslurm.run.find import find
 pytestmark = pytest.mark.slurm
 
 
-def listed(cluster: Cluster, *words: str) -> dict[str, object]:
-    """Return the one run that `ftslurm list` shows."""
+def listed(cluster: Cluster, run_id: str, *words: str) -> dict[str, object]:
+    """Return the row of a run; Slurm may still know jobs of the runs of other tests."""
     command = [sys.executable, "-m", "ftslurm", "list", "--json", *words]
-    (row,) = json.loads(cluster.run(command))["runs"]
+    (row,) = [row for row in json.loads(cluster.run(command))["runs"] if row["id"] == run_id]
     assert isinstance(row, dict)
     return row
 
@@ -38,12 +38,12 @@ def test_a_run_is_listed_and_found_by_every_id_that_squeue_shows(
     assert len(names) >= 5
     for name in sorted(names):
         assert find(name, tmp_path / "elsewhere").root == run.dir
-    row = listed(slurm_cluster, "--user", getpass.getuser())
+    row = listed(slurm_cluster, run.dir.name, "--user", getpass.getuser())
     assert (row["id"], row["state"], row["groups_at_work"]) == (run.dir.name, "running", 2)
 
     run.end_soon()
     run.finish()
-    row = listed(slurm_cluster, "--root", str(run.dir.parent))
+    row = listed(slurm_cluster, run.dir.name, "--root", str(run.dir.parent))
     assert (row["state"], row["restarts"]) == ("succeeded", 0)
     with slurm_cluster.without_slurmctld():
         for name in (*sorted(names), "names"):  # from the run's own files

@@ -357,18 +357,21 @@ def absolute(config: Config) -> Config:
     Examples that ship with ftslurm are named `example:train_ddp.py` in conf/job/, so that they are found both in a
     checkout and in an installed wheel.
     """
-    if config.job.script is not None:
-        script = config.job.script
-        if script.startswith("example:"):
-            config.job.script = str(shipped("examples") / script.removeprefix("example:"))
-        else:
-            config.job.script = os.path.abspath(os.path.expanduser(script))  # noqa: PTH100, PTH111 links stay links
-    config.run.root = os.path.abspath(os.path.expanduser(config.run.root))  # noqa: PTH100, PTH111
-    for section, key in ((config.run, "dir"), (config.checkpoint, "dir"), (config.metrics, "textfile")):
+    if config.job.script is not None and config.job.script.startswith("example:"):
+        config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
+    for section, key in (
+        *((config.job, "script"), (config.run, "root"), (config.run, "dir")),
+        *((config.checkpoint, "dir"), (config.metrics, "textfile")),
+    ):
         value = getattr(section, key)
-        if value is not None:
-            setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111
+        if value is not None and not is_url(value):
+            setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
     return config
+
+
+def is_url(text: str) -> bool:
+    """Return whether a setting names a place by URL, as s3://bucket/folder, and not by path."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
 
 
 def shipped(folder: str) -> Path:

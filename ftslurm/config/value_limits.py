@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ftslurm.config.schema import MOST_GROUPS, Config
+from ftslurm.config.schema import MOST_GROUPS, Config, is_url
 from ftslurm.errors import ConfigError
 from ftslurm.security.json_text import is_finite
 
@@ -145,6 +145,8 @@ def _check_text(key: str, text: str) -> None:
         raise ConfigError(f"{key}={text[:60]!r}: a zero byte or half a character, which no file or command can have")
     if size > MAX_TEXT_BYTES:
         raise ConfigError(f"{key}={text[:60]!r}...: {size} bytes, and no command takes more than {MAX_TEXT_BYTES}")
+    if key in PATHS and is_url(text):
+        raise ConfigError(f"{key}={text}: is a URL and no path; give a path that all nodes of the run share")
     if key in PATHS and (
         size > MAX_PATH_BYTES or any(len(os.fsencode(name)) > MAX_NAME_BYTES for name in PurePath(text).parts)
     ):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ftslurm.config.compose import to_config
 from ftslurm.config.schema import (
     Config,
     JobConfig,
@@ -17,6 +18,7 @@ from ftslurm.config.schema import (
     script_arguments,
     shipped,
 )
+from ftslurm.errors import ConfigError
 
 
 def config(**settings: Any) -> Config:
@@ -105,6 +107,14 @@ def test_paths_that_others_will_see_become_absolute(tmp_path: Path, monkeypatch:
     made = absolute(config(job__script="train.py", run__root="runs", run__dir="runs/x", checkpoint__dir="../ckpt"))
     paths = (made.job.script, made.run.root, made.run.dir, made.checkpoint.dir)
     assert paths == (*(f"{tmp_path}/{name}" for name in ("train.py", "runs", "runs/x")), f"{tmp_path.parent}/ckpt")
+
+
+@pytest.mark.parametrize("key", ["run__root", "run__dir", "checkpoint__dir", "job__script", "metrics__textfile"])
+def test_a_url_is_no_path_and_becomes_no_folder(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=f"{key.replace('__', '.')}=s3://bucket/a.prom: is a URL and no path"):
+        to_config(config(**{key: "s3://bucket/a.prom"}))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,96 @@
+"""The signs of broken hardware: lines as drivers, the kernel, CUDA and NCCL print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.core.groups import hardware
+from ftslurm.core.groups.hardware import Fault
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.", "XID 79"),
+        ("NVRM: Xid (PCI:0000:3b:00): 48, pid=1234, name=python, DBE (double bit error) ECC Error", "XID 48"),
+        ("NVRM: Xid (PCI:0000:3b:00): 63, pid=1, Row Remapper: New row marked for remapping, reset gpu", "XID 63"),
+        ("NVRM: Xid (PCI:0000:3b:00): 64, pid=1, Row Remapper: unable to remap row", "XID 64"),
+        ("NVRM: Xid (PCI:0000:3b:00): 74, pid='<unknown>', NVLink: fatal error detected on link 6", "XID 74"),
+        ("NVRM: Xid (PCI:0000:3b:00): 94, pid=42, name=python3, Contained: SM (0x1). RST: No, D-RST: No", "XID 94"),
+        ("NVRM: Xid (PCI:0000:3b:00): 95, pid=42, Uncontained: FBHUB. RST: Yes, D-RST: No", "XID 95"),
+        ("NVRM: Xid (PCI:0000:3b:00): 119, pid=42, Timeout after 6s of waiting for RPC response from GPU0", "XID 119"),
+        ("NVRM: Xid (PCI:0000:3b:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 04", "XID 145"),
+        ("NVRM: Xid (0000:03:00): 48, an older driver", "XID 48"),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "GPU lost"),
+        ("Unable to determine the device handle for GPU 0000:3B:00.0: GPU is lost.  Reboot the system", "GPU lost"),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "uncorrectable ECC error"),
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", "uncorrectable ECC error"),
+        ("n2:71:102 [0] misc/strongstream.cc:42 NCCL WARN Cuda failure 'uncorrectable ECC error encountered'",
+         "uncorrectable ECC error"),
+        ("cudaErrorECCUncorrectable: 214", "uncorrectable ECC error"),
+        ("CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error"),
+        ("RuntimeError: HIP error: hipErrorECCNotCorrectable", "uncorrectable ECC error"),
+        ("amdgpu 0000:c3:00.0: amdgpu: 1 uncorrectable hardware errors detected in umc block", "amdgpu RAS"),
+        ("CUDA error: uncorrectable NVLink error detected during the execution", "NVLink error"),
+        ("CUDA error: Invalid access of peer GPU memory over nvlink or a hardware error", "NVLink error"),
+        ("Memory failure: 0x4c2d1: Sending SIGBUS to python:9 due to hardware memory corruption", "memory error"),
+        ("mce: Uncorrected hardware memory error in user-access at 3f7a00", "memory error"),
+        ("mlx5_core 0000:5e:00.0: mlx5_health_compromised: device's health compromised - reached miss count",
+         "network card"),
+        ("RuntimeError: No CUDA GPUs are available", "no usable GPU"),
+        ("RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.", "no usable GPU"),
+        ("CUDA error: no CUDA-capable device is detected", "no usable GPU"),
+        ("RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment", "no usable GPU"),
+    ],
+)  # fmt: skip
+def test_a_sign_of_broken_hardware_blames_the_node(line: str, name: str) -> None:
+    sign = hardware.find(line)
+    assert sign is not None
+    assert (sign.name, sign.fault) == (name, Fault.NODE)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("ncclSystemError: System call (e.g. socket, malloc) or external library call failed", Fault.NETWORK),
+        ("torch.distributed.DistBackendError: NCCL error, unhandled system error, NCCL version 2.27.5", Fault.NETWORK),
+        ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting", Fault.NETWORK),
+        ("NET/IB : mlx5_0:1 Got completion from peer 10.0.0.4<3> with status=12 error", Fault.NETWORK),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=42, name=python, Graphics SM Warp Exception", Fault.SCRIPT),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=42, name=python, Ch 0000003e, MMU Fault", Fault.SCRIPT),
+        ("NVRM: Xid (PCI:0000:3b:00): 43, pid=42, name=python, Ch 00000018", Fault.SCRIPT),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", Fault.SCRIPT),
+        ("RuntimeError: CUDA error: device-side assert triggered", Fault.SCRIPT),
+        ("NVRM: Xid (PCI:0000:3b:00): 9999, a future one", Fault.UNCLEAR),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.", Fault.UNCLEAR),
+    ],
+)
+def test_what_is_mistaken_for_broken_hardware_does_not_blame_the_node(line: str, fault: Fault) -> None:
+    sign = hardware.find(line)
+    assert sign is not None
+    assert sign.fault is fault
+    assert not hardware.blames(line, Fault.NODE)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: no such layer",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+        "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157",
+        "usb 1-1: new high-speed USB device number 2 using xhci_hcd",
+        "transaction Xid 79 of the data base",
+        "step 79 loss 0.48",
+        "EDAC MC0: 0 UE memory read error",
+        "",
+    ],
+)
+def test_an_ordinary_line_says_nothing_about_hardware(line: str) -> None:
+    assert hardware.find(line) is None
+
+
+def test_each_known_sign_has_a_name_and_an_advice() -> None:
+    signs = hardware.table()
+    assert all(sign.meaning and sign.advice for sign in signs)
+    assert len({sign.name for sign in signs}) == len(signs)
+    assert {79, 48, 63, 64, 74, 94, 95} <= {int(s.name[4:]) for s in signs if s.name[:4] == "XID "}

@@ -9,7 +9,7 @@ SHELL := bash
 .NOTPARALLEL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint unit slurm clean
+.PHONY: help venv demo test lint unit matrix slurm clean
 
 BIN := .venv/bin
 STAMP := .venv/complete
@@ -37,8 +37,11 @@ lint: $(STAMP)  ## ruff and mypy
 unit: $(STAMP)  ## only the tests of each part alone: a minute
 	$(BIN)/pytest -n 2 tests/unit $(ARGS)
 
+matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
+	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)
+
 clean:  ## remove .venv, builds and caches; runs/ stays
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .matrix build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 slurm:

@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-RETRIES = 10
+RETRIES = 40
 CRASHED = "???"  # report.when in pytest-xdist's report of a crashed worker
 
 

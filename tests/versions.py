@@ -1,42 +1,82 @@
-"""Try ftslurm with versions of its dependencies: `python tests/versions.py torch==2.8.0 torchft==0.2.0`.
+"""Try ftslurm with other versions of what it stands on: `make matrix`, or `python tests/versions.py ROW...`.
 
-In a new virtual environment: install the versions named, and the newest of all other dependencies that fit them,
-whatever pyproject.toml says of the named ones; then run the drill of `make demo` (three groups train, one is killed,
-comes back and heals), and the tests that depend on torch and torchft most. Prints one line for docs/versions.md.
+Each row of MATRIX gets a virtual environment of its own with the versions that it names, and the newest of all other
+dependencies that fit them, whatever pyproject.toml says of the named ones. Then three groups train the example, one is
+killed, comes back and heals (the drill of `make demo`), on this machine and on a throwaway Slurm; and the tests that
+depend on these versions most run. Each row ends as one line for docs/versions.md. `--list` shows the rows.
 
-`torchft-nightly==2026.10.26` stands in for torchft. torch from PyPI brings its CUDA libraries: 4 GB, minutes.
+    python tests/versions.py                                   all rows
+    python tests/versions.py floors python3.13                 these
+    python tests/versions.py torch==2.9.0 torchft==0.2.0       one row with versions of your own (--python: interpreter)
+
+Interpreters are looked for as python3.X on PATH, then in pyenv's folder. A row whose interpreter, or whose Slurm, is
+missing is not run, says so, and fails. `torchft-nightly==...` stands in for torchft. torch from PyPI brings its CUDA
+libraries: 4 GB and some minutes for each row.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TESTS = (
-    *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/local/test_shape_of_torchft.py"),
-    *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
-)
 SHOWN = (
-    "torch",
-    "torchft",
-    "torchft-nightly",
-    "grpcio",
-    "protobuf",
-    "numpy",
-    "submitit",
-    "hydra-core",
-    "rich",
-    "hpack",
+    *("torch", "torchft", "torchft-nightly", "grpcio", "protobuf", "numpy", "submitit", "hydra-core", "rich", "hpack"),
 )
 REPLACES = {"torchft-nightly": "torchft"}
-DRILL = ("job=ddp", "groups.count=3", "faults=kill_one", "cluster=local")
+DRILL = ("job=ddp", "groups.count=3", "faults=kill_one")
+TESTS = (
+    *("tests/unit", "tests/local/test_shape_of_torchft.py", "tests/local/test_broken_quorum.py"),
+    *("tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py", "tests/local/test_checkpoint.py"),
+)
+SLURM_TESTS = ("tests/slurm", "tests/unit/slurm")
+# Packages of a root folder with another Slurm; python3-minimal's libraries serve the interpreter from outside.
+PACKAGES = (
+    *("slurm-wlm", "munge", "procps", "hostname", "git", "make", "gcc", "libc6-dev"),
+    *("libssl3", "libffi8", "libsqlite3-0", "libbz2-1.0", "liblzma5", "libreadline8", "zlib1g", "libncursesw6"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One set of versions. `release` is a Debian release whose Slurm the row runs on, in a root folder of its own."""
+
+    name: str
+    python: str
+    packages: tuple[str, ...]
+    release: str = ""
+
+
+def pinned() -> tuple[str, ...]:
+    """Return what CI installs."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return tuple(line for line in lines if line and not line.startswith("#"))
+
+
+def floors() -> tuple[str, ...]:
+    """Return the lowest version that pyproject.toml allows of each dependency."""
+    text = re.search(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    assert text
+    return tuple(f"{name}=={low}" for name, low in re.findall(r'^ *"([\w.-]+)>=([\w.]+)', text[1], re.MULTILINE))
+
+
+MATRIX = (
+    Row("floors", "3.10", floors()),
+    Row("ci", "3.11", pinned()),
+    Row("python3.12", "3.12", ("torch==2.13.0", "torchft==0.2.0")),
+    Row("python3.13", "3.13", ("torch==2.14.1", "torchft==0.2.0")),
+    Row("nightly", "3.11", ("torch==2.13.0", "torchft-nightly==2026.10.26")),
+    Row("slurm24", "3.11", pinned(), release="trixie"),
+)
 
 
 def name_of(requirement: str) -> str:
@@ -47,7 +87,7 @@ def name_of(requirement: str) -> str:
     return found[0].lower()
 
 
-def requirements(pyproject: str, named: list[str]) -> list[str]:
+def requirements(pyproject: str, named: Iterable[str]) -> list[str]:
     """Return the requirements: the named, and all other dependencies of ftslurm and of its tests."""
     taken = {name_of(one) for one in named}
     taken |= {REPLACES[one] for one in taken & REPLACES.keys()}
@@ -56,23 +96,72 @@ def requirements(pyproject: str, named: list[str]) -> list[str]:
     return [*named, *(one for one in declared if name_of(one) not in taken)]
 
 
-def install(folder: Path, interpreter: str, named: list[str]) -> str:
-    """Make a virtual environment with these versions, or reuse it; return its interpreter."""
-    if folder.exists():
-        return str(folder / "bin" / "python")
-    subprocess.run([interpreter, "-m", "venv", str(folder)], check=True)
-    python = str(folder / "bin" / "python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, *requirements((ROOT / "pyproject.toml").read_text(), named)], check=True)
+def interpreter(version: str) -> str | None:
+    """Return a Python of this version: 3.12, or a path."""
+    if "/" in version:
+        return version
+    if f"{sys.version_info.major}.{sys.version_info.minor}" == version:
+        return sys.executable
+    built = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
+    for candidate in (*map(str, built), f"python{version}"):
+        found = shutil.which(candidate)
+        if found and subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return found
+    return None
+
+
+def install(folder: Path, python: str, named: Iterable[str]) -> str:
+    """Make a virtual environment with these versions, or bring it up to date; return its interpreter."""
+    made = str(folder / "bin" / "python")
+    if not Path(made).exists():
+        subprocess.run([python, "-m", "venv", str(folder)], check=True)
+    pip = [made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, *requirements((ROOT / "pyproject.toml").read_text(), list(named))], check=True)
     subprocess.run([*pip, "--no-deps", "--editable", str(ROOT)], check=True)
-    return python
+    return made
 
 
-def drill(python: str, run: Path, limit_s: float) -> str:
+def entered(root: Path | None, shared: Path, command: list[str]) -> list[str]:
+    """Return the command; if a root folder is given, to run in it, with the project and `shared` at the same paths."""
+    if root is None:
+        return command
+    outside = {str(ROOT), str(shared), str(Path(sys.base_prefix)), str(Path.home() / ".pyenv")}
+    binds = " && ".join(
+        f'mkdir -p "$R{place}" && mount --bind "{place}" "$R{place}"'
+        for place in sorted(outside)
+        if Path(place).exists()
+    )
+    script = (
+        f'R=$1; shift; mount --bind /proc "$R/proc" && mount --rbind /dev "$R/dev" && {binds} && exec chroot "$R" "$@"'
+    )
+    inside = ["env", "-C", str(ROOT), "LC_ALL=C.UTF-8", *command]
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(root), *inside]
+
+
+def debian(release: str, folder: Path) -> Path | str:
+    """Make a root folder of a Debian release with its Slurm, or reuse it; return it, or why there is none."""
+    if os.geteuid() != 0 or not shutil.which("debootstrap"):
+        return "it takes root and debootstrap (apt install debootstrap)"
+    root = folder / release
+    if not (root / "complete").exists():
+        shutil.rmtree(root, ignore_errors=True)
+        install = ["apt-get", "-qq", "-y", "--no-install-recommends", "install", *PACKAGES]
+        with (folder / f"{release}.log").open("wb") as log:
+            for command in (
+                ["debootstrap", "--variant=minbase", release, str(root)],
+                ["chroot", str(root), "env", "DEBIAN_FRONTEND=noninteractive", *install],
+            ):
+                if subprocess.run(command, stdout=log, stderr=log, check=False).returncode:
+                    return f"{' '.join(command[:3])} failed, see {log.name}"
+        (root / "complete").touch()
+    return root
+
+
+def drill(command: list[str], run: Path, limit_s: float) -> str:
     """Train three groups and kill one; return the result as text."""
-    command = [python, "-m", "ftslurm", *DRILL, f"run.dir={run}"]
+    shutil.rmtree(run, ignore_errors=True)
     with run.with_suffix(".log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([*command, *DRILL, f"run.dir={run}"], stdout=log, stderr=subprocess.STDOUT, cwd=ROOT)
         try:
             code = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -89,29 +178,70 @@ def drill(python: str, run: Path, limit_s: float) -> str:
     return "passed"
 
 
+def versions_of(python: str) -> str:
+    """Return the versions of an environment that docs/versions.md names."""
+    listed = subprocess.check_output([python, "-m", "pip", "list", "--format=json"], text=True)
+    found = {one["name"].lower(): one["version"] for one in json.loads(listed)}
+    return ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found)
+
+
+def try_row(row: Row, folder: Path, limit_s: float) -> tuple[bool, str]:
+    """Return whether a row passed, and its line of the table."""
+    python, root = interpreter(row.python), debian(row.release, folder) if row.release else None
+    if python is None:
+        return False, f"| {row.name} | {row.python} | not run: there is no python{row.python} | | |"
+    if isinstance(root, str):
+        return False, f"| {row.name} | {row.python} | not run: {root} | | |"
+    place = folder / row.name
+    place.mkdir(exist_ok=True)
+    made = install(place / "venv", python, row.packages)
+    release = subprocess.check_output([made, "-V"], text=True).split()[1]
+    slurm = subprocess.check_output(entered(root, folder, ["slurmctld", "-V"]), text=True).split()[1]
+    ftslurm = [made, "-m", "ftslurm"]
+    # A run directory beside the cluster's folder is seen by a Slurm in another root, too.
+    local = drill(entered(root, folder, [*ftslurm, "cluster=local"]), place / "local", limit_s)
+    on_slurm = entered(root, folder, [made, "tests/cluster.py", *ftslurm, "cluster=slurm", "follow=true"])
+    drilled = drill(on_slurm, place / "slurm", limit_s)
+    tests = SLURM_TESTS if row.release else TESTS
+    words = [made, "tests/suite.py", "-q", "-n", "2", "-p", "no:cacheprovider", *tests]
+    tested = subprocess.run(entered(root, folder, words), cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    (place / "tests.log").write_text(tested.stdout)
+    counts = re.findall(r"^=* ?((?:\d+ \w+, )*\d+ \w+) in ", tested.stdout, re.MULTILINE)
+    again = "; alone: ".join(counts) or "no test ran"
+    passed = local == drilled == "passed" and tested.returncode == 0
+    shown = f"{versions_of(made)}, Slurm {slurm}"
+    return passed, f"| {row.name} | {release} | {shown} | here {local}, on Slurm {drilled} | {again} |"
+
+
 def main() -> int:
-    """Return 0 if the drill and the tests passed."""
+    """Return 0 if every row passed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("versions", nargs="+", metavar="NAME==VERSION")
-    parser.add_argument("--python", default=sys.executable, help="the interpreter to try it with")
-    parser.add_argument("--folder", type=Path, help="where to put the environment and the run, which then stay there")
-    parser.add_argument("--limit-s", type=float, default=300.0, help="how long the drill may take, in seconds")
+    parser.add_argument("rows", nargs="*", metavar="ROW | NAME==VERSION")
+    parser.add_argument("--list", action="store_true", help="show the rows, run nothing")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter of a row of your own")
+    parser.add_argument("--folder", type=Path, help="where environments, runs and logs stay for another time")
+    parser.add_argument("--limit-s", type=float, default=300.0, help="how long a drill may take, in seconds")
     told = parser.parse_args()
-    folder = told.folder or Path(tempfile.mkdtemp(prefix="ftslurm-versions-"))
-    folder.mkdir(exist_ok=True)
+    known = {row.name: row for row in MATRIX}
+    if told.list:
+        print("\n".join(f"{row.name}: Python {row.python}, {' '.join(row.packages)} {row.release}" for row in MATRIX))
+        return 0
+    own = tuple(word for word in told.rows if "==" in word)
+    if unknown := [word for word in told.rows if word not in known and word not in own]:
+        parser.error(f"there is no row {', '.join(unknown)}; there are: {', '.join(known)}")
+    chosen = [known[word] for word in told.rows if word in known] or ([] if own else list(MATRIX))
+    rows = [*chosen, *([Row("own", str(Path(told.python).resolve()), own)] if own else [])]
+    folder = (told.folder or Path(tempfile.mkdtemp(prefix="ftslurm-versions-"))).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        python = install(folder / "venv", told.python, told.versions)
-        listed = subprocess.check_output([python, "-m", "pip", "list", "--format=json"], text=True)
-        found = {one["name"].lower(): one["version"] for one in json.loads(listed)}
-        interpreter = subprocess.check_output([python, "-V"], text=True).strip()
-        drilled = drill(python, folder / "run", told.limit_s)
-        words = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
-        tested = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-        (folder / "tests.log").write_text(tested.stdout)
-        last = tested.stdout.strip().splitlines()[-1:] or ["no test ran"]
-        shown = ", ".join(f"{name} {found[name]}" for name in SHOWN if name in found)
-        print(f"{interpreter}, {shown}: drill {drilled}; tests: {last[0].strip('= ')}")
-        return int(drilled != "passed" or tested.returncode != 0)
+        failed = 0
+        print("| row | Python | versions | drill | tests |\n|---|---|---|---|---|", flush=True)
+        for row in rows:
+            passed, line = try_row(row, folder, told.limit_s)
+            failed += not passed
+            print(line, flush=True)
+        print(f"==> matrix: {len(rows) - failed} of {len(rows)} rows passed")
+        return int(failed > 0)
     finally:
         if told.folder is None:
             shutil.rmtree(folder)

@@ -25,7 +25,7 @@ class Occurrence:
 class RunBegins(Occurrence):
     """The run starts, or goes on in its next Slurm job."""
 
-    kind: ClassVar = "run_started"
+    kind: ClassVar[str] = "run_started"
     job: str | None  # Slurm job of the controller
     groups: int
 
@@ -34,7 +34,7 @@ class RunBegins(Occurrence):
 class RunPauses(Occurrence):
     """The run stops here and goes on in another Slurm job, after a time limit or preemption."""
 
-    kind: ClassVar = "run_requeued"
+    kind: ClassVar[str] = "run_requeued"
     reason: str
     step: int | None
 
@@ -43,7 +43,7 @@ class RunPauses(Occurrence):
 class RunEnds(Occurrence):
     """The run is over."""
 
-    kind: ClassVar = "run_finished"
+    kind: ClassVar[str] = "run_finished"
     outcome: str  # succeeded, failed or stopped
     reason: str
     step: int | None
@@ -61,7 +61,7 @@ class OfGroup(Occurrence):
 class GroupStarting(OfGroup):
     """An attempt of a group is launched."""
 
-    kind: ClassVar = "group_starting"
+    kind: ClassVar[str] = "group_starting"
     attempt: int
     nodes: tuple[str, ...]
     reason: str
@@ -71,7 +71,7 @@ class GroupStarting(OfGroup):
 class GroupStarted(OfGroup):
     """All workers of an attempt are up."""
 
-    kind: ClassVar = "group_started"
+    kind: ClassVar[str] = "group_started"
     attempt: int
     seconds: float | None  # since the launch; None: a warm standby has become this attempt
 
@@ -80,7 +80,7 @@ class GroupStarted(OfGroup):
 class GroupRestarted(OfGroup):
     """A group that failed, or had to move, is back at work."""
 
-    kind: ClassVar = "group_restarted"
+    kind: ClassVar[str] = "group_restarted"
     attempt: int
     step: int | None  # the first one it has committed
     recovery_s: float  # since it failed
@@ -90,7 +90,7 @@ class GroupRestarted(OfGroup):
 class GroupFailed(OfGroup):
     """An attempt of a group has failed."""
 
-    kind: ClassVar = "group_failed"
+    kind: ClassVar[str] = "group_failed"
     attempt: int
     cause: str  # as in step_exited of the journal
     error: str | None
@@ -104,7 +104,7 @@ class GroupFailed(OfGroup):
 class GroupShutDown(OfGroup):
     """An attempt of a group has ended in order: it has finished, was stopped, or has to leave its nodes."""
 
-    kind: ClassVar = "group_shut_down"
+    kind: ClassVar[str] = "group_shut_down"
     attempt: int
     cause: str  # ok, cancelled, time_limit or preempted
     step: int | None
@@ -114,7 +114,7 @@ class GroupShutDown(OfGroup):
 class GroupGivenUp(OfGroup):
     """A group gets no further attempt."""
 
-    kind: ClassVar = "group_given_up"
+    kind: ClassVar[str] = "group_given_up"
     reason: str
 
 
@@ -122,7 +122,7 @@ class GroupGivenUp(OfGroup):
 class AllRestart(Occurrence):
     """No group holds the training's state any more: all start again from a checkpoint."""
 
-    kind: ClassVar = "full_restart"
+    kind: ClassVar[str] = "full_restart"
     step: int | None  # the last committed step
     checkpoint_step: int | None
 
@@ -131,7 +131,7 @@ class AllRestart(Occurrence):
 class SavedCheckpoint(OfGroup):
     """A checkpoint is complete."""
 
-    kind: ClassVar = "checkpoint_saved"
+    kind: ClassVar[str] = "checkpoint_saved"
     step: int | None
     path: str | None
 
@@ -140,7 +140,7 @@ class SavedCheckpoint(OfGroup):
 class NodeLeftOut(Occurrence):
     """No further step is placed on a node: it is lost, or a group keeps failing there."""
 
-    kind: ClassVar = "node_excluded"
+    kind: ClassVar[str] = "node_excluded"
     node: str
     reason: str
 
@@ -149,7 +149,7 @@ class NodeLeftOut(Occurrence):
 class Caution(Occurrence):
     """Something that the user should know."""
 
-    kind: ClassVar = "warning"
+    kind: ClassVar[str] = "warning"
     text: str
 
 

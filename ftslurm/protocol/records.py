@@ -83,7 +83,7 @@ class JournalRecord:
 class RunStarted(JournalRecord):
     """A controller begins to lead the run: the first one, or one that takes over."""
 
-    event: ClassVar = "run_started"
+    event: ClassVar[str] = "run_started"
     run_id: Annotated[str, "name of the run directory"]
     name: Annotated[str, "run.name"]
     job_id: Annotated[str | None, "Slurm job of the controller"]
@@ -109,7 +109,7 @@ class RunStarted(JournalRecord):
 class ControllerLeft(JournalRecord):
     """A controller makes way for another one. Nothing follows until that one starts."""
 
-    event: ClassVar = "controller_left"
+    event: ClassVar[str] = "controller_left"
     reason: Annotated[str | None, "why, for a person"]
     leader: Annotated[int | None, "its number in RUN/leaders"]
 
@@ -118,7 +118,7 @@ class ControllerLeft(JournalRecord):
 class ControllerError(JournalRecord):
     """An error inside ftslurm. The controller drops what it was handling and goes on."""
 
-    event: ClassVar = "controller_error"
+    event: ClassVar[str] = "controller_error"
     where: Annotated[str, "what the controller was handling"]
     error: Annotated[str, "type and text of the exception"]
 
@@ -127,7 +127,7 @@ class ControllerError(JournalRecord):
 class Command(JournalRecord):
     """Somebody has asked for something: ftslurm stop or inject, a signal, Slurm."""
 
-    event: ClassVar = "command"
+    event: ClassVar[str] = "command"
     what: Annotated[str, "stop, or inject and the fault"]
     by: By
     reason: Annotated[str | None, "why, for a person; only of stop"] = None
@@ -139,7 +139,7 @@ class Command(JournalRecord):
 class Scaled(JournalRecord):
     """`ftslurm scale` has changed the number of groups."""
 
-    event: ClassVar = "scaled"
+    event: ClassVar[str] = "scaled"
     groups: Annotated[int, "the new number of replica groups"]
     by: By
 
@@ -148,7 +148,7 @@ class Scaled(JournalRecord):
 class ScaleRefused(JournalRecord):
     """`ftslurm scale` is refused."""
 
-    event: ClassVar = "scale_refused"
+    event: ClassVar[str] = "scale_refused"
     groups: Annotated[int, "the number of replica groups asked for"]
     by: By
     reason: Reason
@@ -158,7 +158,7 @@ class ScaleRefused(JournalRecord):
 class CommandDone(JournalRecord):
     """The controller does what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
 
-    event: ClassVar = "command_done"
+    event: ClassVar[str] = "command_done"
     command: CommandId
     what: Asked
     by: By
@@ -174,7 +174,7 @@ class CommandDone(JournalRecord):
 class CommandRefused(JournalRecord):
     """The controller cannot do what `ftslurm restart`, `drain`, `undrain`, `save` or `stacks` asks for."""
 
-    event: ClassVar = "command_refused"
+    event: ClassVar[str] = "command_refused"
     command: CommandId
     what: Asked
     by: By
@@ -188,7 +188,7 @@ class CommandRefused(JournalRecord):
 class RollOver(JournalRecord):
     """The controller's job ends soon: the groups save a checkpoint, then the job is started again."""
 
-    event: ClassVar = "roll_over"
+    event: ClassVar[str] = "roll_over"
     reason: Reason
     by: By
     seconds: Annotated[float | None, "time left for the checkpoint"]
@@ -198,7 +198,7 @@ class RollOver(JournalRecord):
 class RunRequeued(JournalRecord):
     """The run stops here and goes on in another Slurm job, or in another start of this one."""
 
-    event: ClassVar = "run_requeued"
+    event: ClassVar[str] = "run_requeued"
     outcome: Annotated[str, "requeued"]
     reason: Reason
     steps: Annotated[int | None, "the last committed step"]
@@ -209,7 +209,7 @@ class RunRequeued(JournalRecord):
 class RunFinished(JournalRecord):
     """The run is over. Only another start of the run can follow."""
 
-    event: ClassVar = "run_finished"
+    event: ClassVar[str] = "run_finished"
     outcome: Annotated[str, "succeeded, failed or stopped"]
     reason: Reason
     steps: Annotated[int | None, "the last committed step"]
@@ -220,7 +220,7 @@ class RunFinished(JournalRecord):
 class Warned(JournalRecord):
     """Something that the user should know, once for each text."""
 
-    event: ClassVar = "warning"
+    event: ClassVar[str] = "warning"
     group: Annotated[int | None, "the first replica group that has reported it"]
     text: Annotated[str, "the warning"]
 
@@ -232,7 +232,7 @@ class Warned(JournalRecord):
 class AllocationRequested(JournalRecord):
     """Further Slurm jobs are submitted for groups."""
 
-    event: ClassVar = "allocation_requested"
+    event: ClassVar[str] = "allocation_requested"
     pool: Pool
     count: Annotated[int, "number of jobs"]
     exclude: Annotated[tuple[str, ...], "nodes that they must not get"]
@@ -242,7 +242,7 @@ class AllocationRequested(JournalRecord):
 class AllocationRefused(JournalRecord):
     """sbatch has refused a job. Written again only if the reason changes."""
 
-    event: ClassVar = "allocation_refused"
+    event: ClassVar[str] = "allocation_refused"
     pool: Pool
     reason: Reason
     again_s: Annotated[float | None, "time until the next try"]
@@ -252,7 +252,7 @@ class AllocationRefused(JournalRecord):
 class AllocationPending(JournalRecord):
     """A Slurm job waits in the queue. Written again if the reason changes."""
 
-    event: ClassVar = "allocation_pending"
+    event: ClassVar[str] = "allocation_pending"
     allocation: Allocation
     reason: Annotated[str | None, "Slurm's reason, e.g. Resources"]
     pool: Annotated[int | None, "as in allocation_requested"]
@@ -262,7 +262,7 @@ class AllocationPending(JournalRecord):
 class AllocationGranted(JournalRecord):
     """Nodes can be used: those of the controller's own allocation (no `pool`), or those of a Slurm job for groups."""
 
-    event: ClassVar = "allocation_granted"
+    event: ClassVar[str] = "allocation_granted"
     allocation: Allocation
     nodes: Nodes
     pool: Annotated[int | None, "as in allocation_requested; left out: the controller's own allocation"] = None
@@ -273,7 +273,7 @@ class AllocationGranted(JournalRecord):
 class AllocationEnds(JournalRecord):
     """The time limit of a Slurm job has become known, or has changed."""
 
-    event: ClassVar = "allocation_ends"
+    event: ClassVar[str] = "allocation_ends"
     allocation: Allocation
     ends: Annotated[float | None, "when its time limit ends it"]
 
@@ -282,7 +282,7 @@ class AllocationEnds(JournalRecord):
 class AllocationLeaving(JournalRecord):
     """A Slurm job ends soon: its group leaves it."""
 
-    event: ClassVar = "allocation_leaving"
+    event: ClassVar[str] = "allocation_leaving"
     allocation: Allocation
     cause: Annotated[str, "as in step_exited: preempted, time_limit, cancelled"]
     reason: Reason
@@ -292,7 +292,7 @@ class AllocationLeaving(JournalRecord):
 class AllocationLost(JournalRecord):
     """A Slurm job gives no nodes any more."""
 
-    event: ClassVar = "allocation_lost"
+    event: ClassVar[str] = "allocation_lost"
     allocation: Allocation
     nodes: Nodes
     reason: Reason
@@ -303,7 +303,7 @@ class AllocationLost(JournalRecord):
 class AllocationRequeued(JournalRecord):
     """The controller has Slurm requeue a job that its group had to leave."""
 
-    event: ClassVar = "allocation_requeued"
+    event: ClassVar[str] = "allocation_requeued"
     allocation: Allocation
     reason: Annotated[str | None, "cause for which the group left"]
 
@@ -312,7 +312,7 @@ class AllocationRequeued(JournalRecord):
 class PilotRestarted(JournalRecord):
     """A Slurm job runs although its batch process is gone: another pilot is started in it."""
 
-    event: ClassVar = "pilot_restarted"
+    event: ClassVar[str] = "pilot_restarted"
     allocation: Allocation
     node: Node
     reason: Reason
@@ -322,7 +322,7 @@ class PilotRestarted(JournalRecord):
 class NodeSilent(JournalRecord):
     """Nothing is heard from a node: the controller probes it."""
 
-    event: ClassVar = "node_silent"
+    event: ClassVar[str] = "node_silent"
     node: Node
     seconds: Annotated[float | None, "for how long"]
 
@@ -331,7 +331,7 @@ class NodeSilent(JournalRecord):
 class NodeExcluded(JournalRecord):
     """No further step is placed on a node: it is lost, or a group keeps failing there."""
 
-    event: ClassVar = "node_excluded"
+    event: ClassVar[str] = "node_excluded"
     node: Node
     group: Annotated[int | None, "the replica group that keeps failing there; left out: the node is lost"] = None
     reason: Reason
@@ -341,7 +341,7 @@ class NodeExcluded(JournalRecord):
 class NodeRestored(JournalRecord):
     """An excluded node is used again."""
 
-    event: ClassVar = "node_restored"
+    event: ClassVar[str] = "node_restored"
     node: Node
     reason: Reason
 
@@ -350,7 +350,7 @@ class NodeRestored(JournalRecord):
 class NodeShunned(JournalRecord):
     """Slurm drains a node: it gets a further step only if no other node is free."""
 
-    event: ClassVar = "node_shunned"
+    event: ClassVar[str] = "node_shunned"
     node: Node
     reason: Reason
 
@@ -359,7 +359,7 @@ class NodeShunned(JournalRecord):
 class NodeUnshunned(JournalRecord):
     """Slurm no longer drains a node that was shunned."""
 
-    event: ClassVar = "node_unshunned"
+    event: ClassVar[str] = "node_unshunned"
     node: Node
     reason: Reason
 
@@ -368,7 +368,7 @@ class NodeUnshunned(JournalRecord):
 class NodeDrained(JournalRecord):
     """`ftslurm drain`: nothing of the run is placed on a node, and what runs there moves away while there is room."""
 
-    event: ClassVar = "node_drained"
+    event: ClassVar[str] = "node_drained"
     node: Node
     by: By
 
@@ -377,7 +377,7 @@ class NodeDrained(JournalRecord):
 class NodeUndrained(JournalRecord):
     """`ftslurm undrain`: a drained node is used again."""
 
-    event: ClassVar = "node_undrained"
+    event: ClassVar[str] = "node_undrained"
     node: Node
     by: By
 
@@ -389,7 +389,7 @@ class NodeUndrained(JournalRecord):
 class StepLaunched(JournalRecord):
     """A Slurm step is launched as the next attempt of a unit, or a group takes over a warm standby's step."""
 
-    event: ClassVar = "step_launched"
+    event: ClassVar[str] = "step_launched"
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
@@ -406,7 +406,7 @@ class StepLaunched(JournalRecord):
 class LaunchRefused(JournalRecord):
     """Slurm has refused to start a step. It is no attempt: the next launch has the same number."""
 
-    event: ClassVar = "launch_refused"
+    event: ClassVar[str] = "launch_refused"
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
@@ -418,7 +418,7 @@ class LaunchRefused(JournalRecord):
 class StepReady(JournalRecord):
     """All tasks of a step are up: a group's workers, a warm standby, or the Lighthouse."""
 
-    event: ClassVar = "step_ready"
+    event: ClassVar[str] = "step_ready"
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
@@ -432,7 +432,7 @@ class StepReady(JournalRecord):
 class StepStarting(JournalRecord):
     """What an attempt that has not committed a step waits for, if that lasts: at most a line in five seconds."""
 
-    event: ClassVar = "step_starting"
+    event: ClassVar[str] = "step_starting"
     unit: Unit
     group: Group
     attempt: Attempt
@@ -451,7 +451,7 @@ class StepStarting(JournalRecord):
 class ScriptBegun(JournalRecord):
     """All ranks of a group run their script."""
 
-    event: ClassVar = "script_begun"
+    event: ClassVar[str] = "script_begun"
     unit: Unit
     group: Group
     attempt: Attempt
@@ -461,7 +461,7 @@ class ScriptBegun(JournalRecord):
 class StepAdopted(JournalRecord):
     """A controller that has taken over has reached a step that still runs."""
 
-    event: ClassVar = "step_adopted"
+    event: ClassVar[str] = "step_adopted"
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
@@ -477,7 +477,7 @@ class StepAdopted(JournalRecord):
 class StepExited(JournalRecord):
     """An attempt has ended."""
 
-    event: ClassVar = "step_exited"
+    event: ClassVar[str] = "step_exited"
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
@@ -507,7 +507,7 @@ class StepExited(JournalRecord):
 class StepRecalled(JournalRecord):
     """A user's command ends a step: its unit runs again, as its next attempt. It is no failure."""
 
-    event: ClassVar = "step_recalled"
+    event: ClassVar[str] = "step_recalled"
     unit: Unit
     group: GroupOfUnit
     attempt: Attempt
@@ -518,7 +518,7 @@ class StepRecalled(JournalRecord):
 class StacksTaken(JournalRecord):
     """The stacks of a rank, as `ftslurm stacks` has asked for them, are in a file beside its log."""
 
-    event: ClassVar = "stacks_taken"
+    event: ClassVar[str] = "stacks_taken"
     command: CommandId
     group: Group
     attempt: Attempt
@@ -532,7 +532,7 @@ class StacksTaken(JournalRecord):
 class RestartScheduled(JournalRecord):
     """A group gets another attempt."""
 
-    event: ClassVar = "restart_scheduled"
+    event: ClassVar[str] = "restart_scheduled"
     group: Group
     attempt: Annotated[int | None, "the next attempt"]
     due: Annotated[float, "not before this moment (backoff)"]
@@ -543,7 +543,7 @@ class RestartScheduled(JournalRecord):
 class GroupWaits(JournalRecord):
     """The next attempt of a group waits for a node."""
 
-    event: ClassVar = "group_waits"
+    event: ClassVar[str] = "group_waits"
     group: Group
     reason: Annotated[str, "what it waits for"]
     allocation: Annotated[str | None, "the Slurm job that will bring the node"]
@@ -553,7 +553,7 @@ class GroupWaits(JournalRecord):
 class GroupGivenUp(JournalRecord):
     """A group gets no further attempt."""
 
-    event: ClassVar = "group_given_up"
+    event: ClassVar[str] = "group_given_up"
     group: Group
     reason: Annotated[str, "why, with the setting to change"]
 
@@ -562,7 +562,7 @@ class GroupGivenUp(JournalRecord):
 class StandbyGivenUp(JournalRecord):
     """A standby gets no further attempt."""
 
-    event: ClassVar = "standby_given_up"
+    event: ClassVar[str] = "standby_given_up"
     unit: Unit
     reason: Annotated[str, "why, with the setting to change"]
 
@@ -574,7 +574,7 @@ class StandbyGivenUp(JournalRecord):
 class GroupJoined(JournalRecord):
     """A group has committed the first step of its attempt."""
 
-    event: ClassVar = "group_joined"
+    event: ClassVar[str] = "group_joined"
     group: Group
     attempt: Attempt
     step: Step
@@ -589,7 +589,7 @@ class GroupJoined(JournalRecord):
 class Progress(JournalRecord):
     """How far a group is: at most one line a second of each, and about eight a second of all."""
 
-    event: ClassVar = "progress"
+    event: ClassVar[str] = "progress"
     group: Group
     attempt: Attempt
     step: Step
@@ -606,7 +606,7 @@ class Progress(JournalRecord):
 class Serving(JournalRecord):
     """A parameter server is up."""
 
-    event: ClassVar = "serving"
+    event: ClassVar[str] = "serving"
     unit: Unit
     group: Group
     attempt: Attempt
@@ -620,7 +620,7 @@ class Serving(JournalRecord):
 class SessionOpened(JournalRecord):
     """A group has a session with a parameter server."""
 
-    event: ClassVar = "session_opened"
+    event: ClassVar[str] = "session_opened"
     group: Group
     attempt: Attempt
     sessions: Annotated[int | None, "number of sessions of this attempt so far"]
@@ -633,7 +633,7 @@ class SessionOpened(JournalRecord):
 class NoFirstStep(JournalRecord):
     """All scripts run, but no step has been committed for a long time."""
 
-    event: ClassVar = "no_first_step"
+    event: ClassVar[str] = "no_first_step"
     seconds: Annotated[float | None, "time since all scripts have begun"]
     reason: Reason
     groups: Annotated[tuple[StuckGroup, ...], "what the first groups do"]
@@ -643,7 +643,7 @@ class NoFirstStep(JournalRecord):
 class HangFound(JournalRecord):
     """A rank makes no progress: its stacks are dumped, then its group is restarted."""
 
-    event: ClassVar = "hang_found"
+    event: ClassVar[str] = "hang_found"
     group: Group
     attempt: Attempt
     rank: Annotated[int | None, "the rank"]
@@ -660,7 +660,7 @@ class HangFound(JournalRecord):
 class QuorumRefused(JournalRecord):
     """The Lighthouse does not form a quorum. Written when the reason changes."""
 
-    event: ClassVar = "quorum_refused"
+    event: ClassVar[str] = "quorum_refused"
     reason: Reason
 
 
@@ -668,7 +668,7 @@ class QuorumRefused(JournalRecord):
 class CheckpointSaved(JournalRecord):
     """A checkpoint is complete."""
 
-    event: ClassVar = "checkpoint_saved"
+    event: ClassVar[str] = "checkpoint_saved"
     group: Group
     attempt: Attempt
     step: Step
@@ -680,7 +680,7 @@ class CheckpointSaved(JournalRecord):
 class CheckpointFailed(JournalRecord):
     """A checkpoint could not be saved. The training goes on."""
 
-    event: ClassVar = "checkpoint_failed"
+    event: ClassVar[str] = "checkpoint_failed"
     group: Group
     attempt: Attempt
     step: Step
@@ -693,7 +693,7 @@ class CheckpointFailed(JournalRecord):
 class CheckpointRestored(JournalRecord):
     """A group resumes from a checkpoint."""
 
-    event: ClassVar = "checkpoint_restored"
+    event: ClassVar[str] = "checkpoint_restored"
     group: Group
     attempt: Attempt
     step: Step
@@ -704,7 +704,7 @@ class CheckpointRestored(JournalRecord):
 class FullRestart(JournalRecord):
     """No group holds the training's state any more: all start again, from a checkpoint."""
 
-    event: ClassVar = "full_restart"
+    event: ClassVar[str] = "full_restart"
     reason: Annotated[str | None, "why, for a person"]
     step: Annotated[int | None, "the last committed step"]
     checkpoint: Annotated[str | None, "path of the checkpoint"]
@@ -718,7 +718,7 @@ class FullRestart(JournalRecord):
 class FaultInjected(JournalRecord):
     """A drill: a fault is injected."""
 
-    event: ClassVar = "fault_injected"
+    event: ClassVar[str] = "fault_injected"
     kind: Annotated[str, "kill, term, stop, exit, oom, hang, cancel, node or lighthouse"]
     group: GroupOfUnit
     attempt: Annotated[int | None, "number of the attempt"]
@@ -733,7 +733,7 @@ class FaultInjected(JournalRecord):
 class FaultRefused(JournalRecord):
     """A drill that cannot be done."""
 
-    event: ClassVar = "fault_refused"
+    event: ClassVar[str] = "fault_refused"
     kind: Annotated[str, "as in fault_injected"]
     group: GroupOfUnit
     attempt: Annotated[int | None, "number of the attempt"] = None

@@ -50,3 +50,10 @@ def test_a_named_version_takes_the_place_of_what_is_declared() -> None:
     assert requirements(declared, ["torchft-nightly==1"]) == ["torchft-nightly==1", "torch>=2.8,<2.15", "pytest>=8"]
     with pytest.raises(SystemExit, match="names no package"):
         requirements(declared, ["==1"])
+
+
+def test_python_3_10_can_read_the_annotations() -> None:
+    """typing.get_type_hints of Python 3.10 refuses an annotation that is a bare ClassVar."""
+    bare = re.compile(r": ClassVar\s*(=|$)", re.MULTILINE)
+    found = [str(path) for path in (ROOT / "ftslurm").rglob("*.py") if bare.search(path.read_text())]
+    assert not found, f"{found}: write ClassVar[str]"

@@ -51,4 +51,7 @@ fi
 if ! command -v chromium chromium-browser google-chrome > /dev/null; then # tests look at report.html in it
     why=$(install chromium) || echo "==> chromium: missing; the tests of report.html are skipped: $why"
 fi
+if [ ! -e /usr/include/slurm/spank.h ] || ! command -v gcc > /dev/null; then # tests compile a plugin for srun
+    why=$(install gcc libc6-dev libslurm-dev) || echo "==> slurm: headers missing; the tests of containers are skipped: $why"
+fi
 echo "==> slurm: $(slurmctld -V) (${SECONDS} s)"

@@ -203,7 +203,7 @@ def _command(config: Config, run: RunDir, launch: Launch, here: bool) -> list[st
         return step_command.command(config, launch, log_dir, local=True, url=None)
     if launch.id.unit == LIGHTHOUSE and array(config):
         return [*step_command.command(config, launch, log_dir, local=False, url=None), "--eof-ends"]
-    return srun.command(config, launch, log_dir, launch.place.allocation or "JOBID", None)
+    return srun.command(config, run, launch, log_dir, launch.place.allocation or "JOBID", None)
 
 
 def _if_lost(config: Config, state: RunState, node: str) -> str:

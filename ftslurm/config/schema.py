@@ -56,7 +56,7 @@ class JobConfig:
     # values are written to no file, and only workers get them.
     secrets: list[str] = field(default_factory=list)
     # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
-    # runs ftslurm.
+    # runs ftslurm; in a container (cluster.container_image) python3.
     python: Any = None
     total_steps: int | None = None  # steps the script takes; for the progress bar, and drills at a fraction of the run
 
@@ -126,6 +126,13 @@ class ClusterConfig:
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
     sbatch: dict[str, Any] = field(default_factory=dict)  # further sbatch options: {mail-type: END, exclusive: true}
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
+    # The image in which the workers run, where Slurm has pyxis: a path, as /images/train.sqsh, or REGISTRY#IMAGE:TAG.
+    # It needs Python, torch and torchft; ftslurm is mounted into it. job.python is then the image's (default: python3).
+    container_image: str | None = None
+    # Further folders of the node for the container, as /data or /data/set1:/data:ro. The run directory, the working
+    # directory, the script's folder and checkpoint.dir are mounted anyway, at the same path.
+    container_mounts: list[str] = field(default_factory=list)
+    container_workdir: str | None = None  # where the workers begin in the container; default: as outside
     # job: the controller runs in a Slurm job (steps mode: the run's; array mode: one of its own with one CPU).
     # here: it runs below this process (steps mode: inside an allocation that you hold).
     controller: str = "job"
@@ -359,6 +366,8 @@ def absolute(config: Config) -> Config:
     """
     if config.job.script is not None and config.job.script.startswith("example:"):
         config.job.script = str(shipped("examples") / config.job.script.removeprefix("example:"))
+    if (config.cluster.container_image or "").startswith(("./", "../", "~")):
+        config.cluster.container_image = os.path.abspath(os.path.expanduser(config.cluster.container_image or ""))  # noqa: PTH100, PTH111
     for section, key in (
         *((config.job, "script"), (config.run, "root"), (config.run, "dir")),
         *((config.checkpoint, "dir"), (config.metrics, "textfile")),

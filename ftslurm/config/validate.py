@@ -17,6 +17,8 @@ from ftslurm.security import owned_files
 # What a drill can do: to one rank (the first six), its node, the Slurm step of its group, or the Lighthouse.
 FAULTS = ("kill", "term", "stop", "exit", "oom", "hang", "node", "cancel", "lighthouse")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_IMAGE = re.compile(r"[^\s-]\S*")
+_MOUNT = re.compile(r"/[^\s:,]*(:/[^\s:,]*(:[\w+=.-]+)?)?")
 _NOT_PASSED_ON = ("FTSLURM_", "SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
 
 
@@ -34,6 +36,7 @@ def check(config: Config) -> None:
         _check_standby,
         _check_job,
         _check_places,
+        _check_container,
         _check_times,
         _check_faults,
         check_receivers,
@@ -186,6 +189,41 @@ def _check_places(config: Config) -> None:
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
             raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
+
+
+def _check_container(config: Config) -> None:
+    cluster = config.cluster
+    if cluster.container_image is None:
+        for key in ("container_mounts", "container_workdir"):
+            if get(config, f"cluster.{key}"):
+                raise ConfigError(f"cluster.{key} without cluster.container_image: name the image, or leave it out")
+        return
+    if cluster.kind == "local":
+        raise ConfigError(
+            "cluster.container_image with cluster=local: Slurm starts such containers (pyxis); leave one of them out"
+        )
+    if not _IMAGE.fullmatch(cluster.container_image):
+        raise ConfigError(
+            f"cluster.container_image={cluster.container_image!r}: must be one path or name, without spaces"
+        )
+    for mount in cluster.container_mounts:
+        if not _MOUNT.fullmatch(mount):
+            raise ConfigError(
+                f"cluster.container_mounts: {mount!r} is not SOURCE or SOURCE:TARGET[:FLAGS] with absolute paths, as "
+                f"/data/set1:/data:ro; pyxis takes no commas and no spaces in them"
+            )
+    if cluster.container_workdir is not None and not cluster.container_workdir.startswith("/"):
+        raise ConfigError(
+            f"cluster.container_workdir={cluster.container_workdir}: must be an absolute path in the image"
+        )
+    for word in cluster.srun:
+        if word.partition("=")[0] in (
+            "--container-image",
+            "--container-mounts",
+            "--container-workdir",
+            "--container-env",
+        ):
+            raise ConfigError(f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image")
 
 
 def _check_times(config: Config) -> None:

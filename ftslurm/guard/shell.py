@@ -18,7 +18,7 @@ import signal
 from contextlib import suppress
 from typing import NoReturn
 
-from ftslurm.guard import processes
+from ftslurm.guard import namespaces, processes
 from ftslurm.guard.guard import ENVIRONMENT
 
 IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # for the shell alone
@@ -69,14 +69,10 @@ def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
     """Run the user's shell until it ends; say on the terminal when the rank ends before. Return the exit code."""
     environ = {key: value for key, value in environ.items() if key not in _OF_THE_STEP}
     environ |= {key: os.environ[key] for key in ("TERM", "SHELL") if key in os.environ}
-    shell = environ.get("SHELL", "")
-    shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
     rank = _watch(guard)
     pid = os.fork()
     if pid == 0:
-        with suppress(OSError):
-            os.chdir(f"/proc/{guard}/cwd")
-        os.execve(shell, [shell], environ)  # noqa: S606 an argument list
+        _become_shell(guard, environ)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     own, poll = os.pidfd_open(pid), select.poll()
@@ -93,6 +89,16 @@ def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
             rank = None
         if own in ready:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
+    try:
+        namespaces.enter(guard)
+    except OSError as error:
+        _say(f"this shell is not in the container of the rank, which cannot be entered: {error.strerror}")
+    shell = environ.get("SHELL", "")
+    shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
+    os.execve(shell, [shell], environ)  # noqa: S606 an argument list
 
 
 def _watch(pid: int) -> int | None:

@@ -15,7 +15,7 @@ from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import Allocation, Place, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers import step_command
+from ftslurm.launchers import container, step_command
 from ftslurm.launchers.step_processes import Command
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
@@ -44,7 +44,7 @@ class SrunLauncher:
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
         if launch.id.unit == LIGHTHOUSE and self.config.cluster.mode == "array":
             return [self._lighthouse(launch, log_dir)]
-        argv = command(self.config, launch, log_dir, self._job(launch.place.allocation), self.url)
+        argv = command(self.config, self.run, launch, log_dir, self._job(launch.place.allocation), self.url)
         argv[0] = shutil.which(argv[0]) or argv[0]  # from our own PATH: job.env may set another for the script
         env = step_command.environment(self.config, self.run, launch, commands.scrubbed(os.environ), local=False)
         return [Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})]
@@ -103,7 +103,7 @@ class SrunLauncher:
         return f"{slot * count}:{count}"
 
 
-def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
+def command(config: Config, run: RunDir, launch: Launch, log_dir: Path, job: str, url: str | None) -> list[str]:
     """Return the command of one step, with srun; `url` is the Lighthouse's last address, None before the first."""
     group = launch.id.unit != LIGHTHOUSE  # or a standby, which may become one
     return [
@@ -114,7 +114,7 @@ def command(config: Config, launch: Launch, log_dir: Path, job: str, url: str | 
             tasks_per_node=config.groups.workers if group else 1,
             gpus=group and bool(config.groups.gpus),
             chdir=str(Path.cwd()),
-            extra=config.cluster.srun if group else [],
+            extra=[*container.options(config, run), *config.cluster.srun] if group else [],
         ),
         *step_command.command(config, launch, log_dir, local=False, url=url),
     ]

@@ -14,6 +14,7 @@ from ftslurm.config.schema import Config, interpreter
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.launchers import container
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
@@ -72,6 +73,8 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
     else:
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
+    if config.cluster.container_image is not None:
+        return [*container.worker(config), *shared, *own]
     return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *own]
 
 

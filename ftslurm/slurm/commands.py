@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 
 # These variables change what a nested srun does: SLURM_MEM_PER_NODE blocks the second step, SLURM_NTASKS doubles the
 # tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11.
-_SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_")
+# PYXIS_CONTAINER_IMAGE would put the probes into a container, too: cluster.container_image says which steps run in one.
+_SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_", "PYXIS_")
 _SCRUBBED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
 
@@ -161,6 +162,11 @@ def job_nodes(job: str) -> list[str]:
 def node_state(node: str) -> list[str]:
     """Ask for a node's state and the administrator's reason."""
     return ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E"]
+
+
+def srun_options() -> list[str]:
+    """Ask srun for its options, with those of the site's plugins."""
+    return ["srun", "--help"]
 
 
 def node_states() -> list[str]:

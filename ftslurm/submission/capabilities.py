@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ftslurm.config.schema import Config, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.launchers import container
 from ftslurm.launchers.local import visible_gpus
-from ftslurm.slurm import client
+from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import Partition, partition_names
 
+ASK_S = 10.0  # for srun --help
 SLURM_ONLY = (
     "partition",
     "account",
@@ -22,6 +26,7 @@ SLURM_ONLY = (
     "reservation",
     "sbatch",
     "srun",
+    "container_image",
 )
 
 
@@ -64,7 +69,27 @@ def resolve(config: Config, preview: bool = False) -> str:
         _check_drills(config)
         note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
     _check_standby(config)
+    _check_container(config)
     return note
+
+
+def _check_container(config: Config) -> None:
+    """Refuse a container where srun has no option for one, or whose mounts cannot be written as pyxis reads them."""
+    if config.cluster.container_image is None:
+        return
+    answer = client.call(commands.srun_options(), ASK_S)
+    if answer.ok and container.OPTION not in answer.text:
+        raise EnvironmentProblem(
+            f"cluster.container_image={config.cluster.container_image}, but this Slurm has no pyxis: srun knows no "
+            f"{container.OPTION}. Ask its admin, or start a container with job.python=[apptainer,exec,img.sif,python]"
+        )
+    run = Path(config.run.dir or config.run.root)
+    for path in (run, *container.folders(config), container.package()):
+        if re.search(r"[\s,:]", str(path)):
+            raise ConfigError(
+                f"cluster.container_image: {path} has to be mounted into the container, and pyxis takes no spaces, "
+                f"commas or colons in such a path; rename the folder, or start the run in another one"
+            )
 
 
 def _check_drills(config: Config) -> None:

@@ -26,6 +26,8 @@ def check_script(config: Config) -> None:
     """
     job = config.job
     folder = str(Path.cwd())
+    if config.cluster.container_image is not None:
+        return  # the interpreter that will run it is in the image
     if job.module is not None and (config.cluster.setup or "PYTHONPATH" in job.env):
         return  # it may be found only there
     said = _complaint(job, folder, bool(config.cluster.setup))

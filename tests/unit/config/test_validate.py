@@ -204,3 +204,28 @@ def test_a_script_may_lie_in_the_home_directory(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "train.py").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
     check(config(job__script="~/train.py"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"container_mounts": ["/data"]}, "cluster.container_mounts without cluster.container_image"),
+        ({"container_workdir": "/w"}, "cluster.container_workdir without cluster.container_image"),
+        ({"container_image": "a.sqsh", "kind": "local"}, "cluster.container_image with cluster=local"),
+        ({"container_image": ""}, "cluster.container_image='': must be one path or name"),
+        ({"container_image": "a b"}, "cluster.container_image='a b': must be one path or name"),
+        ({"container_image": "a", "container_mounts": ["data"]}, "'data' is not SOURCE or SOURCE:TARGET"),
+        ({"container_image": "a", "container_mounts": ["/a:/b,/c:/d"]}, "pyxis takes no commas"),
+        ({"container_image": "a", "container_mounts": ["/a b"]}, "pyxis takes no commas and no spaces"),
+        ({"container_image": "a", "container_workdir": "w"}, "cluster.container_workdir=w: must be an absolute path"),
+        ({"container_image": "a", "srun": ["--container-image=b"]}, "ftslurm gives this option itself"),
+    ],
+)
+def test_a_container_that_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None:
+    assert words in refusal(**{f"cluster__{name}": value for name, value in settings.items()})
+
+
+def test_images_and_mounts_as_pyxis_knows_them() -> None:
+    for image in ("/images/a.sqsh", "nvcr.io#nvidia/pytorch:25.01-py3", "ann@registry#team/image"):
+        mounts = ["/data", "/data:/data", "/data/set1:/d:ro+rprivate"]
+        check(config(cluster__container_image=image, cluster__container_mounts=mounts, cluster__container_workdir="/w"))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from programs import Programs
 
 from ftslurm.config.schema import Config
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.submission.capabilities import resolve
 
 
@@ -37,3 +40,11 @@ def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monke
     monkeypatch.setenv("PATH", "/nonexistent")
     config.cluster.kind, config.standby.count = "slurm", 1
     assert "cannot check" in resolve(config, preview=True)
+
+
+def test_a_path_that_cannot_be_mounted_is_refused(config: Config, tmp_path: Path, programs: Programs) -> None:
+    programs.add("srun", body="echo '  --container-image=PATH'")
+    config.cluster.kind, config.cluster.container_image, config.groups.gpus = "local", "/images/a.sqsh", 0
+    config.run.root = str(tmp_path / "my runs")
+    with pytest.raises(ConfigError, match="my runs has to be mounted into the container, and pyxis takes no spaces"):
+        resolve(config)

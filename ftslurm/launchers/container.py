@@ -1,0 +1,72 @@
+"""Build srun's options for a container (pyxis): the image, what is mounted into it, and where the workers begin.
+
+Groups and standbys run in the container. The Lighthouse, probes and the first process of `ftslurm attach` run on the
+node itself, with the controller's interpreter: they need nothing of the image, and answer before it is loaded. Workers
+start ftslurm/worker/mounted.py of the mounted package, because the image need not have ftslurm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from ftslurm.config.schema import Config, interpreter, is_url
+from ftslurm.run.directory import RunDir
+
+PACKAGE = "/opt/ftslurm/ftslurm"  # where the image has this package
+OPTION = "--container-image"
+_OURS = ("OMP_NUM_THREADS", "TORCHFT_TIMEOUT_SEC", "TORCHFT_QUORUM_TIMEOUT_SEC", "TORCHFT_CONNECT_TIMEOUT_SEC",
+         "TORCHFT_QUORUM_RETRIES")  # fmt: skip
+
+
+def options(config: Config, run: RunDir) -> list[str]:
+    """Return the options of srun for a group or a standby; none if the run has no container."""
+    cluster = config.cluster
+    if cluster.container_image is None:
+        return []
+    # What the image sets wins over the environment of srun, except for these names.
+    names = sorted({*_OURS, *config.job.env, *config.job.secrets})
+    return [
+        f"{OPTION}={cluster.container_image}",
+        f"--container-mounts={','.join(mounts(config, run))}",
+        f"--container-workdir={cluster.container_workdir or Path.cwd()}",
+        f"--container-env={','.join(names)}",
+    ]
+
+
+def worker(config: Config) -> list[str]:
+    """Return the command that starts a worker inside the image."""
+    return [*interpreter(config.job, "python3"), f"{PACKAGE}/worker/mounted.py"]
+
+
+def mounts(config: Config, run: RunDir) -> list[str]:
+    """Return what is mounted, as SOURCE:TARGET[:FLAGS]: the user's, what the run needs at its own path, ftslurm.
+
+    Later ones are mounted over earlier ones.
+    """
+    theirs = [mount if ":" in mount else f"{mount}:{mount}" for mount in config.cluster.container_mounts]
+    there = {source for source, target, *_ in (mount.split(":") for mount in theirs) if source == target}
+    ours = _outermost([run.root, *folders(config)], {Path(source) for source in there})
+    return [*theirs, *(f"{path}:{path}" for path in ours), f"{package()}:{PACKAGE}:ro"]
+
+
+def package() -> Path:
+    """Return the folder of this package."""
+    return Path(__file__).parents[1]
+
+
+def folders(config: Config) -> list[Path]:
+    """Return the folders beside the run directory that workers need at the same path as outside."""
+    script, checkpoints = config.job.script, config.checkpoint.dir
+    return [
+        *([] if config.cluster.container_workdir else [Path.cwd()]),
+        *([Path(script).parent] if script else []),
+        *([Path(checkpoints)] if checkpoints and not is_url(checkpoints) else []),
+    ]
+
+
+def _outermost(wanted: Iterable[Path], there: set[Path]) -> list[str]:
+    """Return the folders that lie in no other one, and in none that is there anyway."""
+    kept = set(wanted) - {Path("/")}
+    inside = {path for path in kept if there.intersection((path, *path.parents)) or kept.intersection(path.parents)}
+    return sorted(str(path) for path in kept - inside)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
 from ftslurm.config import compose
-from ftslurm.config.schema import Config, describe_job, nodes_needed, role_of
+from ftslurm.config.schema import Config, binds_itself, describe_job, nodes_needed, role_of
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.causes import describe
 from ftslurm.core.groups.standby import home, pick
@@ -77,6 +77,7 @@ def plan(config: Config) -> Iterator[str]:
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"
     yield from _allocation(config, jobs, nodes)
+    yield f"bound        {_bound(config)}"
     yield ""
     yield from _rank_table(config, launches)
     yield ""
@@ -115,6 +116,19 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
         size = f"{_count(cpus_per_node(config), 'CPU')} and {_count(gpus_per_node(config), 'GPU')}"
         yield f"             {size} on each{spare}"
+
+
+def _bound(config: Config) -> str:
+    """Say to which CPUs the workers will be bound: the node decides, ftslurm.worker.cpu_binding."""
+    groups = config.groups
+    if binds_itself(config):
+        return "as cluster.srun says (--cpu-bind)"
+    if groups.bind == "none":
+        return "no worker: each may use all CPUs of the job on its node (groups.bind=none)"
+    near = "its GPU's NUMA node" if groups.gpus else "NUMA nodes of its own, if the workers can be divided evenly"
+    if groups.bind == "cores":
+        near = "cores of its own" + (" near its GPU" if groups.gpus else "")
+    return f"each worker to {near} (groups.bind={groups.bind})"
 
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[str]:

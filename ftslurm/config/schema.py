@@ -73,6 +73,10 @@ class GroupsConfig:
     per_node: int = 1  # groups that share a node; each has GPUs of its own
     gpus: int | None = None  # GPUs on each node of a group; default: workers if the cluster has so many, else 0
     cpus_per_worker: int = 1  # CPUs of each worker; also its OMP_NUM_THREADS, unless job.env sets that
+    # The CPUs to which each worker is bound. auto: those of its GPU's NUMA node; without GPUs the workers of a node are
+    # divided among its NUMA nodes, if that is even. cores: a part of these CPUs that no other worker of the run has.
+    # none: all of the job's. A --cpu-bind in cluster.srun turns auto off.
+    bind: str = "auto"
     mem: str | None = None  # memory of a group on each of its nodes, as 64G; default: that of the partition
     # How many groups have which role, by id in this order: {server: 1, worker: 2} makes group 0 the server. Only
     # without a Lighthouse (lighthouse=none); with one all groups are alike.
@@ -329,6 +333,11 @@ def members(text: str) -> range:
 def most_groups(config: Config) -> int:
     """Return the most groups that the run may have; their ids are below that."""
     return config.groups.count if config.groups.max is None else config.groups.max
+
+
+def binds_itself(config: Config) -> bool:
+    """Return whether the user's own arguments of srun bind the workers to CPUs."""
+    return any(word.partition("=")[0] in ("--cpu-bind", "--cpu_bind") for word in config.cluster.srun)
 
 
 def script_arguments(args: list[Any] | dict[str, Any] | None) -> list[str]:

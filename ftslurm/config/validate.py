@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from ftslurm.config.receivers import check_receivers
-from ftslurm.config.schema import MOST_GROUPS, Config, members, most_groups
+from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, members, most_groups
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
@@ -189,6 +189,10 @@ def _check_places(config: Config) -> None:
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:
             raise ConfigError(f"cluster.srun={word}: ftslurm needs srun's stdin, stdout and stderr for itself")
+    if config.groups.bind == "cores" and binds_itself(config):
+        raise ConfigError(
+            "groups.bind=cores with --cpu-bind in cluster.srun: both bind the workers to CPUs; leave one of them out"
+        )
 
 
 def _check_container(config: Config) -> None:

@@ -24,6 +24,7 @@ MAX_NODES = 65_536  # of a run; Slurm has no larger cluster
 MAX_WORKERS = 1_000_000  # of a run
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
+    "groups.bind": ("auto", "cores", "none"),
     "cluster.kind": ("auto", "local", "slurm"),
     "cluster.mode": ("steps", "array"),
     "cluster.controller": ("job", "here"),

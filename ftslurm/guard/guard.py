@@ -82,6 +82,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--keeper", type=int, default=None, help="end when this process ends")
     parser.add_argument("--ends-job", action="store_true", help="cancel the Slurm job if the controller is gone")
     parser.add_argument("--gpus", default=None, metavar="FIRST:COUNT", help="which of the visible GPUs are this step's")
+    parser.add_argument("--bind", default=None, metavar="SEAT", help="bind the worker (ftslurm.worker.cpu_binding)")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
     parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")

@@ -10,6 +10,7 @@ from ftslurm.config.schema import Config, most_groups, role_of, script_arguments
 from ftslurm.core.state.actions import Assign
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import group_unit
+from ftslurm.launchers import step_command
 from ftslurm.launchers.step_command import Launcher
 from ftslurm.protocol import messages
 from ftslurm.run.directory import RunDir
@@ -30,6 +31,7 @@ def assignment(config: Config, run: RunDir, launcher: Launcher, action: Assign) 
         fence=tuple(str(step) for step in action.fence),
         log_dir=str(log_dir),
         gpus=None if action.id.unit == unit or not gpus else launcher.gpus(action.group, action.slot),
+        bind=None if action.id.unit == unit else step_command.bind(config, action.group, action.slot),
         lighthouse=action.lighthouse,
         script=job.script,
         module=job.module,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
-from ftslurm.config.schema import Config, interpreter
+from ftslurm.config.schema import Config, binds_itself, interpreter, most_groups
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -18,6 +18,7 @@ from ftslurm.launchers import container
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
+from ftslurm.worker.cpu_binding import Seat
 
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
 
@@ -68,7 +69,9 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
     shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
-    if is_standby(launch):  # the assignment brings its share of the GPUs
+    if launch.group is not None and (seat := bind(config, launch.group, launch.place.slot)):
+        shared += [f"--bind={seat}"]
+    if is_standby(launch):  # the assignment brings its share of the GPUs and CPUs
         own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]
         own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
     else:
@@ -76,6 +79,19 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
     if config.cluster.container_image is not None:
         return [*container.worker(config), *shared, *own]
     return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *own]
+
+
+def bind(config: Config, group: int, slot: int) -> str | None:
+    """Return the seat of a group's workers on a machine (ftslurm.worker.cpu_binding); None: they are not bound."""
+    groups = config.groups
+    if groups.bind == "none" or binds_itself(config):
+        return None
+    if config.cluster.kind == "local":  # all nodes are this machine
+        each = groups.nodes * groups.workers
+        first, total = group * each, most_groups(config) * each
+    else:
+        first, total = slot * groups.workers, groups.per_node * groups.workers
+    return str(Seat(groups.bind, first, total, groups.workers, groups.gpus or 0))
 
 
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:

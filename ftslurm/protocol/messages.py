@@ -350,9 +350,9 @@ class Role(Value):
 class Assign(Message, kind="assign"):
     """Who the tasks are: ranks[task] is the place of a task. Both the guard and the worker read it.
 
-    log_dir: where rank-N.log goes, instead of --log-dir. For a standby there are three more: gpus, its FIRST:COUNT of
-    the node's GPUs; step, such as group-0003/2, the name under which it continues; fence, the steps whose processes it
-    ends on its nodes. servers: as in `servers`.
+    log_dir: where rank-N.log goes, instead of --log-dir. For a standby there are four more: gpus, its FIRST:COUNT of
+    the node's GPUs; bind, what --bind is for other steps; step, such as group-0003/2, the name under which it goes on;
+    fence, the steps whose processes it ends on its nodes. servers: as in `servers`.
     """
 
     group: Count
@@ -371,6 +371,7 @@ class Assign(Message, kind="assign"):
     fence: tuple[Plain, ...] = ()
     role: Role | None = None
     servers: tuple[Plain, ...] = ()
+    bind: Plain | None = None
 
 
 class Begin(Message, kind="store"):

@@ -23,7 +23,7 @@ from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import secret_variables, sharing
-from ftslurm.worker import checkpoint_folder, closed_servers, closed_transport, parameter_sessions, script
+from ftslurm.worker import checkpoint_folder, closed_servers, closed_transport, cpu_binding, parameter_sessions, script
 from ftslurm.worker.arguments import fill
 
 _MOST_ERROR = 300  # characters of an exception's first line
@@ -41,6 +41,7 @@ class Watchers:
     quorums: Any  # quorum_abort.BrokenQuorums
     sessions: parameter_sessions.Observer
     left_out: list[str]  # sentences for the user, about patches that do not fit the installed torchft
+    bound: str = ""  # a line for the rank's log: the CPUs to which this process is bound
 
     def flush(self) -> None:
         """Send all pending reports."""
@@ -66,7 +67,10 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             me = assign.ranks[task.index]
             if task.options.standby:
                 choose_gpus(share(assign, me))
+                watchers.bound = bind(task, assign.bind)
         take_rank(task, assign, me)
+        if watchers.bound:
+            print(f"ftslurm: {watchers.bound}", file=sys.stderr, flush=True)
         join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
@@ -170,8 +174,10 @@ def prepare(task: Task, channel: Channel) -> Watchers:
         )
     secret_variables.check_worker(os.environ)
     choose_gpus(task.options.gpus)
+    bound = bind(task, task.options.bind)
     with no_garbage():
         watchers = import_everything(task, channel)
+        watchers.bound = bound
         if task.options.standby:
             from ftslurm.worker import warmup
 
@@ -344,6 +350,14 @@ def choose_gpus(wanted: str | None) -> None:
                 f"{first} to {first + count - 1}: lower groups.gpus or groups.per_node, or ask for more GPUs per node"
             )
         os.environ[variable] = ",".join(share)
+
+
+def bind(task: Task, seat: str | None) -> str:
+    """Bind this process to the CPUs of its seat (groups.bind); return a line for its log."""
+    if seat is None:
+        return ""
+    index = task.index if os.environ.get("FTSLURM_CLUSTER") == "local" else task.local_index
+    return cpu_binding.bind(seat, index, task.local_index)
 
 
 def share(assign: messages.Assign, me: messages.Place) -> str | None:

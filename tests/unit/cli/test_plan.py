@@ -26,6 +26,27 @@ ENDS = (
 )
 
 
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({}, "NUMA nodes of its own, if the workers can be divided evenly (groups.bind=auto)"),
+        ({"gpus": 8, "workers": 8}, "its GPU's NUMA node (groups.bind=auto)"),
+        ({"gpus": 1, "bind": "cores"}, "cores of its own near its GPU (groups.bind=cores)"),
+        ({"bind": "none"}, "no worker: each may use all CPUs"),
+    ],
+    ids=["no GPU", "GPUs", "cores", "none"],
+)
+def test_it_tells_to_which_cpus_workers_are_bound(settings: dict[str, object], says: str) -> None:
+    config = Config()
+    config.run.name, config.job.script, config.groups.gpus = "ddp", "train.py", 0
+    config.cluster.kind = "slurm"
+    for key, value in settings.items():
+        setattr(config.groups, key, value)
+    assert says in next(line for line in plan(config) if line.startswith("bound "))
+    config.groups.bind, config.cluster.srun = "auto", ["--cpu-bind=cores"]
+    assert "bound        as cluster.srun says (--cpu-bind)" in plan(config)
+
+
 def test_with_a_standby_it_takes_over() -> None:
     assert said(standbys=1, spare=1, count=3) == [
         "standby-000  on node4, kept warm for the group that fails next",

@@ -212,6 +212,11 @@ class HealthConfig:
     # A group that is behind the others and has not moved for so long is hung and launched again; 0: off. Longer than
     # the longest pause of a single group (evaluation, a checkpoint), and than a heal.
     hang_after_s: float = 0.0
+    # Commands that run one after the other on each node before a group or a standby is placed there, and again after a
+    # failure there that was not the script's: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one
+    # ends with another exit code than 0 is left out. The page "preflight" has more.
+    preflight: list[Any] = field(default_factory=list)
+    preflight_timeout_s: float = 120.0  # for all of them on one node; then they are killed, and the node has failed
 
 
 @dataclass

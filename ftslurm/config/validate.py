@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, members, most_groups
 from ftslurm.config.value_limits import NAME, check_values, get
@@ -40,6 +41,7 @@ def check(config: Config) -> None:
         _check_times,
         _check_faults,
         check_receivers,
+        check_preflight,
     ):
         rule(config)
 

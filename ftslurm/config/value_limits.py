@@ -67,6 +67,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "health.wait_timeout_s": (0, MAX_TIME),
     "health.first_step_s": (0, MAX_TIME),
     "health.hang_after_s": (0, MAX_TIME),
+    "health.preflight_timeout_s": (1, 3600),
     "standby.count": (0, 10_000),
     "checkpoint.every": (0, None),
     "checkpoint.keep": (0, None),

@@ -17,7 +17,7 @@ from ftslurm.controller.slurm_requests import SlurmRequests, srun_names
 from ftslurm.controller.translate import order
 from ftslurm.core.state import actions as act
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.events import Ended, Event, InjectRefused, TaskFailed
+from ftslurm.core.state.events import Ended, Event, InjectRefused, NodesChecked, TaskFailed
 from ftslurm.core.state.model import Evidence, StepId
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -29,9 +29,10 @@ from ftslurm.protocol.records import JournalRecord
 from ftslurm.run.directory import RunDir
 from ftslurm.security import sharing
 from ftslurm.slurm import commands
-from ftslurm.slurm.questions import CancelStep, ProbeNode
+from ftslurm.slurm.questions import CancelStep, ProbeNode, RunNodeChecks
 
 PROBE_S = 60.0  # srun itself gives up after 10 to 20 s if a node does not answer
+CHECK_MORE_S = 60.0  # for srun, beside health.preflight_timeout_s, which is kept on the node
 
 
 class Executor:
@@ -61,6 +62,8 @@ class Executor:
                 return self._cancel(step)
             case act.Probe(node, allocation):
                 self._probe(node, allocation)
+            case act.CheckNodes(nodes, allocation):
+                return self._check_nodes(nodes, allocation, now)
             case act.Assign(step):
                 self.children.send(step, assignment(self.config, self.run, self.launcher, action))
             case (
@@ -108,6 +111,14 @@ class Executor:
         self.slurm.background.ask(ProbeNode(node), command.argv, env=command.env, timeout_s=PROBE_S)
         self.ask_own_nodes()  # while slurmctld is away a probe that does not come back proves nothing
 
+    def _check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> list[Event]:
+        command, question = self.launcher.check_nodes(nodes, allocation, now), RunNodeChecks(nodes)
+        timeout_s = self.config.health.preflight_timeout_s + CHECK_MORE_S
+        self.slurm.background.ask(question, command.argv, env=command.env, timeout_s=timeout_s)
+        if self.slurm.background.asking(question):
+            return []
+        return [NodesChecked(nodes, (), f"{command.argv[0]} cannot be started")]
+
     def _cancel(self, step: StepId) -> list[Event]:
         """Cancel a step with scancel, as an administrator would do it (a drill)."""
         slurm_id = self.children.steps[step].slurm_id if step in self.children.steps else None
@@ -130,6 +141,8 @@ class Executor:
     def failed(self, action: Action) -> list[Event]:
         """Return the events for an action that failed by a bug of ftslurm, so that the core does not wait for it."""
         error = "ftslurm could not start the step; this is a bug, see controller.log"
+        if isinstance(action, act.CheckNodes):
+            return [NodesChecked(action.nodes, (), error)]
         return self._not_launched(action.id, error) if isinstance(action, act.Launch) else []
 
     def _not_launched(self, step: StepId, error: str) -> list[Event]:

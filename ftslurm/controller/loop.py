@@ -64,7 +64,7 @@ from ftslurm.security import owned_files, run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm import parse
 from ftslurm.slurm.commands import is_batch, job_name
-from ftslurm.slurm.questions import AskOwnState, ProbeNode
+from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 
 # The state of a run is a tree of values without cycles, a million of them with 10,000 groups. A garbage collection
 # after every 700 new values, the default, takes longer than the decisions.
@@ -163,6 +163,7 @@ class Controller:
 
     def _end(self) -> str:
         self.slurm.background.kill(lambda asked: isinstance(asked, ProbeNode))  # srun goes on trying at a lost node
+        self.slurm.background.end(lambda asked: isinstance(asked, RunNodeChecks))
         if self.state.finished:
             self.slurm.end(over(self.state))
         else:

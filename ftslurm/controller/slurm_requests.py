@@ -64,6 +64,7 @@ from ftslurm.slurm.questions import (
     ProbeNode,
     Question,
     Requeue,
+    RunNodeChecks,
     RunPilot,
     StartAtOnce,
     SubmitPilots,
@@ -204,6 +205,8 @@ class SlurmRequests:
                 return [] if fate is None else [fate]
             case ProbeNode(node):
                 return [parse.read_probe(node, text)]
+            case RunNodeChecks(nodes):
+                return [parse.read_node_checks(nodes, text, self.config.cluster.kind == "local")]
             case SubmitPilots(pool):
                 return [self._submitted(pool, text)]
             case Requeue(name) if code != 0:

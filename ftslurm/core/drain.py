@@ -96,7 +96,7 @@ def _has_room(state: RunState, unit: Unit, now: float, config: Config) -> bool:
     there = [one for one in state.allocations(pool) if one.own or one.name in lasting]
     taken = places(state.groups, but=unit)
     groups = config.groups
-    return placement.place(groups.nodes, groups.per_node, there, taken, state.nodes.unusable) is not None
+    return placement.place(groups.nodes, groups.per_node, there, taken, state.nodes.closed) is not None
 
 
 def _why_not(state: RunState, node: str, config: Config) -> str | None:
@@ -120,7 +120,7 @@ def _outlook(state: RunState, node: str, now: float, config: Config) -> str:
     """Return what becomes of the units on a node that has just been drained."""
     words, moving = list[str](), 0
     taken, groups = places(state.groups, but=state.lighthouse), config.groups
-    free = placement.FreePlaces(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.unusable)
+    free = placement.FreePlaces(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.closed)
     asks = supply.uses_jobs(config) and supply.may_ask(config)
     until = "until a node is free" + (", for which a job is asked" if asks else "")
     for unit in _there(state, frozenset({node})):

@@ -137,5 +137,5 @@ def _elsewhere(state: RunState, pool: int, now: float, config: Config) -> tuple[
     there = [a for a in state.allocations(pool) if a.own or a.name in lasting]
     live = (*state.table.in_phase(*LIVE), *state.standbys)
     taken = [unit.place for unit in live if unit.place is not None and unit.phase in LIVE]
-    free = placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.unusable) is not None
+    free = placement.place(config.groups.nodes, config.groups.per_node, there, taken, state.nodes.closed) is not None
     return free, any(one.alive and one.state == "PENDING" and one.pool == pool for one in state.job_pool.jobs)

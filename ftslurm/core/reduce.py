@@ -13,7 +13,7 @@ from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
-from ftslurm.core.health import lost_connections, node_fate, silence
+from ftslurm.core.health import fitness, lost_connections, node_fate, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Broken
@@ -38,6 +38,7 @@ from ftslurm.core.state.events import (
     LighthouseUp,
     Looked,
     NodeFate,
+    NodesChecked,
     NodesLeft,
     NodeState,
     Progressed,
@@ -104,6 +105,8 @@ def observe(state: RunState, event: Event, now: float, config: Config) -> Outcom
             return silence.told_of(state, event.node, event.state, event.reason, now, config)
         case NodeFate():
             return node_fate.told(state, event), []
+        case NodesChecked():
+            return fitness.checked(state, event, now, config)
         case ScaleAsked():
             return scale.observe(state, event, now, config)
         case DrainAsked():
@@ -417,4 +420,7 @@ def _task_failed(event: TaskFailed, state: RunState, unit: Unit, now: float, con
 
 def _ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config) -> Outcome:
     again = takeover.not_reached(event, state, unit, now, config)
-    return ended(event, state, takeover.never_reached(unit), now, config) if again is None else (again, [])
+    if again is not None:
+        return again, []
+    state, actions = ended(event, state, takeover.never_reached(unit), now, config)
+    return fitness.doubt(state, unit.name, config), actions

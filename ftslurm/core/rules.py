@@ -19,7 +19,7 @@ from ftslurm.core import assignments, drain, handover, parameter_servers, user_r
 from ftslurm.core.groups import fault_drills, launching, progress_lines
 from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
-from ftslurm.core.health import first_step, hangs, lost_connections, node_fate, silence, start_report
+from ftslurm.core.health import first_step, fitness, hangs, lost_connections, node_fate, silence, start_report
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
 from ftslurm.core.lineage import continuity, rollover, takeover
@@ -129,6 +129,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
+    due += fitness.deadlines(state)
     due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
     first = min((time for time in due if now < time), default=inf)
     first = min(first, state.table.next_due)
@@ -203,10 +204,11 @@ def _end_if_over(state: RunState, now: float, config: Config) -> Outcome:
     needed = any(serves(u.group, config) for u in waiting)
     if waiting and (needed or left < config.groups.min):
         who = f"{len(waiting)} groups have" if len(waiting) > 1 else f"group {waiting[0].group} has"
-        gone = ", ".join(sorted(state.nodes.avoid)) or "nodes"
-        gone += " was" if len(state.nodes.avoid) == 1 else " were"
+        lost, unfit = state.nodes.avoid - state.nodes.unfit, fitness.described(state.nodes.checks)
+        gone = ", ".join(sorted(lost)) + (" was" if len(lost) == 1 else " were")
         few = f"fewer than groups.min={config.groups.min} can step"
-        why = f"since {gone} lost" if state.nodes.avoid else "and no job will bring one"
+        why = f"since {gone} lost" if lost else "and no job will bring one"
+        why += f" and health.preflight failed ({unfit})" if unfit else ""
         hint = supply.ComingJobs(state, config).reason(waiting[0]) or "ask for spare nodes with cluster.spare_nodes"
         reason = f"{who} no node to run on {why}, {'and others need it (groups.serve)' if needed else few}: {hint}"
         return replace(state, ending=Ending(RunOutcome.FAILED, reason)), []
@@ -231,8 +233,8 @@ def _without_place(state: RunState, now: float, config: Config) -> list[Unit]:
         place = finder.find(state, unit)
         if place is not None:
             finder.remove(place, unit)  # the next unit cannot have this place
-        elif state.nodes.drained or supply.may_come(state, unit, now, config):
-            continue  # a person may take the drain back
+        elif state.nodes.drained or state.nodes.checks.waiting or supply.may_come(state, unit, now, config):
+            continue  # a person may take the drain back, a node may pass its check
         elif not state.nodes.returning or now >= unit.due + config.health.start_timeout_s:
             found.append(unit)  # Slurm will not return a node
     return found
@@ -356,6 +358,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node
+    fitness.watch,  # before every rule that looks for a place: nothing is placed on a node that has not passed
     handover.vacate,  # after the losses above: it needs the groups that still hold the state
     drain.move,  # after `vacate`: a group leaves a job that ends before a drained node
     user_requests.end_recalled,  # after `drain.move`, in the same decision

@@ -93,6 +93,13 @@ class BackgroundCommands:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     command.process.wait(max(0.0, until - time.monotonic()))
 
+    def end(self, unwanted: Callable[[Question], bool]) -> None:
+        """Ask the commands of questions whose answers are no longer needed to end: srun then ends its step."""
+        for command in self.running.values():
+            if unwanted(command.question):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(command.process.pid, signal.SIGTERM)
+
     def kill(self, unwanted: Callable[[Question], bool]) -> None:
         """Kill the commands of questions whose answers are no longer needed."""
         for command in self.running.values():

@@ -45,6 +45,13 @@ class LocalLauncher:
         env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
         return Command([sys.executable, "-m", "ftslurm.guard.probe"], env)
 
+    def check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> Command:  # noqa: ARG002
+        """Return the command that runs those of health.preflight once: all nodes are this machine."""
+        known = secret_variables.without(self.config.job.secrets, os.environ)
+        known["CUDA_VISIBLE_DEVICES"] = ",".join(visible_gpus(os.environ))
+        env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": nodes[0]}
+        return Command(step_command.node_check(self.config, now), env)
+
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 nodes are virtual here
         count = self.config.groups.gpus or 0
         return f"{group * self.config.groups.nodes * count}:{count}"

@@ -98,6 +98,22 @@ class SrunLauncher:
         argv[0] = shutil.which(argv[0]) or argv[0]
         return Command(argv, env)
 
+    def check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> Command:
+        """Return the srun that runs the commands of health.preflight on each of the nodes, with the job's GPUs."""
+        argv = commands.srun_command(
+            job=self._job(allocation),
+            name="preflight",
+            nodes=nodes,
+            tasks_per_node=1,
+            gpus=bool(self.config.groups.gpus),
+            chdir=str(Path.cwd()),
+            extra=["--no-kill"] if len(nodes) > 1 else [],
+        )
+        env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
+        argv = [*argv, *step_command.node_check(self.config, now)]
+        argv[0] = shutil.which(argv[0]) or argv[0]
+        return Command(argv, env)
+
     def gpus(self, group: int, slot: int) -> str:  # noqa: ARG002 a slot is a share of a node
         count = self.config.groups.gpus or 0
         return f"{slot * count}:{count}"

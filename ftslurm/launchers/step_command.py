@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
+from ftslurm.config import node_commands
 from ftslurm.config.schema import Config, binds_itself, interpreter, most_groups
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
@@ -99,6 +100,19 @@ def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> li
     return [
         *(sys.executable, "-m", "ftslurm.guard.attach", f"--log-dir={log_dir}"),
         *(f"--step={step}", f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
+    ]
+
+
+def node_check(config: Config, now: float) -> list[str]:
+    """Return the program that runs the commands of health.preflight on a node (ftslurm.guard.node_check).
+
+    Args:
+        now: the time here, to compare clocks.
+    """
+    gpus = (config.groups.gpus or 0) * config.groups.per_node
+    return [
+        *(sys.executable, "-m", "ftslurm.guard.node_check", f"--timeout-s={config.health.preflight_timeout_s}"),
+        *(f"--sent={now:.3f}", f"--gpus={gpus}", json.dumps(node_commands.commands(config))),
     ]
 
 

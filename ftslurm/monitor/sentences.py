@@ -134,6 +134,13 @@ def _of_cluster(record: records.ClusterEvent, status: RunStatus) -> str | None:
             return f"node {record.node} is used only if no other node is free{_because(record.reason)}"
         case records.NodeUnshunned():
             return f"node {record.node} is no longer drained{_because(record.reason)}"
+        case records.NodeChecksStarted():
+            return f"checking {few(record.nodes, 8)} (health.preflight)"
+        case records.NodeCheckPassed():
+            return None  # what is launched there shows it
+        case records.NodeCheckFailed():
+            log = f"; see {record.log}" if record.log else ""
+            return f"node {record.node} is left out, it has failed its check{_because(record.reason)}{log}"
         case records.NodeDrained() | records.NodeUndrained():
             return None  # the answer to the command says it
         case records.PilotRestarted():
@@ -474,6 +481,11 @@ def left_out(status: RunStatus) -> str | None:
     drained = tuple(dict.fromkeys((*status.drained_nodes, *status.draining_nodes)))
     kinds = (("left out", status.excluded_nodes), ("drained", drained))
     return "; ".join(f"{kind}: {few(nodes, 8)}" for kind, nodes in kinds if nodes) or None
+
+
+def unfit(status: RunStatus) -> list[str]:
+    """Say of the first nodes that have failed their check why."""
+    return [f"node {node} has failed its check: {reason}" for node, reason in status.unfit_nodes[:3]]
 
 
 def rate(steps_per_s: float) -> str:

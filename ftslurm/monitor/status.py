@@ -197,6 +197,7 @@ class RunStatus:
     recoveries: tuple[Recovery, ...] = ()
     full_restarts: tuple[tuple[int, int | None], ...] = ()  # of all groups: (step reached, step of the checkpoint)
     excluded_nodes: tuple[str, ...] = ()  # they get no Slurm step
+    unfit_nodes: tuple[tuple[str, str], ...] = ()  # those of them that have failed their check, with the reason
     drained_nodes: tuple[str, ...] = ()  # a user drains them: they get no Slurm step
     draining_nodes: tuple[str, ...] = ()  # Slurm drains them: they get a Slurm step only if no other node is free
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from

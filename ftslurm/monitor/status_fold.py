@@ -169,6 +169,10 @@ class StatusFold:
                 self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node))
             case records.NodeRestored(node=node):
                 self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, node))
+            case records.NodeCheckFailed(node=node):
+                why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
+                unfit = (*(pair for pair in run.unfit_nodes if pair[0] != node), (node, why))
+                self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node), unfit_nodes=unfit)
             case records.NodeShunned(node=node):
                 self._run = replace(run, draining_nodes=_with(run.draining_nodes, node))
             case records.NodeUnshunned(node=node):
@@ -184,7 +188,13 @@ class StatusFold:
             case records.AllocationRefused(pool=pool, reason=reason):
                 refused = {**run.jobs.refused, pool: reason or "no reason given"}
                 self._run = replace(run, jobs=replace(run.jobs, refused=refused))
-            case records.PilotRestarted() | records.AllocationRequeued() | records.NodeSilent():
+            case (
+                records.PilotRestarted()
+                | records.AllocationRequeued()
+                | records.NodeSilent()
+                | records.NodeChecksStarted()
+                | records.NodeCheckPassed()
+            ):
                 pass
             case _:
                 self._apply_to_job(record)

@@ -120,6 +120,7 @@ class StatusJson(TypedDict):
     restarts: Annotated[int, "number of restarts of groups"]
     longest_gap_s: Annotated[float | None, "longest time between two committed steps of one attempt of a group"]
     excluded_nodes: Annotated[list[str], "nodes that get no step for now"]
+    unfit_nodes: Annotated[dict[str, str], "those of them that have failed health.preflight -> why"]
     drained_nodes: Annotated[list[str], "nodes that a user drains (`ftslurm drain`): they get no step"]
     draining_nodes: Annotated[list[str], "nodes that Slurm drains: they get a step only if no other node is free"]
     warnings: Annotated[list[str], "warnings, for a person"]
@@ -163,6 +164,7 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
         restarts=status.restarts,
         longest_gap_s=_rounded(status.longest_gap[0] if status.longest_gap else None),
         excluded_nodes=list(status.excluded_nodes),
+        unfit_nodes=dict(status.unfit_nodes),
         drained_nodes=list(status.drained_nodes),
         draining_nodes=list(status.draining_nodes),
         warnings=list(status.cautions),

@@ -59,6 +59,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("longest gap", f"{sentences.seconds(gap)} between two commits of a live group (group {group})")
     if status.excluded_nodes:
         facts.add_row("nodes left out", sentences.few(status.excluded_nodes, 8))
+    for words in sentences.unfit(status):
+        facts.add_row("", Text(words, "yellow"))
     if drained := (*status.drained_nodes, *status.draining_nodes):
         facts.add_row("drained nodes", sentences.few(tuple(dict.fromkeys(drained)), 8))
     for g in status.groups:

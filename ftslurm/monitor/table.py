@@ -43,6 +43,7 @@ _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.StepExited: "red",
     records.GroupGivenUp: "bold red",
     records.NodeExcluded: "red",
+    records.NodeCheckFailed: "red",
     records.NodeSilent: "yellow",
     records.NodeShunned: "yellow",
     records.HangFound: "red",
@@ -365,7 +366,8 @@ def render(
         top += cut if low else _folded(line, width, "yellow")
     below = [] if status.lighthouse is None or not running else [Text(), _lighthouse(status, status.lighthouse)]
     notes = [f(status) for f in (sentences.parent, sentences.standbys, sentences.left_out, sentences.checkpoint)]
-    for line in [*(line for line in notes if line), *sentences.job_lines(status, now)] if running else []:
+    notes += [*sentences.unfit(status), *sentences.job_lines(status, now)]
+    for line in [line for line in notes if line] if running else []:
         below += _folded(line, width, "")
     about = view.keys.splitlines() if view.keys else []
     below += [Text(line, "dim", no_wrap=True, overflow="ellipsis") for line in about]

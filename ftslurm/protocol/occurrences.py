@@ -138,7 +138,7 @@ class SavedCheckpoint(OfGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLeftOut(Occurrence):
-    """No further step is placed on a node: it is lost, or a group keeps failing there."""
+    """No further step is placed on a node: it is lost, has failed its check, or a group keeps failing there."""
 
     kind: ClassVar[str] = "node_excluded"
     node: str
@@ -179,7 +179,7 @@ def of(record: records.JournalRecord) -> Occurrence | None:
             return AllRestart(step=record.step, checkpoint_step=record.checkpoint_step)
         case records.CheckpointSaved():
             return SavedCheckpoint(group=record.group, step=record.step, path=record.path)
-        case records.NodeExcluded():
+        case records.NodeExcluded() | records.NodeCheckFailed():
             return NodeLeftOut(node=record.node, reason=record.reason)
         case records.Warned():
             return Caution(text=record.text)

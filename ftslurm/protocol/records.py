@@ -365,6 +365,35 @@ class NodeUnshunned(JournalRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeChecksStarted(JournalRecord):
+    """Nodes are checked (health.preflight): nothing is placed on one before it has passed."""
+
+    event: ClassVar = "node_checks_started"
+    nodes: Nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCheckPassed(JournalRecord):
+    """A node has passed its check (health.preflight)."""
+
+    event: ClassVar = "node_check_passed"
+    node: Node
+    seconds: Annotated[float | None, "how long the check took"]
+    log: Annotated[str | None, "its output, in the run directory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCheckFailed(JournalRecord):
+    """A node has failed its check (health.preflight): it is excluded for the rest of the run."""
+
+    event: ClassVar = "node_check_failed"
+    node: Node
+    reason: Reason
+    seconds: Annotated[float | None, "how long the check took"]
+    log: Annotated[str | None, "its output, in the run directory"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeDrained(JournalRecord):
     """`ftslurm drain`: nothing of the run is placed on a node, and what runs there moves away while there is room."""
 
@@ -778,6 +807,9 @@ ClusterEvent = (
     | NodeRestored
     | NodeShunned
     | NodeUnshunned
+    | NodeChecksStarted
+    | NodeCheckPassed
+    | NodeCheckFailed
     | NodeDrained
     | NodeUndrained
 )

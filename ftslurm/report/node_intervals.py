@@ -26,7 +26,7 @@ class NodeIntervals:
                     self._jobs[record.allocation] = time, record.nodes, record.pool is None
             case records.AllocationLost():
                 self._end(record.allocation, time)
-            case records.NodeExcluded(node=node):
+            case records.NodeExcluded(node=node) | records.NodeCheckFailed(node=node):
                 self._excluded[node] = self._excluded.get(node, 0) + 1
             case _:
                 pass

@@ -116,6 +116,7 @@ class Reading:
     left_out: dict[str, LeftOut] = field(default_factory=dict)
     shunned: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
     node: str = ""
     leaving: dict[str, Job] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
@@ -138,6 +139,7 @@ class Reading:
             left_out=tuple(self.left_out.values()),
             shunned=tuple(sorted(self.shunned)),
             drained=tuple(sorted(self.drained)),
+            passed=tuple(sorted(self.passed)),
             node=self.node,
             leaving=tuple(self.leaving.values()),
             scheduled=tuple(self.scheduled.values()),
@@ -200,6 +202,12 @@ class Reading:
                     self.node = next(iter(record.nodes), "")
             case records.NodeExcluded(node=node):
                 self.left_out[node] = LeftOut(node, time, record.group)
+                self.passed.discard(node)
+            case records.NodeCheckPassed():
+                self.passed.add(record.node)
+            case records.NodeCheckFailed(node=node):
+                self.left_out[node] = LeftOut(node, time, unfit=record.reason or "it has failed its check")
+                self.passed.discard(node)
             case records.NodeRestored():
                 self.left_out.pop(record.node, None)
             case records.NodeShunned():
@@ -218,6 +226,7 @@ class Reading:
                 | records.AllocationRequeued()
                 | records.PilotRestarted()
                 | records.NodeSilent()
+                | records.NodeChecksStarted()
             ):
                 pass
             case _:
@@ -282,7 +291,9 @@ class Reading:
     def _run_started(self, record: records.RunStarted) -> None:
         self.began, self.outcome = True, None
         self.own = record.job_id if record.mode != "array" else None
-        self.home, self.host = home(record.job_id, record.requeues), record.host
+        before, self.home, self.host = self.home, home(record.job_id, record.requeues), record.host
+        if self.own is not None and self.home != before:
+            self.passed.clear()  # another allocation
         self.moving = set(self.attempts) - self.scheduled.keys()
         self.count = record.groups
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate
+from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate, NodeResult, NodesChecked
 from ftslurm.core.state.model import Cause, Evidence, Job
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.security.json_text import read_object
+from ftslurm.security.json_text import is_finite, read_object
 from ftslurm.security.names import NODE, is_node
 from ftslurm.slurm.commands import FINDING_FIELDS, QUEUE_FIELDS
 
@@ -171,6 +171,31 @@ def read_probe(node: str, text: str) -> Looked:
     if any(words in text for words in _UNREACHABLE):
         return Looked(node, False)
     return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
+
+
+def read_node_checks(nodes: tuple[str, ...], text: str, one_machine: bool) -> NodesChecked:
+    """Parse the output of node checks (ftslurm.guard.node_check, started through srun).
+
+    Args:
+        one_machine: all nodes are this machine, so that the first result is that of all.
+    """
+    results = dict[str, NodeResult]()
+    for line in text.splitlines():
+        found = (read_object(line) or {}) if line.startswith("{") else {}
+        node, seconds, log, reason = (found.get(key) for key in ("node", "seconds", "log", "reason"))
+        if found.get("type") != "node_check" or node not in nodes or not isinstance(log, str):
+            continue
+        said = reason is None or (isinstance(reason, str) and reason != "")
+        if said and isinstance(seconds, (int, float)) and is_finite(seconds):
+            for name in nodes if one_machine else (str(node),):
+                results[name] = NodeResult(name, seconds, log, reason)
+    if len(results) == len(nodes):
+        return NodesChecked(nodes, tuple(results.values()))
+    words = [line.removeprefix("srun: error: ").strip() for line in text.splitlines() if line.startswith("srun: error")]
+    probe = read_probe(nodes[0], text)
+    refused = probe.refused and not results and bool(words)
+    unreachable = not probe.reachable and not probe.refused
+    return NodesChecked(nodes, tuple(results.values()), "; ".join(words[-2:])[:500], refused, unreachable)
 
 
 # --- scontrol and squeue ---------------------------------------------------------------------------------------------

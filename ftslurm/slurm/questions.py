@@ -48,6 +48,13 @@ class ProbeNode:
 
 
 @dataclass(frozen=True)
+class RunNodeChecks:
+    """Run the commands of health.preflight on these nodes."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SubmitPilots:
     """Submit jobs for groups."""
 
@@ -109,6 +116,7 @@ Question = (
     | AskNodeState
     | AskNodeRecord
     | ProbeNode
+    | RunNodeChecks
     | SubmitPilots
     | SubmitSuccessor
     | RunPilot

@@ -132,7 +132,7 @@ class PlaceFinder:
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
         return [
             FreePlaces(groups.nodes, groups.per_node, there, living, avoid)
-            for avoid in dict.fromkeys((state.nodes.unusable | state.nodes.shunned, state.nodes.unusable))
+            for avoid in dict.fromkeys((state.nodes.closed | state.nodes.shunned, state.nodes.closed))
             for there in dict.fromkeys((stay, every))
         ]
 
@@ -142,7 +142,7 @@ def _has_kept_its_place(state: RunState, unit: Unit) -> bool:
     place = unit.place
     if place is None or place.allocation is not None or state.allocation is None or not state.allocation.own:
         return False
-    bad = state.nodes.unusable | state.nodes.shunned
+    bad = state.nodes.closed | state.nodes.shunned
     there = all(node in state.allocation.nodes for node in place.nodes) and bad.isdisjoint(place.nodes)
     others = (other for node in place.nodes for other in state.table.near(node) if other.name != unit.name)
     taken = (u.place for u in others if u.group is not None and u.phase in LIVE)
@@ -216,15 +216,24 @@ def explain(state: RunState, now: float, config: Config) -> Outcome:
 
 
 def _wait(state: RunState, unit: Unit, coming: supply.ComingJobs) -> Outcome:
-    kinds = (("left out", state.nodes.avoid), ("drained", state.nodes.drained - state.nodes.avoid))
-    out = "; ".join(f"{', '.join(sorted(nodes))} {how}" for how, nodes in kinds if nodes)
-    reason = f"a free node: {out}" if out else "a free node"
-    reason = coming.reason(unit) or reason
+    reason = "the check of a node (health.preflight)" if state.nodes.checks.waiting else coming.reason(unit)
+    reason = reason or _a_free_node(state)
     if unit.waits_for == reason:
         return state, []
     job = coming.job_for(unit)
     waits = records.GroupWaits(group=unit.group_id, reason=reason, allocation=job.name if job else None)
     return swap(state, replace(unit, waits_for=reason)), [waits]
+
+
+def _a_free_node(state: RunState) -> str:
+    avoid, unfit = state.nodes.avoid, state.nodes.unfit
+    kinds = (
+        ("left out", avoid - unfit),
+        ("left out by health.preflight", unfit),
+        ("drained", state.nodes.drained - avoid),
+    )
+    out = "; ".join(f"{', '.join(sorted(nodes))} {how}" for how, nodes in kinds if nodes)
+    return f"a free node: {out}" if out else "a free node"
 
 
 def _begin_after(unit: Unit, config: Config) -> float:

@@ -19,15 +19,15 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
     if config.cluster.mode == "array":  # it has a job of its own, or waits for one
-        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.nodes.unusable)
+        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.nodes.closed)
     used = frozenset(node for place in taken for node in place.nodes)
-    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.nodes.unusable | used)
+    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.nodes.closed | used)
     if spot is None:
         spot = placement.place(
-            groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.nodes.unusable
+            groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.nodes.closed
         )
     if spot is None:
-        beside = [place for place in taken if state.nodes.unusable.isdisjoint(place.nodes)]
+        beside = [place for place in taken if state.nodes.closed.isdisjoint(place.nodes)]
         return min(reversed(beside), key=others.count, default=None)  # the loss of the first node ends the run anyway
     return spot
 

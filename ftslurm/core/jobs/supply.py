@@ -143,7 +143,7 @@ def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
     out = {back.node for back in state.nodes.returning if now >= back.since + SHORT_S} | {
         node for node, _ in state.nodes.suspected
     }
-    out |= state.nodes.drained
+    out |= state.nodes.drained | state.nodes.unfit
     sound = sum(node not in out for node in state.allocation.nodes)
     shares = -(-groups // config.groups.per_node)
     missing = min(state.job_pool.had, config.groups.nodes * shares + config.cluster.spare_nodes) - sound
@@ -153,6 +153,7 @@ def _instead(state: RunState, groups: int, now: float, config: Config) -> int:
 def _gone(state: RunState) -> frozenset[str]:
     """Return the nodes that Slurm has removed from the controller's job; they are well when another job gets them."""
     known = {back.node for back in state.nodes.returning} | {node for node, _ in state.nodes.suspected}
+    known |= state.nodes.unfit
     own = state.allocation.nodes if state.allocation is not None else ()
     return state.nodes.avoid - known - set(own)
 

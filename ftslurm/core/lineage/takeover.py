@@ -16,7 +16,20 @@ from ftslurm.core.health import node_fate
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Adopted, Ended
-from ftslurm.core.state.model import LIVE, Adoption, Cause, Evidence, Exit, Job, Marks, Phase, Pulse, Returning, Unit
+from ftslurm.core.state.model import (
+    LIVE,
+    Adoption,
+    Cause,
+    Evidence,
+    Exit,
+    Job,
+    Marks,
+    NodeChecks,
+    Phase,
+    Pulse,
+    Returning,
+    Unit,
+)
 from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
@@ -142,10 +155,12 @@ def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunSta
 
 
 def left_out(state: RunState, past: Past, now: float, config: Config) -> RunState:
-    """Restore the excluded nodes of the earlier controller; lost ones are probed at once."""
+    """Restore what the earlier controller knew of the nodes; lost ones are probed at once."""
     if config.cluster.kind == "local":
         return state
-    lost = (Returning(out.node, out.since, now) for out in past.left_out if out.group is None)
+    unfit = tuple((out.node, out.unfit) for out in past.left_out if out.unfit is not None)
+    checks = NodeChecks(frozenset(past.passed), unfit, ever_passed=bool(past.passed))
+    lost = (Returning(out.node, out.since, now) for out in past.left_out if out.group is None and out.unfit is None)
     suspected = ((out.node, out.group) for out in past.left_out if out.group is not None)
     nodes = replace(
         state.nodes,
@@ -154,6 +169,7 @@ def left_out(state: RunState, past: Past, now: float, config: Config) -> RunStat
         suspected=(*state.nodes.suspected, *suspected),
         shunned=frozenset(past.shunned),
         drained=frozenset(past.drained),
+        checks=checks,
     )
     return replace(state, nodes=nodes)
 

@@ -192,6 +192,14 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class CheckNodes:
+    """Run the commands of health.preflight on these nodes at the same time, each once."""
+
+    nodes: tuple[str, ...]
+    allocation: str | None = None  # as in Place
+
+
+@dataclass(frozen=True)
 class AskJobs:
     """Ask Slurm about all jobs of this run, with one squeue."""
 
@@ -268,6 +276,7 @@ Action = (
     | AskState
     | AskFate
     | Probe
+    | CheckNodes
     | AskJobs
     | RequestJobs
     | Exclude

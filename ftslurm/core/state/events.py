@@ -429,6 +429,27 @@ class Explained:
     """Slurm has given the reason for the run's end, or will not give one."""
 
 
+@dataclass(frozen=True)
+class NodeResult:
+    """The result of the check of one node."""
+
+    node: str
+    seconds: float
+    log: str  # its output, relative to the run directory
+    reason: str | None = None  # why it has failed; None: it has passed
+
+
+@dataclass(frozen=True)
+class NodesChecked:
+    """The step that checked these nodes is over; a node without a result has not answered."""
+
+    nodes: tuple[str, ...]
+    results: tuple[NodeResult, ...]
+    error: str = ""  # the last words of srun
+    refused: bool = False  # Slurm has not started the step, and will later
+    unreachable: bool = False  # Slurm cannot start a step there
+
+
 StepEvent = (
     Hello
     | Adopted
@@ -458,7 +479,7 @@ StepEvent = (
 )
 TrainingEvent = Progressed | CanSave | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
-NodeEvent = NodesLeft | Looked | NodeState | NodeFate
+NodeEvent = NodesLeft | Looked | NodeState | NodeFate | NodesChecked
 UserRequest = (
     RestartAsked | StacksAsked | CheckpointAsked | DrainAsked | UndrainAsked
 )  # each is answered with CommandDone or CommandRefused

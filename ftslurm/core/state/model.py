@@ -473,6 +473,28 @@ class JobPool:
 
 
 @dataclass(frozen=True)
+class Checking:
+    """One Slurm step that checks nodes and has not answered yet."""
+
+    nodes: tuple[str, ...]
+    allocation: str | None = None  # as in Place
+
+
+@dataclass(frozen=True)
+class NodeChecks:
+    """What is known from the checks of nodes (health.preflight); see health/fitness.py."""
+
+    passed: frozenset[str] = frozenset()
+    failed: tuple[tuple[str, str], ...] = ()  # node, reason: in Nodes.avoid for the rest of the run
+    waiting: frozenset[str] = frozenset()  # nodes to check or being checked: nothing is placed there yet
+    running: tuple[Checking, ...] = ()
+    alone: frozenset[str] = frozenset()  # waiting ones without a result: each is checked by a step of its own
+    refused: frozenset[str] = frozenset()  # waiting ones for which Slurm has refused the step, until `again`
+    again: float = 0.0
+    ever_passed: bool = False  # a node of this run has passed
+
+
+@dataclass(frozen=True)
 class Nodes:
     """The excluded, drained and suspected nodes, and the open questions about nodes."""
 
@@ -484,11 +506,22 @@ class Nodes:
     suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
+    checks: NodeChecks = NodeChecks()
 
     @property
     def unusable(self) -> frozenset[str]:
         """The nodes on which nothing is placed: excluded and drained ones."""
         return self.avoid | self.drained if self.drained else self.avoid
+
+    @property
+    def closed(self) -> frozenset[str]:
+        """The nodes on which nothing is placed now: the unusable ones, and those that have yet to pass their check."""
+        return self.unusable | self.checks.waiting if self.checks.waiting else self.unusable
+
+    @property
+    def unfit(self) -> frozenset[str]:
+        """The excluded nodes that have failed their check."""
+        return frozenset(node for node, _ in self.checks.failed)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class LeftOut:
     node: str
     since: float
     group: int | None = None  # the group that kept failing there; None: the node was lost
+    unfit: str | None = None  # why it has failed its check (health.preflight); None: it has not
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Past:
     left_out: tuple[LeftOut, ...] = ()
     shunned: tuple[str, ...] = ()  # nodes that Slurm drains
     drained: tuple[str, ...] = ()  # nodes that a user drains
+    passed: tuple[str, ...] = ()  # nodes that have passed their check
     scheduled: tuple[Scheduled, ...] = ()
     leaving: tuple[Job, ...] = ()  # jobs that were about to end, and why; `since`: when that was known
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued

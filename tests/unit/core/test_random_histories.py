@@ -58,6 +58,8 @@ class World:
         config.stop.grace_s = dice.choice([0.0, 2.0])
         config.lighthouse.kind = dice.choice(["torchft", "ftslurm", "none"])
         config.faults.plan = [Fault(group=0, at=5.0)] * dice.randint(0, 1)
+        self.checker = random.Random(f"checks {seed}")
+        config.health.preflight = self.checker.choice([[], [], [["check"]]])
         config.faults.mean_s = dice.choice([0.0, 0.0, 10.0])
         config.faults.kinds = ["kill", "lighthouse"]
         config.standby.count, config.standby.cuda = dice.choice([0, 1, 2]), dice.random() < 0.5
@@ -153,6 +155,17 @@ class World:
         elif self.dice.random() < 0.5:
             self.later(now + self.dice.uniform(0.1, 3), ev.Looked(node, False))
 
+    def checks(self, now: float, nodes: tuple[str, ...]) -> None:
+        """Schedule the end of a step that checks nodes."""
+        dice, results = self.checker, list[ev.NodeResult]()
+        for node in nodes:
+            if dice.random() < 0.95 and node not in self.dark:
+                results.append(ev.NodeResult(node, 1.0, "log", dice.choice([None] * 9 + ["bad GPU"])))
+        self.struck |= {*nodes} - {result.node for result in results}
+        lost, refused = dice.random() < 0.5, dice.random() < 0.2
+        event = ev.NodesChecked(nodes, tuple(results), "srun's words", refused=refused, unreachable=lost)
+        self.later(now + dice.uniform(0.1, 5), event)
+
     def chance(self) -> bool:
         return self.dice.random() < self.misfortune
 
@@ -192,6 +205,8 @@ class World:
                 self.starts(now, action)
             case act.Probe():
                 self.looks(now, action.node)
+            case act.CheckNodes():
+                self.checks(now, action.nodes)
             case act.SaveNow() if self.warned.random() < 0.7:
                 error = self.warned.choice([None, None, "OSError: disk full"])
                 step, after = self.step + self.warned.randint(0, 2), self.warned.uniform(0, 3)
@@ -273,7 +288,7 @@ def check_action(story: Story, world: World, action: act.Action) -> None:
             assert action.id not in world.launched, f"launched twice: {action.id}"
         case records.StepLaunched(unit=name, nodes=nodes) if name != "lighthouse":
             assert set(nodes) <= set(world.allocation.nodes)
-            assert not set(nodes) & state.nodes.unusable
+            assert not set(nodes) & state.nodes.closed
         case records.HangFound(group=group):
             unit = state.groups[group]
             assert world.states.get(unit.id, "S") != "S", f"no hang: {action}"

@@ -318,6 +318,7 @@ def test_the_json_has_stable_keys() -> None:
             "drained_nodes",
             "draining_nodes",
             "excluded_nodes",
+            "unfit_nodes",
             "lighthouse",
             "standbys",
             "groups",

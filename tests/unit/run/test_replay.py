@@ -88,6 +88,19 @@ def test_drained_nodes_are_read_until_slurm_drains_them_no_longer(tmp_path: Path
     assert past.shunned == ("n1",)
 
 
+def test_the_checks_of_nodes_are_read_as_long_as_the_allocation_is_the_same(tmp_path: Path) -> None:
+    first = line("run_started", job_id="7", requeues=0, mode="steps", groups=2)
+    checks = [line("node_check_passed", node=node, log="a.log") for node in ("n1", "n2")]
+    checks += [line("node_check_failed", node="n3", reason="bad GPU"), line("node_excluded", node="n2", reason="x")]
+    past, _ = read_past(ex.new_run(tmp_path / "a", [first, *checks, first]))
+    assert past is not None
+    assert past.passed == ("n1",)
+    assert past.left_out == (LeftOut("n3", ex.START, unfit="bad GPU"), LeftOut("n2", ex.START))
+    past, _ = read_past(ex.new_run(tmp_path / "b", [first, *checks, first | {"requeues": 1}]))
+    assert past is not None
+    assert past.passed == ()
+
+
 MOVES = [("leaving", "81_1"), ("leaving", "81_2"), ("leaving", "81_3"), ("granted", "81_1"), ("lost", "81_3")]
 
 

@@ -157,7 +157,15 @@ def _evidence_of_exception(failed: messages.Failed) -> Evidence:
 
 def _evidence_of_exit(exited: messages.Exited) -> Evidence:
     error = events.LAST_LINE + exited.error if exited.error else None
-    return Evidence(exited.task, None, code=exited.code, signal=exited.signal, out_of_memory=exited.oom, error=error)
+    return Evidence(
+        exited.task,
+        None,
+        code=exited.code,
+        signal=exited.signal,
+        out_of_memory=exited.oom,
+        error=error,
+        hardware=exited.hardware or None,
+    )
 
 
 def _guard_report(adopted: messages.Adopted) -> GuardReport:

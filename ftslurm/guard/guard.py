@@ -38,9 +38,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
-from ftslurm.guard import faults, pilot_presence, processes, stacks
+from ftslurm.guard import broken_hardware, faults, pilot_presence, processes, stacks
 from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.guard.kernel_tail import Tail
 from ftslurm.guard.network import Network
 from ftslurm.guard.processes import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, PR_SET_PTRACER, prctl
 from ftslurm.guard.rank_log import RankLog
@@ -170,6 +171,7 @@ class Guard:
         self.log: RankLog | None = None
         self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
+        self.kernel = broken_hardware.KernelWatch(Tail())
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
@@ -214,6 +216,7 @@ class Guard:
                 if self.log is not None:
                     self.log.tend()
                 self.stack_files.tend()
+                self.kernel.tend()
             for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
                 key.data(events)
 
@@ -339,8 +342,11 @@ class Guard:
         killed = code < 0
         crashed = code > 0 or -code in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
         words = last_words.of_log(self.log.path) if crashed and self.log else ""
+        if -code == signal.SIGBUS:
+            words = "; ".join(filter(None, (words, broken_hardware.shared_memory())))
         oom = killed and processes.oom_kills() > self.oom_kills
-        self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words))
+        broken = self.broken_hardware(broken_hardware.RECENT_S) if code != 0 else None
+        self.say(messages.Exited(None if killed else code, -code if killed else None, oom, words, broken))
         self.network.gate.close()  # other groups must see at once that the worker is gone
         self.kill_descendants(grace_s=0.2)  # time for Python's resource tracker, which cleans up after its parent
         self.wire.finish(self.task.options.orphan_after_s)
@@ -374,7 +380,20 @@ class Guard:
             status = self.reap()
         if status is not None:
             self.exit_like(status)
+        broken = self.broken_hardware(broken_hardware.LONG_AGO_S)
+        if broken is not None:  # a worker whose GPU is lost may hang
+            self.say(messages.Exited(None, signal.SIGKILL, False, None, broken))
         self.end_tree(ExitCode.KILLED_BY_ORDER)
+
+    def broken_hardware(self, seconds: float) -> str | None:
+        """Return what blames the node's hardware for the worker's end, in its log or the kernel's; None: nothing."""
+        environ = os.pread(self.task.environment, 1 << 20, 0).split(b"\0")
+        seen = next((pair.partition(b"=")[2] for pair in environ if pair.startswith(b"CUDA_VISIBLE_DEVICES=")), None)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if seen is None else os.fsdecode(seen)
+        assign = self.wire.notes.assign
+        local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
+        log = self.log.path if self.log else None
+        return broken_hardware.report(self.kernel.since(seconds), log, os.environ, local_rank, visible) or None
 
     def end_tree(self, code: int) -> NoReturn:
         self.kill_descendants()

@@ -35,6 +35,8 @@ def verdict(exited: records.StepExited) -> str:
         "killed": f"killed{sign}",
         "out_of_memory": "out of memory",
         "node_lost": "node lost",
+        "hardware": "broken hardware",
+        "network": "network error",
         "hang": "hung",
         "start_failed": f"could not start{sign}",
         "start_timeout": "took too long to start",

@@ -228,6 +228,9 @@ class Done(Report, kind="done"):
 class Exited(Report, kind="exited"):
     """Guard: how the worker's process has ended; `error` is the line of its log that says why.
 
+    hardware: what blames the node's hardware for it, in the kernel log or in the worker's. A worker that the controller
+    ends has this message only then: it may have hung because of it.
+
     A guard of a step that may be adopted also leaves this in a file (guard/connection.py).
     """
 
@@ -235,6 +238,7 @@ class Exited(Report, kind="exited"):
     signal: SignalNumber | None
     oom: Truth
     error: Text | None = None
+    hardware: Text | None = None
 
 
 class Adopted(Report, kind="adopted"):

@@ -329,11 +329,11 @@ class NodeSilent(JournalRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeExcluded(JournalRecord):
-    """No further step is placed on a node: it is lost, or a group keeps failing there."""
+    """No further step is placed on a node: it is lost, a group keeps failing there, or its hardware is broken."""
 
     event: ClassVar[str] = "node_excluded"
     node: Node
-    group: Annotated[int | None, "the replica group that keeps failing there; left out: the node is lost"] = None
+    group: Annotated[int | None, "the replica group that has failed there; left out: the node is lost"] = None
     reason: Reason
 
 
@@ -515,7 +515,7 @@ class StepExited(JournalRecord):
     cause: Annotated[
         str,
         "ok, user_error, killed, out_of_memory, node_lost, hang, start_failed, start_timeout, preempted, time_limit, "
-        "lighthouse_lost, requested, cancelled or unknown",
+        "hardware, network, lighthouse_lost, requested, cancelled or unknown",
     ]
     node: Annotated[str | None, "node of the rank that failed first"]
     rank: Annotated[int | None, "rank that failed first"]

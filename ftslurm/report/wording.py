@@ -7,6 +7,8 @@ CAUSES = {
     "killed": "killed",
     "out_of_memory": "out of memory",
     "node_lost": "node lost",
+    "hardware": "broken hardware",
+    "network": "network error",
     "hang": "hang",
     "start_failed": "could not start",
     "start_timeout": "start took too long",

@@ -209,6 +209,38 @@ def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
     assert len(run.named("step_launched", group=0)) == 1
 
 
+def test_a_node_with_broken_hardware_is_left_out_at_once_and_told_everywhere(
+    slurm_cluster: Cluster, backend_of: Callable[[Cluster], Backend]
+) -> None:
+    fails = {"fail-at": 6, "fail-group": 1, "fail-how": "ecc"}
+    run = backend_of(slurm_cluster).start(
+        "groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.1} | fails
+    )
+    run.wait_until_back(1)
+    steps = run.end_soon()
+    run.finish().check_training(steps, survivors={0}, returned={1})
+    ecc = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    (ended,) = run.named("step_exited", group=1, attempt=0)
+    error = str(ended["error"])
+    assert ended["cause"] == "hardware"
+    assert error in (f"GPU 0 (local rank 0): {ecc}", f"local rank 0: {ecc}")  # the guard's words may come too late
+    broken = ended["node"]
+    (excluded,) = run.named("node_excluded")
+    assert (excluded["node"], excluded["group"]) == (broken, 1)
+    assert excluded["reason"] == f"broken hardware: {error}"
+    assert broken not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
+    assert run.named("restart_scheduled", group=1)[0]["due"] <= ended["time"] + 0.1  # type: ignore[operator]
+
+    assert f"broken hardware on {broken}: {error}" in run.text
+    code, status = run.ask("status")
+    assert code == 0
+    assert f"broken hardware on {broken}" in " ".join(status.split())
+    report = ftslurm.Run(run.dir).report()
+    assert [failure["cause"] for failure in report["failures"]] == ["hardware"]
+    (node,) = (node for node in report["nodes"] if node["node"] == broken)
+    assert (node["causes"], node["excluded"]) == (["hardware"], 1)
+
+
 def test_half_of_the_groups_at_once_of_different_causes(
     new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
 ) -> None:

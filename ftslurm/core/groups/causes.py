@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
+from enum import IntEnum
 
+from ftslurm.core.groups import hardware
 from ftslurm.core.state.events import LAST_LINE, SRUN_ABORTS, Ended
 from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
 
@@ -12,14 +14,15 @@ from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
 def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
     """Return the verdict on the step of `unit` that has just ended.
 
-    The strongest evidence decides: a lost node, a task killed for memory, a task killed by a signal, an exception, in
-    this order. A killed rank makes the other ranks raise, and their reports arrive in random order.
+    The strongest evidence decides (Strength): a lost node, broken hardware, a task killed for memory, a task killed by
+    a signal, an exception, a lost connection. A killed rank makes the others raise, and their reports arrive in random
+    order.
 
     Args:
         tasks: how many tasks the step had.
         lighthouse_away: whether the Lighthouse was down a moment ago.
     """
-    best = min(unit.current.evidence, key=_strength, default=None)
+    best = strongest(unit.current.evidence)
     cause = _cause(unit, ended, best, tasks)
     if cause is Cause.USER_ERROR and lighthouse_away and best is not None and _LIGHTHOUSE.search(best.error or ""):
         cause = Cause.LIGHTHOUSE_LOST
@@ -37,6 +40,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         node=best.node,
         rank=best.task,
         error=asked
+        or (_with_place(unit, best) if cause is Cause.HARDWARE else None)
         or _quoted(best, unit.current.traceback)
         or _said(unit.current.evidence)
         or (ended.error if launcher else None),
@@ -55,7 +59,7 @@ LONGEST = 120  # characters of an exception in `step_exited`
 
 
 def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause:
-    if unit.current.intent is not None:
+    if unit.current.intent not in (None, Cause.HANG) or (unit.current.intent and not _blamed(best)):
         return unit.current.intent  # also if it exits with 0 after SIGTERM: that is no success
     if best is None:
         if len(unit.current.done) == tasks or (ended.code == 0 and unit.current.assigned):
@@ -67,25 +71,81 @@ def _cause(unit: Unit, ended: Ended, best: Evidence | None, tasks: int) -> Cause
         return Cause.UNKNOWN
     if best.node_lost:
         return Cause.NODE_LOST
+    if best.cause not in (None, Cause.HANG):
+        return best.cause
+    if _blamed(best):
+        return Cause.HARDWARE
     if best.cause is not None:
         return best.cause
     if best.out_of_memory:
         return Cause.OUT_OF_MEMORY
-    if best.signal is not None:
-        return Cause.KILLED
     if aborts(best):
         return Cause.UNKNOWN
+    if hardware.blames(best.error, hardware.Fault.NETWORK) and best.signal in _OWN_END:
+        return Cause.NETWORK
+    if best.signal is not None:
+        return Cause.KILLED
     return Cause.USER_ERROR if best.started and unit.current.assigned else Cause.START_FAILED
 
 
-def _strength(evidence: Evidence) -> int:
-    if evidence.node_lost or evidence.cause is not None:
-        return 0
-    if evidence.out_of_memory:
-        return 1
-    if evidence.signal is not None:
-        return 2
-    return 3 if evidence.error is not None else 4  # of equal ones the first to arrive wins
+def _blamed(evidence: Evidence | None) -> str | None:
+    """Return the words of a sign that blame the hardware of its node; None: it does not."""
+    if evidence is None:
+        return None
+    if evidence.hardware:
+        return evidence.hardware
+    return evidence.error if hardware.blames(evidence.error, hardware.Fault.NODE) else None
+
+
+def _with_place(unit: Unit, evidence: Evidence) -> str | None:
+    """Return the words that blame the hardware, with the local rank; a guard's words name the GPU."""
+    words, task, hosts = _blamed(evidence), evidence.task, unit.current.hosts
+    if evidence.hardware or task is None or task >= len(hosts):
+        return words
+    return f"local rank {hosts[:task].count(hosts[task])}: {words}"
+
+
+class Strength(IntEnum):
+    """How much a sign says about why a step ended; of equal ones the first to arrive counts."""
+
+    CERTAIN = 0  # a lost node; Slurm's verdict or the core's
+    BROKEN = 1  # a guard has found broken hardware
+    SAYS_BROKEN = 2  # an error of the script that only broken hardware causes
+    HUNG = 3
+    MEMORY = 4
+    SIGNAL = 5
+    ERROR = 6
+    CODE = 7
+    ECHO = 8  # of a task that has only lost a connection: something else has failed
+
+
+def strongest(evidence: tuple[Evidence, ...]) -> Evidence | None:
+    """Return the sign that decides the cause."""
+    echoing = _echoing(evidence)
+    return min(evidence, key=lambda sign: _strength(sign, echoing), default=None)
+
+
+def _strength(sign: Evidence, echoing: set[int | None]) -> Strength:
+    if sign.node_lost or sign.cause not in (None, Cause.HANG):
+        return Strength.CERTAIN
+    if sign.hardware:
+        return Strength.BROKEN
+    if _blamed(sign):
+        return Strength.SAYS_BROKEN
+    if sign.cause is not None:
+        return Strength.HUNG
+    if sign.out_of_memory:
+        return Strength.MEMORY
+    if sign.task in echoing and sign.signal in _OWN_END:
+        return Strength.ECHO
+    if sign.signal is not None:
+        return Strength.SIGNAL
+    return Strength.ERROR if sign.error is not None else Strength.CODE
+
+
+def _echoing(evidence: tuple[Evidence, ...]) -> set[int | None]:
+    """Return the tasks that report a lost connection."""
+    return {sign.task for sign in evidence if sign.error is not None and _ECHO.search(sign.error)}
 
 
 # Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
@@ -96,6 +156,7 @@ _ECHO = re.compile(
     r"timed out waiting \d+ ?ms for (recv|send)|"
     rf"{SRUN_ABORTS}"
 )
+_OWN_END = (None, signal.SIGABRT)  # an exception, or NCCL's watchdog, which aborts its process
 WORDS_S = 0.1  # a killed rank's guard reports within this time of the other ranks' errors
 
 
@@ -130,8 +191,8 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
     since = unit.current.failing.noticed
     if unit.phase is not Phase.STOPPING or unit.place is None or unit.current.intent is not None or since is None:
         return ()
-    echoes = {e.task for e in unit.current.evidence if e.error is not None and _ECHO.search(e.error)}
-    if not unit.current.evidence or any(_strength(e) < 3 or e.task not in echoes for e in unit.current.evidence):
+    best = strongest(unit.current.evidence)
+    if best is None or _strength(best, _echoing(unit.current.evidence)) < Strength.ECHO:
         return ()
     heard = {e.node for e in unit.current.evidence} | {
         unit.current.hosts[task] for task in unit.current.done if task < len(unit.current.hosts)

@@ -18,11 +18,12 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 Outcome = tuple[RunState, list[Action]]
-_AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED})
+_AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED, Cause.HARDWARE})
 _NO_START = _AT_THE_START | {Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
 # Causes after which Slurm may know more about the node.
 _TELLING = frozenset(
     {Cause.KILLED, Cause.UNKNOWN, Cause.NODE_LOST, Cause.HANG, Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
+    | {Cause.HARDWARE, Cause.NETWORK}
 )
 # Causes after which the step's whole job may be gone.
 _BY_OTHERS = frozenset({Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.UNKNOWN})
@@ -263,33 +264,40 @@ def _no_start_at_all(state: RunState) -> str | None:
 
 
 def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
-    """Exclude the node on which a group keeps failing, if there are others; readmit it if the group fails there too."""
+    """Exclude a node with broken hardware, or the one on which a group keeps failing, if there are others.
+
+    The latter is readmitted if the group fails elsewhere too. Both are used again when no other node is free.
+    """
     if config.cluster.kind == "local" or state.allocation is None or unit.group is None:
         return state, []  # local nodes are all this machine
     actions: list[Action] = []
+    last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
     node = placement.suspect(unit.exits, config.restart.window_s)
-    wrongly = [n for n, group in state.nodes.suspected if group == unit.group and n != node]
+    wrongly = [n for n, group in state.nodes.suspected if group == unit.group and n != node and n not in broken]
     for other in wrongly:
         suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, unit.group))
         state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {other}, suspected=suspected))
         actions.append(records.NodeRestored(node=other, reason=f"group {unit.group} fails elsewhere too"))
+    reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
+    if last.cause is Cause.HARDWARE and last.node is not None:
+        node, reason = last.node, f"broken hardware: {last.error}"
     if node is None or node in state.nodes.avoid:
         return state, actions
+    if node not in broken and not _is_place_without(state, unit, node, config):
+        return state, actions
+    actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))
+    nodes = replace(
+        state.nodes, avoid=state.nodes.avoid | {node}, suspected=(*state.nodes.suspected, (node, unit.group))
+    )
+    return replace(state, nodes=nodes), actions
+
+
+def _is_place_without(state: RunState, unit: Unit, node: str, config: Config) -> bool:
+    """Return whether a group has a free place without this node."""
     groups = config.groups
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})  # groups that are down return to their places
-    if (
-        placement.place(groups.nodes, groups.per_node, state.allocations(), taken, state.nodes.unusable | {node})
-        is None
-    ):
-        return state, actions  # no other place is free
-    reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
-    actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))
-    return replace(
-        state,
-        nodes=replace(
-            state.nodes, avoid=state.nodes.avoid | {node}, suspected=(*state.nodes.suspected, (node, unit.group))
-        ),
-    ), actions
+    avoid = state.nodes.unusable | {node}
+    return placement.place(groups.nodes, groups.per_node, state.allocations(), taken, avoid) is not None
 
 
 def too_late(unit: Unit, finished: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 
@@ -65,70 +66,68 @@ _XID = re.compile(r"(?:\bNVRM: Xid|\bXID)\b\s*(?:\((?:PCI:)?[0-9a-fA-F:.]+\))?:?
 _OTHER_XID = ("an error of the GPU's driver", Fault.UNCLEAR, "see NVIDIA's list of XIDs")
 
 # Words of drivers, the kernel, CUDA and NCCL. The first that matches counts.
-_WORDS: tuple[tuple[re.Pattern[str], Sign], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), sign)
-    for pattern, sign in (
-        (
-            r"fallen off the bus|\bGPU is lost\b",
-            Sign("GPU lost", "the GPU has fallen off the bus", Fault.NODE, _REPLACE),
+_WORDS: tuple[tuple[str, Sign], ...] = (
+    (
+        r"fallen off the bus|\bGPU is lost\b",
+        Sign("GPU lost", "the GPU has fallen off the bus", Fault.NODE, _REPLACE),
+    ),
+    (
+        r"uncorrectable ECC error|\w*ECC_?(Uncorrectable|NotCorrectable)\b",
+        Sign("uncorrectable ECC error", "the GPU's memory has lost data", Fault.NODE, _RESET),
+    ),
+    (
+        r"amdgpu.*uncorrectable hardware error",
+        Sign("amdgpu RAS", "an uncorrectable error of an AMD GPU", Fault.NODE, "drain the node; see rocm-smi"),
+    ),
+    (
+        r"uncorrectable NVLink error|\w*NVLINK_?UNCORRECTABLE\b|peer GPU memory over nvlink or a hardware error",
+        Sign("NVLink error", "an NVLink has failed", Fault.NODE, _NVLINK),
+    ),
+    (
+        r"hardware memory corruption|uncorrected hardware memory error|\bEDAC MC\d+: [1-9]\d* UE\b",
+        Sign("memory error", "the node's memory has lost data", Fault.NODE, "drain the node; see its event log"),
+    ),
+    (
+        r"mlx5_core.*(health compromised|fatal error|health poll failed)",
+        Sign("network card", "the InfiniBand card has failed", Fault.NODE, "drain the node; see mlxlink, ibstat"),
+    ),
+    (
+        r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA driver initialization failed"
+        r"|CUDA unknown error - |system not yet initialized",
+        Sign("no usable GPU", "CUDA finds no usable GPU on the node", Fault.NODE, _SETUP),
+    ),
+    (
+        r"ncclSystemError|ncclRemoteError|unhandled system error|NET/IB.*\bcompletion .*error",
+        Sign(
+            "NCCL network error",
+            "a connection or a system call of NCCL has failed",
+            Fault.NETWORK,
+            "see NCCL_DEBUG=WARN, and ibstat on the node; limits: locked memory, open files, /dev/shm",
         ),
-        (
-            r"uncorrectable ECC error|\w*ECC_?(Uncorrectable|NotCorrectable)\b",
-            Sign("uncorrectable ECC error", "the GPU's memory has lost data", Fault.NODE, _RESET),
+    ),
+    (
+        r"\bBus error\b|\bSIGBUS\b",
+        Sign(
+            "bus error",
+            "mostly /dev/shm is full, or a mapped file was truncated; seldom the node's memory",
+            Fault.UNCLEAR,
+            "look at df /dev/shm; fewer or smaller DataLoader workers; in the kernel log: memory errors",
         ),
-        (
-            r"amdgpu.*uncorrectable hardware error",
-            Sign("amdgpu RAS", "an uncorrectable error of an AMD GPU", Fault.NODE, "drain the node; see rocm-smi"),
-        ),
-        (
-            r"uncorrectable NVLink error|\w*NVLINK_?UNCORRECTABLE\b|peer GPU memory over nvlink or a hardware error",
-            Sign("NVLink error", "an NVLink has failed", Fault.NODE, _NVLINK),
-        ),
-        (
-            r"hardware memory corruption|uncorrected hardware memory error|\bEDAC MC\d+: [1-9]\d* UE\b",
-            Sign("memory error", "the node's memory has lost data", Fault.NODE, "drain the node; see its event log"),
-        ),
-        (
-            r"mlx5_core.*(health compromised|fatal error|health poll failed)",
-            Sign("network card", "the InfiniBand card has failed", Fault.NODE, "drain the node; see mlxlink, ibstat"),
-        ),
-        (
-            r"no CUDA-capable device is detected|No CUDA GPUs are available|CUDA driver initialization failed"
-            r"|CUDA unknown error - |system not yet initialized",
-            Sign("no usable GPU", "CUDA finds no usable GPU on the node", Fault.NODE, _SETUP),
-        ),
-        (
-            r"ncclSystemError|ncclRemoteError|unhandled system error|NET/IB.*\bcompletion .*error",
-            Sign(
-                "NCCL network error",
-                "a connection or a system call of NCCL has failed",
-                Fault.NETWORK,
-                "see NCCL_DEBUG=WARN, and ibstat on the node; limits: locked memory, open files, /dev/shm",
-            ),
-        ),
-        (
-            r"\bBus error\b|\bSIGBUS\b",
-            Sign(
-                "bus error",
-                "mostly /dev/shm is full, or a mapped file was truncated; seldom the node's memory",
-                Fault.UNCLEAR,
-                "look at df /dev/shm; fewer or smaller DataLoader workers; in the kernel log: memory errors",
-            ),
-        ),
-        (
-            r"illegal memory access|device-side assert|misaligned address|illegal instruction was encountered"
-            r"|unspecified launch failure",
-            Sign("CUDA kernel error", "a kernel of the script has failed", Fault.SCRIPT, _DEBUG),
-        ),
-    )
+    ),
+    (
+        r"illegal memory access|device-side assert|misaligned address|illegal instruction was encountered"
+        r"|unspecified launch failure",
+        Sign("CUDA kernel error", "a kernel of the script has failed", Fault.SCRIPT, _DEBUG),
+    ),
 )
 
 
+@lru_cache(maxsize=1024)
 def find(line: str) -> Sign | None:
     """Return the sign in a line of the kernel log or of a script's output; None: there is none."""
     if match := _XID.search(line):
         return xid(int(match[1]))
-    return next((sign for pattern, sign in _WORDS if pattern.search(line)), None)
+    return next((sign for words, sign in _WORDS if re.search(words, line, re.IGNORECASE)), None)
 
 
 def blames(text: str | None, *faults: Fault) -> bool:

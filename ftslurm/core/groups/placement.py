@@ -120,4 +120,5 @@ def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
     return min(common) if len(common) == 1 else None
 
 
-_INNOCENT = HARMLESS | {Cause.NODE_LOST, Cause.LIGHTHOUSE_LOST}  # they do not make the node suspect
+# They do not make the node suspect; a lost node, or one with broken hardware, is left out already.
+_INNOCENT = HARMLESS | {Cause.NODE_LOST, Cause.HARDWARE, Cause.LIGHTHOUSE_LOST}

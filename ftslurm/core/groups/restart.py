@@ -64,9 +64,9 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
         )
     in_a_chain = 0
     for exit_ in unexplained(recent):
-        counts = _is_failure(exit_) and exit_.cause is not Cause.NODE_LOST  # the unit moves elsewhere: no need to wait
+        counts = _is_failure(exit_) and not _moves(exit_, recent)
         in_a_chain = (0 if exit_.healthy_s >= config.backoff_max_s else in_a_chain) + counts
-    if last.cause is Cause.NODE_LOST:
+    if _moves(last, recent):
         return RestartAt(last.time)
     return RestartAt(last.time + wait(in_a_chain, config))
 
@@ -83,6 +83,16 @@ def unexplained(exits: Sequence[Exit]) -> list[Exit]:
         if not (lost and after is not None and after.time - one.time < FOUND_OUT_S and one.cause is Cause.USER_ERROR):
             out.append(one)
     return out
+
+
+def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:
+    """Return whether the unit leaves the node because of this failure, so that it need not wait.
+
+    It returns to a node with broken hardware only if there is no other; when it fails there again, it waits.
+    """
+    if exit_.cause is not Cause.HARDWARE:
+        return exit_.cause is Cause.NODE_LOST
+    return not any((e.cause, e.node) == (Cause.HARDWARE, exit_.node) and e.time < exit_.time for e in recent)
 
 
 def _is_failure(exit_: Exit) -> bool:

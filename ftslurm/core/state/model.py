@@ -46,6 +46,8 @@ class Cause(str, Enum):
     PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
     LIGHTHOUSE_LOST = "lighthouse_lost"
+    HARDWARE = "hardware"  # a GPU, the memory or the network card of its node is broken (groups/hardware.py)
+    NETWORK = "network"  # NCCL reports an error of the network, and no peer is known to have failed
     REQUESTED = "requested"  # a user's command (`ftslurm restart`, `drain`) has ended it, to start it again
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
@@ -171,6 +173,7 @@ class Evidence:
     out_of_memory: bool = False
     node_lost: bool = False
     error: str | None = None  # one line: exception type and message, or srun's message
+    hardware: str | None = None  # what its guard has found in the kernel log and in the script's, against the node
     started: bool = True  # False: before the user's script was reached
     cause: Cause | None = None  # set if certain: Slurm has reported it, or the core has decided it (hang)
     doubtful: bool = False  # its node may be lost: Slurm is asked (health/node_fate.py)
@@ -182,7 +185,8 @@ class Evidence:
         how = "" if self.code is None else f"exit code {self.code}"
         how = how if self.signal is None else f"signal {self.signal}"
         how += " out of memory" if self.out_of_memory else ""
-        return ": ".join(word.strip() for word in (where, how, self.error or "") if word.strip())
+        words = (where, how, self.error or "", self.hardware or "")
+        return ": ".join(word.strip() for word in words if word.strip())
 
 
 @dataclass(frozen=True)

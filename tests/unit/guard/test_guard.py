@@ -122,6 +122,29 @@ def test_an_exception_that_says_memory_is_told_as_such(kind: str, tmp_path: Path
         assert task.until("failed")["oom"] is True
 
 
+@pytest.mark.parametrize("how", ["raise SystemExit(1)", "import os; os.abort()"])
+def test_broken_hardware_in_the_last_lines_is_told_with_its_gpu(how: str, tmp_path: Path) -> None:
+    words = "CUDA error: uncorrectable ECC error encountered"
+    with step(tmp_path / "run", env={"CUDA_VISIBLE_DEVICES": "3"}) as task:
+        task.begin(f"print('{words}\\nand then the end', flush=True)\n{how}")
+        assert task.until("exited")["hardware"] == f"GPU 3 (local rank 0): {words}"
+
+
+def test_a_warning_about_hardware_and_an_end_by_order_tell_nothing(tmp_path: Path) -> None:
+    words = "UserWarning: CUDA initialization: CUDA driver initialization failed, you might not have a CUDA gpu."
+    with step(tmp_path / "run") as task:
+        task.begin(f"print('{words}', flush=True)\nraise SystemExit(1)")
+        assert task.until("exited")["hardware"] is None
+
+
+def test_a_worker_that_hangs_with_broken_hardware_is_told_as_that_when_it_is_killed(tmp_path: Path) -> None:
+    with step(tmp_path / "run") as task:
+        task.begin("import time\nprint('CUDA error: uncorrectable ECC error encountered', flush=True)\ntime.sleep(99)")
+        task.send("kill")
+        told = task.until("exited")
+        assert (told["signal"], told["hardware"][:6]) == (signal.SIGKILL, "GPU 0 ")
+
+
 FLOOD = """
 import ctypes, os, subprocess, time
 print("first", flush=True)

@@ -21,6 +21,13 @@ def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> 
 
 
 RAISED = Evidence(0, "n1", code=1, error="ValueError: no such layer")
+ECC = Evidence(2, "n2", code=1, error="RuntimeError: CUDA error: uncorrectable ECC error encountered")
+BUS = "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"
+LOST_GPU = Evidence(2, "n2", signal=6, error="its log says: terminate called", hardware=BUS)
+HUNG = Evidence(1, "n1", cause=Cause.HANG, error="no step for 600 s")
+ECHO = Evidence(0, "n1", code=1, error="RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]")
+ECHO_OF_NCCL = Evidence(0, "n1", signal=6, error="its log says: what(): NCCL error: ncclRemoteError: A call failed")
+RAISED_LATER = Evidence(4, "n2", code=1, error="ValueError: no such layer")
 EXITED = Evidence(3, "n2", code=3)
 KILLED = Evidence(1, "n1", signal=9)
 MEMORY = Evidence(2, "n2", out_of_memory=True, error="Out Of Memory")
@@ -58,6 +65,18 @@ UNBORN = Evidence(3, "n2", code=1, error="ModuleNotFoundError: No module named '
         ((RAISED, KILLED, MEMORY), ended(1), Cause.OUT_OF_MEMORY, "n2", 2),
         ((RAISED, KILLED, MEMORY, NODE), ended(1), Cause.NODE_LOST, "n2", None),
         ((EXITED, RAISED), ended(1), Cause.USER_ERROR, "n1", 0),
+        # Broken hardware explains whatever its rank and the others do; what a guard has seen is more exact.
+        ((ECC,), ended(1), Cause.HARDWARE, "n2", 2),
+        ((RAISED, KILLED, MEMORY, ECC), ended(1), Cause.HARDWARE, "n2", 2),
+        ((ECC, LOST_GPU), ended(1), Cause.HARDWARE, "n2", 2),
+        ((HUNG, LOST_GPU), ended(1), Cause.HARDWARE, "n2", 2),
+        ((LOST_GPU, NODE), ended(1), Cause.NODE_LOST, "n2", None),
+        # A rank that has only lost a connection comes after every other, whoever was first.
+        ((ECHO, RAISED_LATER), ended(1), Cause.USER_ERROR, "n2", 4),
+        ((ECHO_OF_NCCL, RAISED_LATER), ended(1), Cause.USER_ERROR, "n2", 4),
+        ((ECHO, EXITED), ended(1), Cause.USER_ERROR, "n2", 3),
+        ((ECHO_OF_NCCL,), ended(1), Cause.NETWORK, "n1", 0),
+        ((ECHO_OF_NCCL, KILLED), ended(1), Cause.KILLED, "n1", 1),
         ((RAISED, EXITED), ended(1), Cause.USER_ERROR, "n1", 0),
     ],
 )
@@ -149,3 +168,11 @@ def test_signals_have_their_names() -> None:
 
 def test_what_ends_with_0_before_it_was_told_who_it_is_was_not_the_script() -> None:
     assert classify(unit(assigned=False), ended(0), 4, 50.0).cause is Cause.START_FAILED
+
+
+def test_a_gpu_that_is_lost_explains_a_hang_but_no_end_that_was_ordered() -> None:
+    hung = classify(unit(HUNG, LOST_GPU, intent=Cause.HANG), ended(137), tasks=4, now=100.0)
+    assert (hung.cause, hung.node, hung.rank, hung.error) == (Cause.HARDWARE, "n2", 2, BUS)
+    assert describe(hung) == f"hardware on n2: {BUS}"
+    for order in (Cause.CANCELLED, Cause.REQUESTED, Cause.PREEMPTED):
+        assert classify(unit(LOST_GPU, intent=order), ended(137), tasks=4, now=100.0).cause is order

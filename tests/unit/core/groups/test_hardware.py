@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from pathlib import Path
+
 import pytest
 
 from ftslurm.core.groups import hardware
@@ -87,6 +90,16 @@ def test_what_is_mistaken_for_broken_hardware_does_not_blame_the_node(line: str,
 )
 def test_an_ordinary_line_says_nothing_about_hardware(line: str) -> None:
     assert hardware.find(line) is None
+
+
+def test_the_docs_list_every_sign() -> None:
+    rows = []
+    for _, same in groupby(hardware.table(), key=lambda sign: sign[1:]):
+        first, *more = same
+        name = f"{first.name} to {more[-1].name[4:]}" if more else first.name
+        rows.append(f"| {name} | {first.meaning} | {first.fault.value} | {first.advice} |")
+    page = (Path(__file__).parents[4] / "docs" / "causes.md").read_text()
+    assert "\n".join(rows) in page
 
 
 def test_each_known_sign_has_a_name_and_an_advice() -> None:

@@ -13,7 +13,7 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.core.groups.placement import place, suspect
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Cause, Exit, Place
+from ftslurm.core.state.model import Allocation, Cause, Evidence, Exit, Place, StepId
 
 
 def nodes(count: int) -> Allocation:
@@ -171,6 +171,38 @@ def test_a_group_that_fails_elsewhere_too_clears_the_node() -> None:
     (restored,) = story.records("node_restored")
     assert restored == {"node": "n2", "reason": "group 1 fails elsewhere too"}
     assert (story.state.nodes.avoid, story.state.nodes.suspected) == (frozenset(), ())
+
+
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+def broken(step: StepId, error: str = ECC) -> tuple[ev.Event, ...]:
+    return ev.TaskFailed(step, Evidence(0, None, code=1, error=error)), ev.Ended(step, 1)
+
+
+def test_a_node_with_broken_hardware_is_left_out_at_the_first_failure_and_for_good() -> None:
+    story = play((0, granted(4)), *RUNNING[1:], (30, *broken(B0)), (40, killed(B1)), (50, killed(B2)), (70,))
+    first, second = story.records("node_excluded")
+    assert first == {"node": "n2", "group": 1, "reason": f"broken hardware: local rank 0: {ECC}"}
+    assert second["node"] == "n3"  # where the group failed twice, for another reason
+    assert [launch.place for launch in story.all(act.Launch, since=30)] == [at("n3"), at("n3"), at("n4")]
+    assert [time for time, action in story.done if isinstance(action, act.Launch) and action.id == B1] == [30]
+    assert story.records("node_restored") == []
+
+
+def test_without_another_node_broken_hardware_is_told_and_used_again() -> None:
+    story = play((0, granted(2)), *RUNNING[1:], (30, *broken(B0)), (60,))
+    assert [record["node"] for record in story.records("node_excluded")] == ["n2"]
+    assert story.records("node_restored") == [{"node": "n2", "reason": "no other node is free"}]
+    assert story.unit(B0).place == Place(("n2",))
+
+
+def test_if_every_group_finds_its_hardware_broken_at_the_start_it_is_not_the_hardware() -> None:
+    none = "RuntimeError: No CUDA GPUs are available"
+    up = ((0, granted(4)), (1, ev.LighthouseUp(LIGHT0, URL)), (2, ready(A0), ready(B0)), (3, store(A0), store(B0)))
+    story = play(*up, (4, *broken(A0, none)), (5, *broken(B0, none)))
+    assert "all in the same way" in story.reason()
+    assert none in story.reason()
 
 
 def test_a_place_that_another_group_will_come_back_to_is_no_better_place() -> None:

@@ -190,3 +190,14 @@ def test_a_group_that_has_failed_in_another_way_may_yet_start() -> None:
     ]
     story = play(*STARTED, *starts, config=config(restart={"max_per_group": 3}))
     assert story.outcome() is None
+
+
+def test_broken_hardware_costs_budget_but_no_wait_unless_there_is_no_other_node() -> None:
+    def broke(number: int, time: float, node: str) -> Exit:
+        return Exit(number, time, Cause.HARDWARE, (node,), node=node)
+
+    assert judge([broke(0, 10, "n1"), broke(1, 20, "n2")], CONFIG, PATIENCE_S) == RestartAt(20)
+    assert judge([broke(0, 10, "n1"), broke(1, 20, "n1")], CONFIG, PATIENCE_S) == RestartAt(20)
+    assert judge([broke(0, 10, "n1"), *exits(12), broke(2, 20, "n1")], CONFIG, PATIENCE_S) == RestartAt(22)
+    four = [broke(n, 10.0 * n, f"n{n}") for n in range(4)]
+    assert isinstance(judge(four, CONFIG, PATIENCE_S), GiveUp)

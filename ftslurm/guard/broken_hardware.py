@@ -1,0 +1,130 @@
+"""Tells whether broken hardware is why a worker has ended, from the kernel log and from the end of the worker's log."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.guard.kernel_tail import Tail
+
+RECENT_S = 120.0  # a line of the kernel log that is older does not explain why a worker ends by itself
+LONG_AGO_S = 3600.0  # the same for a worker that hangs
+_MOST = 1000  # lines of the kernel log that are kept
+_TAIL = 16_384  # bytes of the worker's log that are read
+_LONGEST = 200  # characters of what is told
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+
+
+class KernelWatch:
+    """The kernel's lines while a worker runs, with the times at which they were read."""
+
+    def __init__(self, tail: Tail) -> None:
+        self.tail = tail
+        self.lines: deque[tuple[float, str]] = deque(maxlen=_MOST)
+
+    def tend(self) -> None:
+        """Read what the kernel has written; guards call it every second."""
+        if self.tail.readable:
+            now = time.monotonic()
+            self.lines.extend((now, line) for line in self.tail.lines())
+
+    def since(self, seconds: float) -> list[str]:
+        """Return the lines of the last seconds."""
+        self.tend()
+        earliest = time.monotonic() - seconds
+        return [line for read, line in self.lines if read >= earliest]
+
+
+def in_kernel_log(lines: Iterable[str], gpus: Mapping[str, int], own: Sequence[int]) -> str:
+    """Return the latest line of the kernel log that blames the node's hardware, with the GPU; empty: there is none.
+
+    Args:
+        lines: of the kernel log.
+        gpus: the PCI addresses of the node's GPUs, with the numbers of their devices.
+        own: the devices of this step; others are of other jobs. Empty: not known.
+    """
+    from ftslurm.core.groups.hardware import Fault
+    from ftslurm.guard import kernel_log
+
+    for fault in reversed(kernel_log.parse(lines)):
+        device = gpus.get(fault.gpu or "")
+        if fault.sign.fault is not Fault.NODE or (device is not None and own and device not in own):
+            continue
+        is_xid = fault.sign.name.startswith("XID ")
+        what = f"{fault.sign.name}, {fault.sign.meaning}" if is_xid else fault.text
+        where = "" if fault.gpu is None else f"GPU {fault.gpu}"
+        where += "" if device is None else f" (/dev/nvidia{device})"
+        return f"{where}: {what}"[:_LONGEST] if where else f"the kernel says: {what}"[:_LONGEST]
+    return ""
+
+
+def in_log(text: str, local_rank: int | None, visible: str) -> str:
+    """Return the last line of a script's output that blames the node's hardware, with the GPU; empty: there is none.
+
+    Args:
+        text: the end of the output.
+        local_rank: the worker's number on its node.
+        visible: CUDA_VISIBLE_DEVICES of the worker.
+    """
+    from ftslurm.core.groups.hardware import Fault, find
+    from ftslurm.run.last_words import is_warning
+    from ftslurm.security.terminal import visible as printable
+
+    for raw in reversed(re.split(r"[\r\n]+", text)):
+        sign = find(raw)
+        if sign is not None and sign.fault is Fault.NODE and ("NCCL WARN" in raw or not is_warning(raw)):
+            return f"{_gpu_of(local_rank, visible)}: {printable(raw.strip())}"[:_LONGEST]
+    return ""
+
+
+def report(
+    kernel: Sequence[str], log: str | None, environ: Mapping[str, str], local_rank: int | None, visible: str
+) -> str:
+    """Return the line that blames the node's hardware for the end of a worker; empty: there is none.
+
+    The kernel log knows best which GPU it is. In the worker's log only errors count, as the script may have gone on.
+    """
+    from ftslurm.run.last_words import end_of
+
+    told = in_kernel_log(kernel, devices(), own_devices(environ)) if kernel else ""
+    return told or (in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank, visible) if log else "")
+
+
+def devices(folder: Path = _DRIVER) -> dict[str, int]:
+    """Return the PCI addresses of the node's NVIDIA GPUs with the numbers of their devices (/dev/nvidia3: 3)."""
+    found = {}
+    for information in folder.glob("*/information"):
+        with suppress(OSError):
+            match = re.search(r"(?m)^Device Minor:\s*(\d{1,4})\s*$", information.read_text())
+            if match is not None:
+                found[information.parent.name.lower().partition(".")[0]] = int(match[1])
+    return found
+
+
+def own_devices(environ: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the numbers of the GPUs that Slurm has given this step; empty: not known."""
+    given = (environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or "").split(",")
+    return tuple(map(int, given)) if all(number.isdecimal() for number in given) else ()
+
+
+def shared_memory(folder: str = "/dev/shm") -> str:  # noqa: S108 nothing is written there
+    """Return the hint that the node's shared memory is full, the usual reason for a bus error; empty: it is not."""
+    with suppress(OSError):
+        disk = os.statvfs(folder)
+        free, size = disk.f_bavail * disk.f_frsize >> 20, disk.f_blocks * disk.f_frsize >> 20
+        if free < max(16, size // 100):
+            return f"{folder} is full: {free} MB of {size} MB are free (fewer DataLoader workers, or a larger one)"
+    return ""
+
+
+def _gpu_of(local_rank: int | None, visible: str) -> str:
+    if local_rank is None:
+        return "before it had a rank"
+    listed = [name.strip() for name in visible.split(",") if name.strip()]
+    gpu = listed[0] if len(listed) == 1 else listed[local_rank] if local_rank < len(listed) else str(local_rank)
+    return f"GPU {gpu} (local rank {local_rank})"

@@ -1,0 +1,86 @@
+"""Which lines of the kernel log and of a worker's log blame the hardware of its node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ftslurm.guard import broken_hardware as hw
+from ftslurm.guard.kernel_tail import Tail
+
+OFF = "3,7,91500000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+ECC = "4,8,92500000,-;NVRM: Xid (PCI:0000:AF:00): 48, pid=12, name=python, DBE (double bit error) ECC Error"
+MEMORY = "3,9,93500000,-;Memory failure: 0x4c2d1: Sending SIGBUS to python:9 due to hardware memory corruption"
+SCRIPT = "4,10,94500000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid=12, name=python, Ch 0000003e, MMU Fault"
+GPUS = {"0000:3b:00": 3, "0000:af:00": 5}
+
+
+@pytest.mark.parametrize(
+    ("lines", "own", "told"),
+    [
+        ([OFF], (), "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
+        ([ECC, OFF, SCRIPT], (3, 5), "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
+        ([OFF, ECC], (3,), "GPU 0000:3b:00 (/dev/nvidia3): XID 79, the GPU has fallen off the bus"),
+        ([ECC], (3,), ""),  # the GPU of another job
+        ([SCRIPT], (3,), ""),
+        ([MEMORY], (3,), f"the kernel says: {MEMORY.partition(';')[2]}"),
+        ([], (), ""),
+    ],
+)
+def test_the_latest_line_against_a_gpu_of_this_step_counts(lines: list[str], own: tuple[int, ...], told: str) -> None:
+    assert hw.in_kernel_log(lines, GPUS, own) == told
+
+
+def test_a_gpu_without_a_known_device_is_named_by_its_address() -> None:
+    assert hw.in_kernel_log([OFF], {}, (0,)) == "GPU 0000:3b:00: XID 79, the GPU has fallen off the bus"
+
+
+@pytest.mark.parametrize(
+    ("rank", "visible", "gpu"),
+    [
+        (1, "4,5,6,7", "GPU 5 (local rank 1)"),
+        (1, "6", "GPU 6 (local rank 1)"),
+        (1, "", "GPU 1 (local rank 1)"),
+        (0, "GPU-8f2c,GPU-17aa", "GPU GPU-8f2c (local rank 0)"),
+        (None, "4,5", "before it had a rank"),
+    ],
+)
+def test_a_line_of_the_script_names_the_gpu_of_its_rank(rank: int | None, visible: str, gpu: str) -> None:
+    words = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    assert hw.in_log(f"step 7\n{words}\nbye\n", rank, visible) == f"{gpu}: {words}"
+
+
+def test_the_devices_of_the_node_are_read_from_the_driver(tmp_path: Path) -> None:
+    (tmp_path / "0000:3B:00.0").mkdir()
+    (tmp_path / "0000:3B:00.0" / "information").write_text("Model: \t NVIDIA H200\nDevice Minor: \t 3\n")
+    (tmp_path / "0000:af:00.0" / "information").mkdir(parents=True)  # a GPU that is lost cannot be asked
+    assert hw.devices(tmp_path) == {"0000:3b:00": 3}
+    assert hw.devices(tmp_path / "none") == {}
+    assert hw.own_devices({"SLURM_STEP_GPUS": "3,5"}) == (3, 5)
+    assert hw.own_devices({"SLURM_JOB_GPUS": "0"}) == (0,)
+    assert hw.own_devices({}) == hw.own_devices({"SLURM_STEP_GPUS": "MIG-7"}) == ()
+
+
+def test_only_what_the_kernel_has_written_lately_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    log = tmp_path / "kmsg"
+    log.write_text(f"{MEMORY}\n")
+    watch = hw.KernelWatch(Tail(str(log)))
+    with log.open("a") as kernel:
+        kernel.write(f"{OFF}\n")
+    watch.tend()
+    assert watch.since(10.0) == [OFF]
+    now = 111.0
+    assert (watch.since(10.0), watch.since(20.0)) == ([], [OFF])
+
+
+def test_full_shared_memory_is_named_and_a_half_empty_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Disk:
+        f_bavail, f_frsize, f_blocks = 2, 1 << 20, 64
+
+    monkeypatch.setattr("os.statvfs", lambda _: Disk)
+    assert hw.shared_memory().startswith("/dev/shm is full: 2 MB of 64 MB are free")
+    Disk.f_bavail = 32
+    assert hw.shared_memory() == ""

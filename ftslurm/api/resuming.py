@@ -20,7 +20,7 @@ from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
 from ftslurm.run.replay import newest_checkpoint
 from ftslurm.slurm import client
-from ftslurm.submission import jobs_of_run, submit
+from ftslurm.submission import code_of_run, jobs_of_run, submit
 
 WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"}
 
@@ -32,6 +32,8 @@ class Resumption:
     config: Config
     begins: str  # where the training begins, for a person
     source: Path | None  # the folder whose checkpoints it is given; None: it shares a folder, or begins anew
+    give_code: code_of_run.GiveCode
+    code: str  # which code it has, for a person
 
     def create(self, config: Config) -> RunDir:
         """Create the run directory, with the checkpoints of the parent.
@@ -39,7 +41,7 @@ class Resumption:
         Raises:
             FtslurmError: it cannot be created, or the checkpoints cannot be handed on.
         """
-        run = submit.create(config)
+        run = submit.create(config, self.give_code)
         if self.source is None:
             return run
         target = Path(config.checkpoint.dir or run.checkpoints)
@@ -53,15 +55,18 @@ class Resumption:
         return run
 
 
-def resume(parent: RunDir, overrides: Sequence[str] = (), from_scratch: bool = False) -> Resumption:
+def resume(
+    parent: RunDir, overrides: Sequence[str] = (), from_scratch: bool = False, new_code: bool = False
+) -> Resumption:
     """Compose the configuration of a run that resumes this one.
 
     Args:
         overrides: changes, as on the command line; a preset replaces its section.
         from_scratch: begin at step 0, whatever has been saved.
+        new_code: take the code as it is now, and not the parent's copy.
 
     Raises:
-        EnvironmentProblem: the run is not over, or has nothing to resume from.
+        EnvironmentProblem: the run is not over, or has nothing to resume from, or its code has changed.
         ConfigError: an override is wrong.
     """
     before = configuration.of_run(parent)
@@ -70,21 +75,22 @@ def resume(parent: RunDir, overrides: Sequence[str] = (), from_scratch: bool = F
     if not from_scratch:
         _check_saved(parent, saved)
     config = _configure(before, parent, overrides)
+    code = code_of_run.inherit(before, config, parent, new_code)
     if from_scratch or saved is None:
         if config.checkpoint.dir == before.checkpoint.dir:
             config.checkpoint.dir = None  # nothing of that folder is to be found
-        return Resumption(config, "step 0 (--from-scratch)", None)
+        return Resumption(config, "step 0 (--from-scratch)", None, *code)
     if saved.step is None:  # the script's own format: only the script knows which files belong together
         config.checkpoint.dir = config.checkpoint.dir or str(source)
-        return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None)
+        return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None, *code)
     step = f"step {saved.step}"
     if config.checkpoint.dir == str(source):
-        return Resumption(config, f"{step}, checkpoint.dir={source} as before", None)
+        return Resumption(config, f"{step}, checkpoint.dir={source} as before", None, *code)
     if config.checkpoint.dir is not None and (there := newest_checkpoint(config, parent)) is not None:
         raise EnvironmentProblem(
             f"checkpoint.dir={config.checkpoint.dir} has checkpoints already ({there.path}): name an empty folder"
         )
-    return Resumption(config, f"{step} ({saved.path})", source)
+    return Resumption(config, f"{step} ({saved.path})", source, *code)
 
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:

@@ -106,7 +106,7 @@ class Run:
         logs.show(self.files, Wanted(group, rank, attempt), out, View(raw=True))
         return out.getvalue().decode(errors="replace")
 
-    def resume(self, overrides: Sequence[str] = (), *, from_scratch: bool = False) -> Run:
+    def resume(self, overrides: Sequence[str] = (), *, from_scratch: bool = False, new_code: bool = False) -> Run:
         """Start a new run with the same configuration from this one's newest checkpoint, and return it.
 
         Args:
@@ -116,7 +116,7 @@ class Run:
         Raises:
             FtslurmError: this run is not over, has nothing to resume from, or the new one cannot be started.
         """
-        resumption = resuming.resume(self.files, overrides, from_scratch)
+        resumption = resuming.resume(self.files, overrides, from_scratch, new_code)
         submitting.settle(resumption.config)
         return Run(submitting.launch(resumption.config, resumption.create).root)
 

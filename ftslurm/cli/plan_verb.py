@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
+from ftslurm.code.survey import survey
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, binds_itself, describe_job, nodes_needed, role_of
 from ftslurm.core.groups import ranks
@@ -31,7 +32,7 @@ from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
-from ftslurm.submission import pilot_jobs, preflight
+from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
 
@@ -72,7 +73,10 @@ def plan(config: Config) -> Iterator[str]:
     launches = [action for action in actions if isinstance(action, Launch)]
     nodes = tuple(node for job in jobs for node in job.nodes) or allocation.nodes
 
+    code = survey(config)
+    code_of_run.check(config, code)
     yield f"job          {describe_job(config)}"
+    yield f"code         {code.sentence()}"
     yield f"run          {run.root}"
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"

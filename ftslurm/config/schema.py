@@ -58,6 +58,18 @@ class JobConfig:
     # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
     # runs ftslurm; in a container (cluster.container_image) python3.
     python: Any = None
+    # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
+    # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
+    # package or folder, is copied into the run directory, and every attempt runs the copy. hash: the files stay where
+    # they are and are compared. auto: copy, or hash where that cannot be. none: attempts run what the files contain.
+    snapshot: str = "auto"
+    # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large; and
+    # those that are not, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to the
+    # original.
+    snapshot_include: list[str] = field(default_factory=list)
+    snapshot_exclude: list[str] = field(default_factory=list)
+    snapshot_max_mb: int = 100  # of all copied files together
+    on_code_change: str = "refuse"  # refuse or warn: what an attempt does if a file that was hashed has changed
     total_steps: int | None = None  # steps the script takes; for the progress bar, and drills at a fraction of the run
 
 

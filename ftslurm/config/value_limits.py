@@ -29,12 +29,15 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.mode": ("steps", "array"),
     "cluster.controller": ("job", "here"),
     "lighthouse.kind": ("ftslurm", "torchft", "none"),
+    "job.snapshot": ("auto", "copy", "hash", "none"),
+    "job.on_code_change": ("refuse", "warn"),
     "restart.policy": ("on_failure", "never"),
     "restart.on_state_loss": ("fail", "checkpoint"),
 }
 # The least and the most; None: no bound of its own.
 LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "job.total_steps": (1, None),
+    "job.snapshot_max_mb": (1, 100_000),
     "groups.count": (1, MOST_GROUPS),
     "groups.min": (1, None),
     "groups.max": (None, MOST_GROUPS),

@@ -151,7 +151,7 @@ def _evidence_of_exception(failed: messages.Failed) -> Evidence:
         out_of_memory=failed.oom,
         error=failed.error or "",
         started=failed.started,
-        cause=Cause.UNKNOWN if failed.refused else None,  # no fault of the group: there was none to heal from
+        cause=Cause.CODE_CHANGED if failed.changed else Cause.UNKNOWN if failed.refused else None,
     )
 
 

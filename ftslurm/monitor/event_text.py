@@ -32,6 +32,7 @@ def verdict(exited: records.StepExited) -> str:
     what = {
         "ok": "finished",
         "user_error": f"the script failed{sign}",
+        "code_changed": "did not begin, the code has changed",
         "killed": f"killed{sign}",
         "out_of_memory": "out of memory",
         "node_lost": "node lost",

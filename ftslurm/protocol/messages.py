@@ -208,7 +208,8 @@ class Trace(Report, kind="trace"):
 class Failed(Report, kind="failed"):
     """An exception has ended the script (`started`), or the worker before it.
 
-    refused: ftslurm has ended it, because no group with the training's state was there to heal from.
+    refused: ftslurm has ended it, because no group with the training's state was there to heal from. changed: ftslurm
+    has not begun it, because its code is not that of the submission.
     """
 
     error: Text | None
@@ -217,6 +218,7 @@ class Failed(Report, kind="failed"):
     started: Truth
     oom: Truth = False
     refused: Truth = False
+    changed: Truth = False
 
 
 class Done(Report, kind="done"):

@@ -514,8 +514,8 @@ class StepExited(JournalRecord):
     signal: Annotated[int | None, "number of the signal"]
     cause: Annotated[
         str,
-        "ok, user_error, killed, out_of_memory, node_lost, hang, start_failed, start_timeout, preempted, time_limit, "
-        "hardware, network, lighthouse_lost, requested, cancelled or unknown",
+        "ok, user_error, code_changed, killed, out_of_memory, node_lost, hang, start_failed, start_timeout, preempted, "
+        "time_limit, hardware, network, lighthouse_lost, requested, cancelled or unknown",
     ]
     node: Annotated[str | None, "node of the rank that failed first"]
     rank: Annotated[int | None, "rank that failed first"]

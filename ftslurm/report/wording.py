@@ -4,6 +4,7 @@ from __future__ import annotations
 
 CAUSES = {
     "user_error": "the script failed",
+    "code_changed": "the code had changed",
     "killed": "killed",
     "out_of_memory": "out of memory",
     "node_lost": "node lost",

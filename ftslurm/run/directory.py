@@ -108,6 +108,16 @@ class RunDir:
         return self.root / "report.html"
 
     @property
+    def code(self) -> Path:
+        """The copy of the code that every attempt runs (ftslurm.code)."""
+        return self.root / "code"
+
+    @property
+    def code_record(self) -> Path:
+        """How the code is kept (ftslurm.code.record)."""
+        return self.root / "code.json"
+
+    @property
     def submitit(self) -> Path:
         return self.root / "submitit"
 
@@ -163,7 +173,8 @@ class RunDir:
         """
         inbox = [] if sharing.is_steerable(self.inbox) and not sharing.may_steer(self.inbox) else [self.inbox]
         folders = [self.root, self.submitit, *inbox, self.leaders, self.submitted, self.released, self.observer]
-        return [*folders, self.config, self.events, self.id, self.key, self.job_id]
+        files = [self.config, self.events, self.id, self.key, self.job_id, self.code_record]
+        return [*folders, self.code, *files]
 
     def create(self, group: int | None = None, steer: bool = False) -> None:
         """Make the folders, private to this user.

@@ -20,7 +20,7 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm.commands import job_name
-from ftslurm.submission import pilots
+from ftslurm.submission import code_of_run, pilots, submit
 from ftslurm.submission.candidate import Candidate
 
 
@@ -92,6 +92,7 @@ def join(config: Config) -> RunDir:
             made.create()
             config.run.dir = str(root)
             replace_text(made.config, compose.dump(config))
+            submit.unless_refused(made, lambda: code_of_run.take(config, made))
             try:
                 made.root.rename(root)  # fails if another task has created a run directory there
             except OSError:

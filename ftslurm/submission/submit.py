@@ -16,17 +16,20 @@ from typing import Any
 
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.errors import ConfigError, EnvironmentProblem, FtslurmError
 from ftslurm.launchers import local
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, secret_variables, sharing
-from ftslurm.submission import submitit_adapter
+from ftslurm.submission import code_of_run, submitit_adapter
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 
 
-def create(config: Config) -> RunDir:
-    """Create the run directory and write the resolved configuration into it.
+def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -> RunDir:
+    """Create the run directory and write the resolved configuration and the code into it.
+
+    Args:
+        give_code: puts the code there, instead of taking it from where it lies.
 
     Raises:
         EnvironmentProblem: the directory cannot be created, or exists.
@@ -51,6 +54,7 @@ def create(config: Config) -> RunDir:
             f"the run directory {run.root} cannot be created: {error.strerror}; choose a folder that you may write and "
             f"all nodes share, with run.root=DIR"
         ) from error
+    unless_refused(run, lambda: give_code(config, run))
     return run
 
 
@@ -105,7 +109,7 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
     """Call `ask` before anything is submitted. If it raises, remove the run directory."""
     try:
         ask()
-    except EnvironmentProblem:
+    except FtslurmError:
         shutil.rmtree(run.root, ignore_errors=True)
         raise
 

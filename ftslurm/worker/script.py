@@ -20,6 +20,7 @@ def run(
     script: str | None,
     module: str | None,
     args: list[str],
+    folder: str,
     on_failure: Callable[[BaseException], None],
     on_success: Callable[[], bool],
 ) -> NoReturn:
@@ -29,12 +30,13 @@ def run(
     manager would still report to the Lighthouse that it is healthy, and the other groups would wait for it.
 
     Args:
+        folder: where a module is looked for first.
         on_failure: called last, with the error; its traceback has no frames of this module.
         on_success: called when the script has returned or called sys.exit(0); returns whether an ordinary exit is safe,
             that is, will not wait for a quorum that may never come.
     """
     try:
-        code, main = _load(script, module)
+        code, main = _load(script, module, folder)
         sys.argv = [script or main.__file__ or "", *args]
         exec(code, main.__dict__)  # noqa: S102 running the user's script is the purpose
     except SystemExit as leave:
@@ -49,7 +51,7 @@ def run(
     sys.exit(0)  # threads are joined and atexit functions called, as always
 
 
-def _load(script: str | None, module: str | None) -> tuple[types.CodeType, types.ModuleType]:
+def _load(script: str | None, module: str | None, folder: str) -> tuple[types.CodeType, types.ModuleType]:
     """Return the code and a new `__main__` to run it in, already in sys.modules (pickling and spawn need that)."""
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
@@ -61,7 +63,7 @@ def _load(script: str | None, module: str | None) -> tuple[types.CodeType, types
         sys.modules["__main__"] = main
         return compile(loader.get_data(script), script, "exec", dont_inherit=True), main
     assert module is not None
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, folder)
     spec = importlib.util.find_spec(module)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(f"{module}.__main__")

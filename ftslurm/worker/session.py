@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
+from ftslurm.code import running
 from ftslurm.guard import faults, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
@@ -61,7 +62,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     try:
         stacks.register(task.position, 2)
         with ask_nvml(task.options.standby):
-            watchers = prepare(task, channel)
+            code, watchers = prepare(task, channel)
             channel.say(messages.Ready())
             assign = channel.receive(messages.Assign)
             me = assign.ranks[task.index]
@@ -75,6 +76,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
+        check_code(channel, code, me.rank)
     except BaseException as error:  # the controller must get every error
         traceback.print_exc()
         channel.say_failed(error, step=None, started=False)
@@ -93,7 +95,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
 
     args = fill(assign.args, os.environ)
-    script.run(assign.script, assign.module, args, on_failure=failed, on_success=finished)
+    script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
 
 
 class Channel:
@@ -161,8 +163,8 @@ def ask_nvml(standby: bool) -> Iterator[None]:
     del os.environ[name]
 
 
-def prepare(task: Task, channel: Channel) -> Watchers:
-    """Do all work that needs no assignment: the imports, and a standby's warm-up.
+def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
+    """Do all work that needs no assignment: the way to the run's code, the imports, and a standby's warm-up.
 
     Raises:
         RuntimeError: the environment is incomplete, or the GPUs or the installed torchft do not fit.
@@ -173,6 +175,8 @@ def prepare(task: Task, channel: Channel) -> Watchers:
             "job.python must pass it on, as Apptainer does without --cleanenv and --containall"
         )
     secret_variables.check_worker(os.environ)
+    code = running.of_run(os.environ)
+    code.enter(os.environ)
     choose_gpus(task.options.gpus)
     bound = bind(task, task.options.bind)
     with no_garbage():
@@ -184,7 +188,7 @@ def prepare(task: Task, channel: Channel) -> Watchers:
             warmup.warm([name for name in task.options.imports.split(",") if name])
             if task.options.cuda:
                 warmup.create_context(task.local_index)
-    return watchers
+    return code, watchers
 
 
 def import_everything(task: Task, channel: Channel) -> Watchers:
@@ -235,6 +239,17 @@ def end_before_step(channel: Channel, reason: str) -> NoReturn:
     refused = os.environ.get("FTSLURM_HEALS") == "1"
     channel.say(messages.Failed(error, "", None, started=True, refused=refused))
     os._exit(1)
+
+
+def check_code(channel: Channel, code: running.RunCode, rank: int) -> None:
+    """End this worker before its script begins, if its code is not that of the submission; or warn (rank 0)."""
+    complaint, may_run = code.complaint()
+    if complaint and may_run and rank == 0:
+        channel.warn(complaint)
+    elif complaint and not may_run:
+        print(f"ftslurm: {complaint}", file=sys.stderr, flush=True)
+        channel.say(messages.Failed(complaint, "", None, started=False, changed=True))
+        os._exit(1)
 
 
 def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:

@@ -28,6 +28,7 @@ FOLDERS = [
     "core",
     "slurm",
     "run",
+    "code",
     "monitor",
     "report",
     "guard",

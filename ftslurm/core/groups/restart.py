@@ -12,6 +12,10 @@ from ftslurm.core.state.model import Cause, Exit
 
 LAUNCH_AGAIN_S = 2.0
 FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
+OTHER_CODE = (
+    "it would have run other code than the attempts before it. `ftslurm resume RUN` goes on once the files are as they "
+    "were, `ftslurm resume RUN --new-code` with the new ones; job.on_code_change=warn would allow the mixture"
+)
 # Causes that are no failure of the unit.
 HARMLESS = frozenset({Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED})
 
@@ -35,7 +39,7 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
 
     A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
     it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, and is
-    followed by the next one at once, whatever the policy.
+    followed by the next one at once, whatever the policy. One whose code has changed is the last: a person decides.
 
     Args:
         exits: every exit of the unit, oldest first; the last one is the failure to judge.
@@ -44,6 +48,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     last = exits[-1]
     if last.cause is Cause.REQUESTED:
         return RestartAt(last.time)
+    if last.cause is Cause.CODE_CHANGED:
+        return GiveUp(OTHER_CODE)
     if config.policy == "never":
         return GiveUp("restart.policy=never")
     if not last.launched:

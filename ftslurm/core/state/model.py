@@ -37,6 +37,7 @@ class Cause(str, Enum):
 
     OK = "ok"
     USER_ERROR = "user_error"
+    CODE_CHANGED = "code_changed"
     KILLED = "killed"
     OUT_OF_MEMORY = "out_of_memory"
     NODE_LOST = "node_lost"

@@ -1,0 +1,194 @@
+"""Lays the copy of a run's code out. What is not copied is a link to the original: data, outputs, ignored files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ftslurm.code import record, selection
+from ftslurm.code.record import CodeRecord
+from ftslurm.code.survey import Survey
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.security import sharing
+
+_THREADS = 8  # a network file system answers several at once
+MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads by another path
+_NEVER = frozenset({".git", "__pycache__"})
+
+
+def keep(found: Survey, run: Path, warn: bool) -> CodeRecord:
+    """Copy or hash the code of a run, and write its record.
+
+    Raises:
+        EnvironmentProblem: it cannot be read or written.
+    """
+    try:
+        linked = 0
+        if found.kind == record.COPY:
+            linked = _copy(found, run / record.FOLDER)
+        hashes = {path: record.digest(path) for path in found.hashed}
+        made = CodeRecord(
+            kind=found.kind,
+            root=found.root,
+            spellings=found.spellings,
+            script=found.script,
+            why=found.why,
+            files=len(found.files),
+            bytes=found.size,
+            linked=linked,
+            hashes=hashes,
+            warn=warn,
+        )
+        record.write(run, made)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the code of the run cannot be copied to {run / record.FOLDER}: {error.strerror} ({error.filename}); "
+            f"job.snapshot=hash compares the files and copies none"
+        ) from error
+    return made
+
+
+def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
+    """Give a run the code of another one.
+
+    Raises:
+        EnvironmentProblem: it cannot be copied.
+    """
+    try:
+        if code.kind == record.COPY:
+            source = str(parent / record.FOLDER)
+            _lay_out(source, frozenset(_contents(source)), run / record.FOLDER, keep_links=True)
+        record.write(run, code)
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"the code of {parent} cannot be copied to {run / record.FOLDER}: {error.strerror} ({error.filename}); "
+            f"--new-code takes the present code"
+        ) from error
+
+
+def edited(run: Path, code: CodeRecord) -> list[str]:
+    """Return the copied files that are no longer like their originals, by their paths in the tree."""
+    copy = run / record.FOLDER
+    return sorted(path for path in _contents(str(copy)) if _differs(copy / path, Path(code.root) / path))
+
+
+def _differs(copy: Path, original: Path) -> bool:
+    if copy.is_symlink():
+        return False
+    try:
+        one, other = copy.stat(), original.stat()
+    except OSError:
+        return True
+    if one.st_size != other.st_size:
+        return True
+    return one.st_mtime_ns != other.st_mtime_ns and record.digest(copy) != record.digest(original)
+
+
+def _contents(root: str) -> Iterator[str]:
+    """Yield every file and link below a folder; links are not followed."""
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in _NEVER]
+        for name in names + [name for name in folders if os.path.islink(os.path.join(folder, name))]:
+            yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def _copy(found: Survey, target: Path) -> int:
+    """Copy the files and link the rest. Return the number of links."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    try:
+        _lay_out(found.root, found.files, part)
+        linked = _link_rest(found, str(part)) if found.links else 0
+        part.rename(target)
+    except OSError:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return linked
+
+
+def _lay_out(root: str, paths: frozenset[str], target: Path, keep_links: bool = False) -> None:
+    folders = sorted({folder for path in paths for folder in _above(path)})
+    sharing.make_folder(target)
+    shared = sharing.is_shared(target)
+    for folder in folders:
+        made = target / folder
+        made.mkdir(mode=0o700)
+        if shared:
+            made.chmod(sharing.FOLDER)
+
+    def one(path: str) -> None:
+        _copy_one(os.path.join(root, path), str(target / path), root, shared, keep_links)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for _ in pool.map(one, sorted(paths)):
+            pass
+
+
+def _above(path: str) -> Iterator[str]:
+    while path := os.path.dirname(path):
+        yield path
+
+
+def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: bool) -> None:
+    """Copy a file, read-only and with its time; a link within the tree stays one."""
+    if os.path.islink(source):
+        text, real = os.readlink(source), os.path.realpath(source)
+        if keep_links:
+            os.symlink(text, target)
+            return
+        if (real + "/").startswith(root.rstrip("/") + "/"):
+            inside = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
+            os.symlink(inside if os.path.isabs(text) else text, target)
+            return
+        if not (selection.is_code(source) and os.path.isfile(real)):
+            os.symlink(real, target)
+            return
+    try:
+        number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        os.symlink(source, target)  # who cannot read it here does not read it in the run
+        return
+    with os.fdopen(number, "rb") as data:
+        there = os.fstat(number)
+        if not stat.S_ISREG(there.st_mode):
+            raise OSError(errno.EINVAL, "it is no file", source)
+        mode = 0o440 if shared else 0o400
+        mode |= mode >> 2 & 0o110 if there.st_mode & stat.S_IXUSR else 0
+        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
+            shutil.copyfileobj(data, copy, 1 << 20)
+            copy.flush()
+            os.utime(copy.fileno(), ns=(there.st_atime_ns, there.st_mtime_ns))
+            os.fchmod(copy.fileno(), mode)
+
+
+def _link_rest(found: Survey, part: str) -> int:
+    """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
+    around = os.path.realpath(part)
+    real = {""} | {folder for path in found.files for folder in _above(path)}
+    shared, linked = sharing.is_shared(part), 0
+    for folder in sorted(real):
+        links = 0
+        for entry in _scan(os.path.join(found.root, folder)):
+            path = os.path.join(folder, entry.name)
+            if path in found.files or path in real or entry.name in _NEVER:
+                continue
+            if around.startswith(os.path.realpath(entry.path) + "/"):
+                continue  # the folder of the runs
+            target = os.path.join(part, path)
+            if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.rules):
+                _copy_one(entry.path, target, found.root, shared, keep_links=False)
+            elif links < MOST_LINKS and (entry.is_file() or entry.is_dir()):
+                links += 1
+                os.symlink(entry.path, target)
+        linked += links
+    return linked
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    with os.scandir(folder) as found:
+        return list(found)

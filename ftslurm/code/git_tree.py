@@ -1,0 +1,79 @@
+"""Asks git about the tree in which the code lies, without running what its configuration could name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+PATIENCE_S = 30.0
+# A monitor of the file system and hooks are programs that a configuration names.
+_QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
+
+
+class GitError(Exception):
+    """git is not there, or refuses; the message is its own."""
+
+
+def ask(folder: str | Path, *words: str) -> bytes:
+    """Return what a git command prints.
+
+    Raises:
+        GitError: it failed, is not installed, or took too long.
+    """
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environ |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+    command = ["git", "-C", str(folder), *_QUIET, *words]
+    try:
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise GitError(f"git {words[0]} took longer than {PATIENCE_S:g} s in {folder}") from None
+    except (OSError, ValueError) as error:
+        raise GitError(f"git cannot be run: {error}") from error
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise GitError(said[0] if said else f"git {words[0]} failed")
+    return done.stdout
+
+
+def top(folder: str | Path) -> str | None:
+    """Return the root of the work tree in which a folder lies; None: it lies in none.
+
+    A tree that is the home directory or contains it (dotfiles) is no project.
+
+    Raises:
+        GitError: there is one, and git refuses to read it: it belongs to another user (safe.directory).
+    """
+    try:
+        found = os.fsdecode(ask(folder, "rev-parse", "--show-toplevel")).rstrip("\n")
+    except GitError as error:
+        if "not a git repository" in str(error) or "work tree" in str(error) or "cannot be run" in str(error):
+            return None
+        raise
+    home = os.path.realpath(os.path.expanduser("~"))
+    return None if not found or (home + "/").startswith(found.rstrip("/") + "/") else found
+
+
+def files(root: str, left_out: list[str]) -> tuple[list[str], list[str]]:
+    """Return the files that git keeps, submodules' among them, and those that it neither keeps nor ignores.
+
+    Args:
+        left_out: folders of the tree in which nothing is looked for.
+
+    Raises:
+        GitError: git failed.
+    """
+    kept = ask(root, "ls-files", "-z", "--cached", "--recurse-submodules")
+    words = [f"--exclude=/{_escaped(folder)}/" for folder in left_out]
+    others = ask(root, "ls-files", "-z", "--others", "--exclude-standard", *words)
+    return _names(kept), [name for name in _names(others) if not name.endswith("/")]
+
+
+def _names(text: bytes) -> list[str]:
+    return list(dict.fromkeys(os.fsdecode(name) for name in text.split(b"\0") if name))
+
+
+def _escaped(path: str) -> str:
+    return "".join("\\" + sign if sign in "*?[]\\!#" else sign for sign in path)

@@ -1,0 +1,98 @@
+"""In a worker: has the script and what it imports come from the copy in the run directory.
+
+Python looks for modules in more places than sys.path: finders of editable installations, .pth files, folders that the
+script adds. So, besides sys.path and PYTHONPATH, every top-level module that would come from the copied tree is
+redirected when it is found.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import MutableMapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from ftslurm.code import record
+from ftslurm.code.record import CodeRecord
+
+
+class RunCode:
+    """The code of this worker's run."""
+
+    def __init__(self, run: str, of: CodeRecord | None) -> None:
+        """Arguments: the run directory, and its record; None: there is none."""
+        self._of = of or CodeRecord(record.NONE)
+        self._copy = os.path.join(run, record.FOLDER) if self._of.kind == record.COPY else None
+
+    def place(self, path: str) -> str:
+        """Return where the code at a path is taken from: from the copy, or from the path itself."""
+        found = record.counterpart(path, self._of.spellings, self._copy) if self._copy else None
+        return found or path
+
+    def script(self, script: str | None) -> str | None:
+        """Return the script that is run instead of job.script."""
+        if script is None or self._copy is None or self._of.script is None:
+            return script
+        return os.path.join(self._copy, self._of.script)
+
+    def enter(self, environ: MutableMapping[str, str]) -> None:
+        """Redirect sys.path, PYTHONPATH (for child processes) and imports to the copy."""
+        if self._copy is None:
+            return
+        sys.path[:] = [self.place(entry) for entry in sys.path]
+        if environ.get("PYTHONPATH"):
+            parts = environ["PYTHONPATH"].split(os.pathsep)
+            environ["PYTHONPATH"] = os.pathsep.join(self.place(part) for part in parts)
+        sys.meta_path.insert(0, _Redirection(self))
+
+    def complaint(self) -> tuple[str, bool]:
+        """Return what a person must know about files that have changed, empty: nothing; and whether that is all."""
+        paths = record.changed(self._of)
+        return (record.complaint(paths, self._of.why) if paths else ""), self._of.warn
+
+
+def of_run(environ: MutableMapping[str, str]) -> RunCode:
+    """Return the code of the run that this worker is part of.
+
+    Raises:
+        OSError: its record is damaged, or another user can have written it.
+    """
+    run = environ["FTSLURM_RUN_DIR"]
+    return RunCode(run, record.read(run))
+
+
+class _Redirection:
+    """Finder that asks all others and redirects what lies in the copied tree."""
+
+    def __init__(self, code: RunCode) -> None:
+        self._code = code
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a top-level module is; a package then finds its modules beside itself."""
+        if path is not None:
+            return None
+        for finder in sys.meta_path:
+            if finder is not self and (find := getattr(finder, "find_spec", None)) is not None:
+                spec: ModuleSpec | None = find(name, None, target)
+                if spec is not None:
+                    return self._redirected(spec)
+        return None
+
+    def _redirected(self, spec: ModuleSpec) -> ModuleSpec:
+        folders = spec.submodule_search_locations
+        origin = spec.origin if spec.has_location else None
+        new = self._code.place(origin) if origin else None
+        places = [self._code.place(folder) for folder in folders] if folders is not None else None
+        if new is not None and new != origin:
+            above = os.path.dirname(os.path.dirname(new) if places is not None else new)
+            if above not in sys.path:
+                sys.path.append(above)  # for child processes, which get sys.path and not this finder
+            made = importlib.util.spec_from_file_location(spec.name, new, submodule_search_locations=places)
+            return made or spec
+        if origin is None and places is not None and folders is not None and places != list(folders):
+            spec.submodule_search_locations = places  # a package without __init__.py
+        return spec

@@ -1,0 +1,110 @@
+"""Which files of a tree are copied: pure decisions over paths and sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+from pathlib import PurePosixPath
+
+MOST_FILES = 20_000
+MOST_FILE_MB = 20  # a larger file is data
+CODE = frozenset(
+    (
+        *(".py", ".pyi", ".pyx", ".pxd", ".so", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp", ".sh"),
+        *(".yaml", ".yml", ".toml", ".json", ".cfg", ".ini", ".txt", ".j2"),
+    )
+)
+_MODULES = (".py", ".so")  # also copied if git ignores them: generated version files, extensions built in place
+# Never copied: keys and passwords, by their usual names. A link leads to the original.
+_SECRET = re.compile(
+    r"\.env(\..+)?|.+\.(pem|key|p12|pfx|keystore|jks)|id_(rsa|dsa|ecdsa|ed25519).*|\.(netrc|pgpass|npmrc|pypirc)"
+    r"|credentials(\.json)?|\.git-credentials|kubeconfig"
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings of a copy."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    max_bytes: int = 100 << 20
+
+    def included(self, path: str) -> bool:
+        """Return whether job.snapshot_include names a path, or a folder above it."""
+        return self._include is not None and self._include.match(path) is not None
+
+    def excluded(self, path: str) -> bool:
+        """Return whether job.snapshot_exclude names a path or a folder above it, or its name is that of a secret."""
+        if self._exclude is not None and self._exclude.match(path) is not None:
+            return True
+        return _SECRET.fullmatch(PurePosixPath(path).name) is not None and not self.included(path)
+
+    @cached_property
+    def _include(self) -> re.Pattern[str] | None:
+        return _pattern(self.include)
+
+    @cached_property
+    def _exclude(self) -> re.Pattern[str] | None:
+        return _pattern(self.exclude)
+
+
+def _pattern(globs: Iterable[str]) -> re.Pattern[str] | None:
+    """Return the pattern of globs as in .gitignore: without a slash they name files and folders anywhere."""
+    parts = []
+    for one in globs:
+        bare = one.strip("/")
+        start = "" if "/" in one.rstrip("/") else r"(?:.*/)?"
+        parts.append(start + "(?:" + translate(bare).replace(r"\Z", "").replace(r"\z", "") + r")(?:/.*)?")
+    return re.compile(r"(?s:" + "|".join(parts) + r")\Z") if parts else None
+
+
+def is_code(path: str) -> bool:
+    """Return whether a file is code or configuration by its name."""
+    return PurePosixPath(path).suffix in CODE
+
+
+def is_module(path: str) -> bool:
+    """Return whether Python can import a file."""
+    return path.endswith(_MODULES)
+
+
+def choose(sizes: Mapping[str, int], tracked: frozenset[str], rules: Rules) -> frozenset[str] | str:
+    """Return the files to copy, or why they are too many.
+
+    If all together are too large, data that git does not know is left out first.
+
+    Args:
+        sizes: the candidates, by their path in the tree.
+        tracked: those that git keeps.
+    """
+    wanted = {
+        path: size
+        for path, size in sizes.items()
+        if not rules.excluded(path) and (size <= MOST_FILE_MB << 20 or rules.included(path))
+    }
+    if not _fits(wanted, rules):
+        wanted = {
+            path: size for path, size in wanted.items() if path in tracked or is_code(path) or rules.included(path)
+        }
+    if _fits(wanted, rules):
+        return frozenset(wanted)
+    total = sum(wanted.values()) / (1 << 20)
+    return (
+        f"{len(wanted)} files with {total:.0f} MB are more than job.snapshot_max_mb={rules.max_bytes >> 20} or "
+        f"{MOST_FILES} files; leave out data with job.snapshot_exclude"
+    )
+
+
+def _fits(sizes: Mapping[str, int], rules: Rules) -> bool:
+    return len(sizes) <= MOST_FILES and sum(sizes.values()) <= rules.max_bytes
+
+
+def late(path: str, size: int, rules: Rules) -> bool:
+    """Return whether a file that git ignores is copied all the same: Python may import it, or it is asked for."""
+    if rules.excluded(path):
+        return False
+    return rules.included(path) or (is_module(path) and size <= MOST_FILE_MB << 20)

@@ -1,0 +1,264 @@
+"""Finds out, before a run is submitted, which code it has and how that can be kept."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ftslurm.code import git_tree, module_file, record
+from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
+from ftslurm.config.schema import Config, shipped
+
+MOST_SEEN = 50_000  # entries of folders that are looked at where there is no git
+MOST_IN_A_FOLDER = 2_000  # a folder with more entries holds data
+MOST_HASHED = 2_000
+_MOST_CONFIG = 1 << 20  # bytes of a file that is no module, where there is no git
+_NO_CODE = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages", "checkpoints", "wandb"})
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The code of a run that is not submitted yet. `files` are paths in `root`; the rest is as in CodeRecord."""
+
+    kind: str
+    root: str = ""
+    spellings: tuple[str, ...] = ()
+    script: str | None = None
+    why: str = ""
+    files: frozenset[str] = frozenset()
+    size: int = 0
+    hashed: tuple[str, ...] = ()
+    links: bool = True  # whether what is not copied is linked to the original
+    git: bool = False
+    note: str = ""  # why it is no git tree, if git refuses to read it
+    rules: Rules = field(default_factory=Rules)
+
+    def sentence(self) -> str:
+        """Return what happens with the code, for a person."""
+        if self.kind == record.COPY:
+            where = f"git tree {self.root}" if self.git else self.root
+            files = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
+            size = f"{files}, {self.size / (1 << 20):.1f} MB"
+            return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
+        if self.kind == record.HASH:
+            files = "1 file" if len(self.hashed) == 1 else f"{len(self.hashed)} files"
+            return f"not copied: {self.why}. {files} hashed instead; an attempt refuses to run if one has changed"
+        return f"not kept: {self.why}. Attempts run what the files contain when they start"
+
+
+def survey(config: Config) -> Survey:
+    """Return how the code of a run will be kept, without changing anything."""
+    job = config.job
+    if job.snapshot == record.NONE:
+        return Survey(record.NONE, why="job.snapshot=none")
+    main = job.script if job.script is not None else module_file.find(config)
+    if main is None:
+        return Survey(record.NONE, why=f"job.module={job.module} is found only where the workers run")
+    main = os.path.abspath(main)
+    if not os.path.isfile(main):
+        return Survey(record.NONE, why=f"{main} is no file")
+    own = str(Path(sys.modules["ftslurm"].__file__ or "").parent)
+    if job.script is None and main.startswith(own + "/"):
+        return Survey(record.NONE, why=f"job.module={job.module} is a part of ftslurm")
+    if job.script is None and _installed(main):
+        return _hashed(main, {}, f"job.module={job.module} is installed in {os.path.dirname(main)}")
+    if job.snapshot == record.HASH:
+        return _hashed(main, {}, "job.snapshot=hash")
+    if job.script is not None and Path(main).parent == shipped("examples"):
+        folder = os.path.dirname(main)
+        beside = {entry.name: entry.stat().st_size for entry in _entries(folder) if entry.name.endswith(".py")}
+        return _of_files(config, main, folder, beside, links=False)
+    return _of_tree(config, main)
+
+
+def _installed(path: str) -> bool:
+    places = {os.path.realpath(place) for place in (sys.prefix, sys.base_prefix)}
+    inside = any(os.path.realpath(path).startswith(place + "/lib") for place in places)
+    return inside or not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
+
+
+def _of_tree(config: Config, main: str) -> Survey:
+    """Survey the git tree of a file, else its package or folder."""
+    refused = ""
+    try:
+        root = git_tree.top(os.path.dirname(main))
+        if root is not None:
+            spelled = _spelled(main, root)
+            kept, others = git_tree.files(root, list(_inside(_of_runs(config), spelled)))
+            sizes = _sizes(root, kept + _outside_runs(others))
+            sizes.setdefault(os.path.relpath(main, spelled), _size(main))  # a script that git ignores
+            return _of_files(config, main, root, sizes, frozenset(kept), git=True)
+    except git_tree.GitError as error:
+        refused = f" (git refuses to read it: {error})"
+    root = package_root(main)
+    broad = _is_broad(root)
+    sizes = _walk(root, frozenset(_of_runs(config)), broad, rules_of(config))
+    sizes.setdefault(os.path.relpath(main, root), _size(main))
+    if len(sizes) > MOST_FILES:
+        return _hashed(main, {}, f"{root} has more than {MOST_SEEN} entries and is no git tree{refused}")
+    return replace(_of_files(config, main, root, sizes, links=not broad), note=refused)
+
+
+def _of_files(
+    config: Config,
+    main: str,
+    root: str,
+    sizes: Mapping[str, int],
+    known: frozenset[str] = frozenset(),
+    *,
+    git: bool = False,
+    links: bool = True,
+) -> Survey:
+    rules, real = rules_of(config), os.path.realpath(root)
+    spelled = _spelled(main, real)
+    script = os.path.relpath(main, spelled)
+    chosen = choose({path: size for path, size in sizes.items() if path != script}, known, rules)
+    if isinstance(chosen, str):
+        return _hashed(main, {os.path.join(real, path): size for path, size in sizes.items()}, chosen)
+    return Survey(
+        record.COPY,
+        root=real,
+        spellings=tuple(dict.fromkeys((spelled, root, real))),
+        script=script if config.job.script is not None else None,
+        files=chosen | {script},
+        size=sum(sizes[path] for path in chosen) + _size(main),
+        git=git,
+        links=links,
+        rules=rules,
+    )
+
+
+def rules_of(config: Config) -> Rules:
+    """Return the settings of a copy."""
+    job = config.job
+    return Rules(tuple(job.snapshot_include), tuple(job.snapshot_exclude), job.snapshot_max_mb << 20)
+
+
+def _hashed(main: str, sizes: Mapping[str, int], why: str) -> Survey:
+    """Survey code that is not copied: the modules of its tree, package or folder."""
+    modules = [path for path in sizes if path.endswith(".py")]
+    if not modules or len(modules) > MOST_HASHED:
+        folder = os.path.dirname(main)
+        package = package_root(main) != folder
+        top = os.path.join(package_root(main), os.path.relpath(folder, package_root(main)).split("/")[0])
+        found = _walk(top if package else folder, frozenset(), not package, Rules())
+        modules = [os.path.join(top if package else folder, path) for path in found if path.endswith(".py")]
+    return Survey(record.HASH, why=why, hashed=tuple(dict.fromkeys([main, *sorted(modules)[:MOST_HASHED]])))
+
+
+def package_root(path: str) -> str:
+    """Return the folder above the outermost package in which a file lies; its own folder, if that is no package."""
+    folder = os.path.dirname(path)
+    while os.path.exists(os.path.join(folder, "__init__.py")) and folder != "/":
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _spelled(main: str, real: str) -> str:
+    """Return the root of a tree as the path of the script spells it: links stay links."""
+    folder = os.path.dirname(main)
+    while os.path.realpath(folder) != os.path.realpath(real) and folder != "/":
+        folder = os.path.dirname(folder)
+    return folder if os.path.realpath(folder) == os.path.realpath(real) else real
+
+
+def _of_runs(config: Config) -> Iterator[str]:
+    """Yield the folders of runs and checkpoints, as they are spelled and as they really are."""
+    for folder in (config.run.root, config.run.dir, config.checkpoint.dir):
+        if folder:
+            yield from dict.fromkeys((os.path.abspath(folder), os.path.realpath(folder)))
+
+
+def _inside(folders: Iterator[str], root: str) -> Iterator[str]:
+    for folder in folders:
+        for top in {root, os.path.realpath(root)}:
+            if folder.startswith(top + "/"):
+                yield os.path.relpath(folder, top)
+
+
+def _outside_runs(paths: list[str]) -> list[str]:
+    """Return the paths that lie in no run directory: those of other roots than run.root."""
+    known = frozenset(paths)
+    runs = {os.path.dirname(path) for path in paths if os.path.basename(path) == "events.jsonl"}
+    tops = tuple(f"{run}/" for run in runs if run and f"{run}/config.yaml" in known)
+    return [path for path in paths if not path.startswith(tops)] if tops else paths
+
+
+def _is_broad(folder: str) -> bool:
+    """Return whether a folder holds all kinds of things: the home directory and those above it, /tmp and its like."""
+    home = os.path.realpath(os.path.expanduser("~"))
+    real = os.path.realpath(folder)
+    try:
+        sticky = bool(os.stat(real).st_mode & stat.S_ISVTX)
+    except OSError:
+        sticky = True
+    return sticky or (home + "/").startswith(real.rstrip("/") + "/")
+
+
+def _walk(root: str, skipped: frozenset[str], broad: bool, rules: Rules) -> dict[str, int]:
+    """Return the modules and small configuration files below a folder, with their sizes.
+
+    Args:
+        skipped: folders that hold runs.
+        broad: of its folders only packages are looked into.
+    """
+    found: dict[str, int] = {}
+    todo, seen = [root], 0
+    while todo:
+        folder = todo.pop()
+        entries = _entries(folder)
+        seen += len(entries)
+        if seen > MOST_SEEN:
+            return dict.fromkeys(map(str, range(MOST_FILES + 1)), 0)
+        if len(entries) > MOST_IN_A_FOLDER and folder != root:
+            continue
+        for entry in entries:
+            path = os.path.relpath(entry.path, root)
+            if entry.is_dir(follow_symlinks=False):
+                has = os.path.exists(os.path.join(entry.path, "__init__.py"))
+                if not _holds_no_code(entry, skipped) and (has or not broad or folder != root):
+                    todo.append(entry.path)
+            elif is_module(path) or ((is_code(path) and not broad) or rules.included(path)):
+                size = _size(entry.path)
+                if is_module(path) or size <= _MOST_CONFIG or rules.included(path):
+                    found[path] = size
+    return found
+
+
+def _holds_no_code(entry: os.DirEntry[str], skipped: frozenset[str]) -> bool:
+    if entry.name.startswith(".") or entry.name in _NO_CODE or entry.path in skipped:
+        return True
+    there = [os.path.exists(os.path.join(entry.path, name)) for name in ("pyvenv.cfg", "events.jsonl", "config.yaml")]
+    return there[0] or (there[1] and there[2])  # an environment, a run directory
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except OSError:
+        return []
+
+
+def _sizes(root: str, paths: list[str]) -> dict[str, int]:
+    """Return the sizes of the paths that are there: files and links."""
+    found = {}
+    for path in paths:
+        try:
+            there = os.lstat(os.path.join(root, path))
+        except OSError:
+            continue  # deleted, not yet committed; or not checked out
+        if stat.S_ISREG(there.st_mode) or stat.S_ISLNK(there.st_mode):
+            found[path] = there.st_size
+    return found
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

@@ -1,0 +1,76 @@
+"""Takes the code of a run when it is submitted, and says what was done."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from ftslurm.code import copying, record
+from ftslurm.code.survey import Survey, survey
+from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.run.directory import RunDir
+
+GiveCode = Callable[[Config, RunDir], None]  # puts the code into a new run directory
+TOLD_S = 2.0  # a copy that takes longer is told
+
+
+def take(config: Config, run: RunDir) -> None:
+    """Copy or hash the code of a run into its directory.
+
+    Raises:
+        ConfigError: job.snapshot=copy, and it cannot be copied.
+        EnvironmentProblem: the files cannot be read or written.
+    """
+    begun = time.monotonic()
+    found = survey(config)
+    check(config, found)
+    copying.keep(found, run.root, config.job.on_code_change == "warn")
+    took_s = time.monotonic() - begun
+    if found.note or (found.kind == record.HASH and config.job.snapshot == "auto"):
+        print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
+    elif took_s > TOLD_S:
+        print(f"ftslurm: code: {found.sentence()} (took {took_s:.1f} s)", file=sys.stderr)
+
+
+def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> tuple[GiveCode, str]:
+    """Return how a run that resumes another one gets its code, and what its user should know about that.
+
+    Args:
+        before, config: the configurations of the parent and of the new run.
+        new: take the code as it is now.
+
+    Raises:
+        EnvironmentProblem: the parent has no copy, and its files have changed.
+    """
+    try:
+        old = record.read(parent.root)
+    except OSError as error:
+        raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
+    if new or old is None or old.kind == record.NONE or _settings(before) != _settings(config):
+        return take, "the code as it is now"
+    if old.kind == record.HASH:
+        if paths := record.changed(old):
+            raise EnvironmentProblem(
+                f"{record.complaint(paths, old.why)}; put the old content back, or take the new code with --new-code"
+            )
+        return take, "its code, which has not changed"
+    edited = copying.edited(parent.root, old)
+    since = f"; {record.few(edited)} changed since, --new-code takes the new code" if edited else ""
+    return lambda _, run: copying.hand_on(parent.root, run.root, old), f"its copy of the code{since}"
+
+
+def _settings(config: Config) -> tuple[object, ...]:
+    job = config.job
+    return job.script, job.module, job.snapshot, job.snapshot_include, job.snapshot_exclude
+
+
+def check(config: Config, found: Survey) -> None:
+    """Refuse a run whose code is to be copied and cannot be.
+
+    Raises:
+        ConfigError: the message has the reason.
+    """
+    if config.job.snapshot == "copy" and found.kind != record.COPY:
+        raise ConfigError(f"job.snapshot=copy: the code cannot be copied: {found.why}; job.snapshot=auto compares it")

@@ -1,0 +1,175 @@
+"""The code of a run before it is submitted: found with a real git, copied, hashed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ftslurm.code import copying, record
+from ftslurm.code.survey import Survey, survey
+from ftslurm.config.schema import Config, absolute, shipped
+
+
+def git(folder: Path, *words: str) -> None:
+    own = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always"]
+    subprocess.run(["git", "-C", str(folder), *own, *words], check=True, capture_output=True)
+
+
+def write(folder: Path, *paths: str) -> None:
+    for path in paths:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(f"# {path}\n")
+
+
+def look(script: Path | None = None, **settings: object) -> Survey:
+    config = Config()
+    config.job.script = None if script is None else str(script)
+    for name, value in settings.items():
+        section, _, key = name.partition("__")
+        setattr(getattr(config, section), key, value)
+    return survey(absolute(config))
+
+
+def kept(found: Survey, run: Path, *, warn: bool = False) -> Path:
+    run.mkdir(mode=0o700)
+    copying.keep(found, run, warn)
+    return run / record.FOLDER
+
+
+def test_a_git_tree_is_copied_with_its_new_files_and_the_rest_are_links(tmp_path: Path) -> None:
+    tree, other = tmp_path / "tree", tmp_path / "other"
+    write(other, "inside.py")
+    git(other, "init", "-q")
+    git(other, "add", "-A")
+    git(other, "commit", "-qm", "x")
+    write(
+        tree,
+        "jobs/train.py",
+        "lib/a.py",
+        "lib/gone.py",
+        "lib/_version.py",
+        "data/x.npy",
+        ".env",
+        "lib/__pycache__/a.pyc",
+    )
+    write(tree, "runs/r1/config.yaml", "old/r0/events.jsonl", "old/r0/config.yaml", "old/r0/code/train.py")
+    (tree / ".gitignore").write_text("data/\n_version.py\n__pycache__\n")
+    (tree / "lib/link.py").symlink_to("a.py")
+    (tree / "lib/far.py").symlink_to(tmp_path / "far.py")
+    (tmp_path / "far.py").write_text("far = 1\n")
+    git(tree, "init", "-q")
+    git(tree, "submodule", "add", "-q", str(other), "sub")
+    git(tree, "add", "lib/gone.py", "lib/a.py")
+    (tree / "lib/gone.py").unlink()
+    (tree / "jobs/train.py").chmod(0o755)
+    found = look(tree / "jobs/train.py", run__root=str(tree / "runs"))
+    assert (found.kind, found.script, found.root) == ("copy", "jobs/train.py", str(tree))
+    copy = kept(found, tmp_path / "run")
+    plain = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file() and not path.is_symlink()}
+    assert plain == {
+        *("jobs/train.py", "lib/a.py", "lib/_version.py", "lib/far.py", "sub/inside.py", ".gitignore", ".gitmodules"),
+    }
+    links = {str(path.relative_to(copy)): os.readlink(path) for path in copy.rglob("*") if path.is_symlink()}
+    outside = {name: str(tree / name) for name in ("data", ".env", "old", "runs")}
+    assert links == outside | {"lib/link.py": "a.py"}
+    modes = [(copy / name).stat().st_mode & 0o777 for name in ("jobs/train.py", "lib/a.py")]
+    assert modes == [0o500, 0o400]
+    assert (copy / "lib/a.py").stat().st_mtime == (tree / "lib/a.py").stat().st_mtime
+
+
+def test_the_copy_of_a_run_inside_the_tree_does_not_link_to_itself(tmp_path: Path) -> None:
+    write(tmp_path, "train.py")
+    git(tmp_path, "init", "-q")
+    (tmp_path / "runs").mkdir()
+    copy = kept(look(tmp_path / "train.py", run__root=str(tmp_path / "runs")), tmp_path / "runs/r")
+    assert [path.name for path in copy.iterdir()] == ["train.py"]
+
+
+def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> None:
+    write(tmp_path, "p/train.py", "p/conf/a.yaml", "p/lib/b.py", "p/.venv/pyvenv.cfg", "p/.venv/c.py", "p/d.csv")
+    write(
+        tmp_path, "p/env/pyvenv.cfg", "p/env/e.py", "q/pkg/__init__.py", "q/pkg/sub/__init__.py", "q/pkg/sub/train.py"
+    )
+    found = look(tmp_path / "p/train.py")
+    assert found.files == {"train.py", "conf/a.yaml", "lib/b.py"}
+    copy = kept(found, tmp_path / "run")
+    assert (copy / "d.csv").is_symlink()
+    package = look(tmp_path / "q/pkg/sub/train.py")
+    assert (package.root, package.script) == (str(tmp_path / "q"), "pkg/sub/train.py")
+
+
+def test_of_a_home_directory_only_modules_and_packages_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, "train.py", "notes.txt", "thesis/plot.py", "lib/__init__.py", "lib/a.py", ".ssh/id_rsa")
+    git(tmp_path, "init", "-q")  # dotfiles
+    found = look(tmp_path / "train.py")
+    assert found.files == {"train.py", "lib/__init__.py", "lib/a.py"}
+    assert {path.name for path in kept(found, tmp_path / "run").iterdir()} == {"train.py", "lib"}
+
+
+def test_a_module_is_found_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "pkg/__init__.py", "pkg/train.py", "helper.py")
+    monkeypatch.chdir(tmp_path)
+    found = look(job__module="pkg.train")
+    assert (found.kind, found.script, found.root) == ("copy", None, str(tmp_path))
+    assert found.files == {"pkg/__init__.py", "pkg/train.py", "helper.py"}
+    elsewhere = look(job__module="hydra.main")
+    assert elsewhere.kind == "hash"
+    assert "is installed in" in elsewhere.why
+    assert elsewhere.hashed[0].endswith("hydra/main.py")
+    assert look(job__module="ftslurm.worker.torchtitan").kind == "none"
+    assert look(job__module="no_such").kind == "none"
+
+
+def test_an_example_is_copied_with_the_modules_beside_it() -> None:
+    found = look(shipped("examples") / "train_ddp.py")
+    assert found.files >= {"train_ddp.py", "gpt.py"}
+    assert all("/" not in path for path in found.files)
+
+
+def test_what_is_too_large_is_hashed_and_a_change_is_noticed(tmp_path: Path) -> None:
+    write(tmp_path, "train.py", "lib/a.py")
+    (tmp_path / "big.py").write_bytes(b"#" * (2 << 20))
+    git(tmp_path, "init", "-q")
+    found = look(tmp_path / "train.py", job__snapshot_max_mb=1)
+    assert found.kind == "hash"
+    assert "job.snapshot_max_mb=1" in found.why
+    run = tmp_path / "run"
+    assert not kept(found, run, warn=True).exists()
+    read = record.read(run)
+    assert read is not None
+    assert (read.warn, record.changed(read)) == (True, [])
+    (tmp_path / "lib/a.py").write_text("other")
+    (tmp_path / "train.py").unlink()
+    assert sorted(record.changed(read)) == [str(tmp_path / "lib/a.py"), str(tmp_path / "train.py")]
+
+
+def test_a_child_gets_the_copy_of_its_parent_and_knows_what_has_changed_since(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    write(tree, "train.py", "lib/a.py", "d.csv")
+    kept(look(tree / "train.py"), tmp_path / "run")
+    old = record.read(tmp_path / "run")
+    assert old is not None
+    assert copying.edited(tmp_path / "run", old) == []
+    (tree / "lib/a.py").write_text("other")
+    (tree / "train.py").touch()
+    assert copying.edited(tmp_path / "run", old) == ["lib/a.py"]
+    (tmp_path / "child").mkdir(mode=0o700)
+    copying.hand_on(tmp_path / "run", tmp_path / "child", old)
+    assert (tmp_path / "child/code/lib/a.py").read_text() == "# lib/a.py\n"
+    assert os.readlink(tmp_path / "child/code/d.csv") == str(tree / "d.csv")
+    assert record.read(tmp_path / "child") == old
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"kind": "odd"}', '{"kind": "copy", "hashes": 3}', '{"kind": 7}'])
+def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: str) -> None:
+    assert record.read(tmp_path) is None
+    (tmp_path / record.NAME).write_text(text)
+    (tmp_path / record.NAME).chmod(0o600)
+    with pytest.raises(OSError, match="damaged"):
+        record.read(tmp_path)

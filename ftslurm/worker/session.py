@@ -426,6 +426,7 @@ def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
         "FTSLURM_ATTEMPT": str(assign.attempt),
         "FTSLURM_GLOBAL_RANK": str(assign.group * world + me.rank),
         "FTSLURM_GLOBAL_WORLD_SIZE": str(assign.groups * world),
+        "FTSLURM_LEADER": str(int(assign.group == 0 and me.rank == 0)),
     }
 
 

@@ -211,8 +211,10 @@ def test_scripts_find_the_world_as_under_torchrun(backend: Backend) -> None:
         "ROLE_RANK": "1", "ROLE_WORLD_SIZE": "2", "REPLICA_GROUP_ID": "1", "NUM_REPLICA_GROUPS": "2",
         "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_USE_AGENT_STORE": "True", "FTSLURM_GLOBAL_RANK": "3",
         "FTSLURM_GLOBAL_WORLD_SIZE": "4", "FTSLURM_ATTEMPT": "0", "FTSLURM_RUN_DIR": str(run.dir),
+        "FTSLURM_LEADER": "0",
     }  # fmt: skip
     assert {name: one[name] for name in expected} == expected
+    assert [place for place, environ in seen.items() if environ["FTSLURM_LEADER"] == "1"] == [(0, 0)]
     assert {e["MASTER_ADDR"] for e in seen.values()} == {"127.0.0.1"}
     assert len({e["MASTER_PORT"] for e in seen.values()}) == 4  # each rank's own way to its group's store
 

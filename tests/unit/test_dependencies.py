@@ -20,6 +20,7 @@ FOLDERS = [
     "protocol",
     "config",
     "checkpoint",
+    "tracking",
     "core.state",
     "core.jobs",
     "core.groups",

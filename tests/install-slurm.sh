@@ -48,6 +48,9 @@ if [ -n "$(missing)" ]; then
         exit
     fi
 fi
+if ! command -v ip > /dev/null; then # tests make networks with it
+    why=$(install iproute2) || echo "==> ip: missing; the test of several networks is skipped: $why"
+fi
 if ! command -v chromium chromium-browser google-chrome > /dev/null; then # tests look at report.html in it
     why=$(install chromium) || echo "==> chromium: missing; the tests of report.html are skipped: $why"
 fi

@@ -28,6 +28,7 @@ from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
 from ftslurm.core.state.units import independent, pool_of
+from ftslurm.guard import interfaces
 from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
@@ -120,6 +121,16 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
         spare = f", {config.cluster.spare_nodes} of them spare" if config.cluster.spare_nodes else ""
         size = f"{_count(cpus_per_node(config), 'CPU')} and {_count(gpus_per_node(config), 'GPU')}"
         yield f"             {size} on each{spare}"
+        yield f"network      {_network(config.cluster.interface)}"
+
+
+def _network(interface: list[str] | str | None) -> str:
+    if interface is None:
+        return "host names; Gloo and NCCL choose their interfaces (cluster.interface)"
+    if interface == interfaces.AUTO:
+        return "the interface of each node's name, or of its route to the controller (cluster.interface=auto)"
+    names = interface if isinstance(interface, list) else [interface]
+    return f"{' or '.join(names)} on each node, for all that its nodes say to one another (cluster.interface)"
 
 
 def _bound(config: Config) -> str:

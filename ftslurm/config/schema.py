@@ -142,6 +142,11 @@ class ClusterConfig:
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
     sbatch: dict[str, Any] = field(default_factory=dict)  # further sbatch options: {mail-type: END, exclusive: true}
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
+    # The network of the run: ib0, or several names in order, as [ib0,eth0], of which each node takes the first that it
+    # has. Nodes announce the address of the interface, listen there alone, and Gloo and NCCL use it. auto: that of the
+    # node's name, or if this is no use to others, as 127.0.1.1, that of the route to the controller. null: names, and
+    # Gloo's and NCCL's own choice. GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are kept if they are set (job.env).
+    interface: Any = "auto"
     # The image in which the workers run, where Slurm has pyxis: a path, as /images/train.sqsh, or REGISTRY#IMAGE:TAG.
     # It needs Python, torch and torchft; ftslurm is mounted into it. job.python is then the image's (default: python3).
     container_image: str | None = None

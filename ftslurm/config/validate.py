@@ -184,6 +184,11 @@ def _check_places(config: Config) -> None:
             )
     if (word := owned_files.unknown(config.run.trust)) is not None:
         raise ConfigError(f"run.trust={word}: there is neither a user nor a group of that name on this machine")
+    if config.cluster.kind == "local" and config.cluster.interface not in ("auto", None):
+        raise ConfigError(
+            f"cluster.interface={config.cluster.interface} with cluster=local: a local run stays on loopback; leave "
+            f"one of them out"
+        )
     folder = config.checkpoint.dir
     if folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
         raise ConfigError(f"checkpoint.dir={folder}: must be a folder; leave it out for one in the run directory")

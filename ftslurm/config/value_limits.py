@@ -84,6 +84,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
 }
 PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 characters
 _MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 
@@ -187,6 +188,18 @@ def _check_notation(config: Config) -> None:
     for key, time in limits:
         if time is not None and not _TIME.fullmatch(str(time)):
             raise ConfigError(f"{key}{time}: must be minutes or [days-]hours:minutes:seconds, as 1-12:00:00")
+    _check_interface(cluster.interface)
     for line in cluster.setup:
         if "\n" in line:
             raise ConfigError(f"cluster.setup: one shell line per entry, {line!r} has several")
+
+
+def _check_interface(value: object) -> None:
+    names = value if isinstance(value, list) else [] if value is None else [value]
+    if value == [] or not all(isinstance(name, str) and _INTERFACE.fullmatch(name) for name in names):
+        raise ConfigError(
+            f"cluster.interface={value!s:.60}: must be auto, null, the name of a network interface as ib0, or several "
+            f"names as [ib0,eth0]"
+        )
+    if len(names) > 1 and "auto" in names:
+        raise ConfigError("cluster.interface: auto among names of interfaces; give it alone")

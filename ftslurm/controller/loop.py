@@ -22,8 +22,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+from immutables import Map
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
@@ -87,6 +89,7 @@ class Controller:
         number: int | None = None,
         signals: int | None = None,
         after: str = "",
+        leaf_of: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Continue a run from its history.
 
@@ -96,6 +99,7 @@ class Controller:
             number: this controller's leader number; None: a local run, which has one controller only.
             signals: a pipe of signals, see Wakeup.
             after: how the previous controller crashed.
+            leaf_of: the leaf switch or block of each node, if Slurm has a topology.
         """
         if after:
             log.warning("%s; this one goes on", after)
@@ -112,7 +116,7 @@ class Controller:
         name = job_name(os.environ) if self.separate_jobs else self.job
         homes = frozenset({home(name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
         saved, refused = newest_checkpoint(config, run), claim(config, run)
-        self.events: list[Event] = [Granted(allocation, saved, past, refused, homes)]
+        self.events: list[Event] = [Granted(allocation, saved, past, refused, homes, Map(leaf_of))]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
         self.start = run_started(config, run, name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet

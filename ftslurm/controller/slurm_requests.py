@@ -52,6 +52,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm import client, commands, parse
+from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.questions import (
     AskNodeRecord,
     AskNodeState,
@@ -195,7 +196,7 @@ class SlurmRequests:
                 return self._queue_answered(code, text, asked, time.monotonic() - asked_monotonic)
             case AskOwnNodes():
                 with suppress(ValueError):
-                    nodes = tuple(parse.expand_hosts(text)) if code == 0 else ()
+                    nodes = tuple(expand_hosts(text)) if code == 0 else ()
                     return [NodesLeft(nodes)] if nodes else []
             case AskNodeState(node) if code == 0 and "|" in text:
                 state, _, reason = text.splitlines()[0].strip().partition("|")
@@ -270,7 +271,7 @@ class SlurmRequests:
     def _pilot(self, name: str, command: Mapping[str, Any], now: float) -> list[Event]:
         """Handle a pilot's report of its nodes. Drop an invalid one: the next answer to AskQueue has the nodes."""
         try:
-            nodes, ends = tuple(parse.expand_hosts(str(command["nodes"]))), command.get("ends")
+            nodes, ends = tuple(expand_hosts(str(command["nodes"]))), command.get("ends")
         except (KeyError, ValueError):
             return []
         end = float(ends) if is_finite(ends) else None

@@ -188,7 +188,15 @@ def _granted(state: RunState, event: Granted, now: float, config: Config) -> Out
     known = event.past is None and not supply.array(config)  # no job has been submitted yet
     job_pool = replace(state.job_pool, had=len(event.allocation.nodes), polled=known)
     state, actions = continuity.opened(
-        replace(state, allocation=event.allocation, job_pool=job_pool), event, now, config
+        replace(
+            state,
+            allocation=event.allocation,
+            job_pool=job_pool,
+            nodes=replace(state.nodes, leaf_of=event.leaf_of),
+        ),
+        event,
+        now,
+        config,
     )
     if event.allocation.nodes:
         granted = records.AllocationGranted(allocation=event.allocation.name, nodes=event.allocation.nodes, ends=None)

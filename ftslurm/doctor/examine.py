@@ -24,7 +24,8 @@ from ftslurm.doctor.node_session import NodeSession, Silent, program
 from ftslurm.doctor.slurm_checks import SlurmFacts, read_accounts, read_nodes, read_records, read_settings
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import expand_hosts, read_gpus
+from ftslurm.slurm.hosts import expand_hosts
+from ftslurm.slurm.parse import read_gpus
 
 PREFIX = ".ftslurm-doctor-"
 STALE_S = 3600.0

@@ -213,12 +213,11 @@ def _network(node: NodeFacts, several: bool) -> Iterator[Finding]:
     shown = ", ".join(f"{name} {ip}" for name, ip in found.items()) or "none but loopback"
     fast = ", ".join(said.get("infiniband") or [])
     shown += f"; InfiniBand or RoCE: {fast}" if fast else ""
-    fix = f"set job.env.GLOO_SOCKET_IFNAME and job.env.NCCL_SOCKET_IFNAME to one of: {', '.join(found) or 'none is up'}"
+    fix = f"set cluster.interface to one of: {', '.join(found) or 'none is up'}"
     if several and (not address or address.startswith("127.")):
         to = address or "no address"
-        yield fail(
-            "network", f"{node.name}: its own name stands for {to}, where no other node finds Gloo; {shown}", fix
-        )
+        known = f"{node.name}: its own name stands for {to}, so the route to the controller decides; {shown}"
+        yield warn("network", known, fix) if found else fail("network", known, fix)
     elif len(found) > 1:
         several_are = f"{node.name}: Gloo takes the interface of {address}, NCCL the first that fits; up are {shown}"
         if address in found.values() and not fast:

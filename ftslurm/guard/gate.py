@@ -80,11 +80,12 @@ class Gate:
         """Set up the gate; it does not listen before `open`.
 
         Args:
-            name: this machine's name for other nodes; "127.0.0.1": only this machine can connect.
+            name: this machine's name for other nodes, unless `announce` sets another; "127.0.0.1": only this machine
+                can connect.
             key: returns the run's key; b"": it is not known yet.
         """
         self.selector = selector
-        self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
+        self.announce(name, name if name == "127.0.0.1" else "")
         self.key = key
         self.refusals = refusals
         self.clock = clock
@@ -95,6 +96,11 @@ class Gate:
         self.next_accept = 0.0
         self.accepting = False
 
+    def announce(self, name: str, address: str) -> None:
+        """Set this machine's name for other nodes, and the address to listen at ("": all), before `open`."""
+        self.name = name.lower()  # as addresses.read returns it: host names are case-insensitive
+        self.address = address
+
     def open(self, port: int = 0) -> str:
         """Listen, unless already listening. Return HOST:PORT, as it is announced to the run.
 
@@ -102,7 +108,7 @@ class Gate:
             OSError: the port is not available.
         """
         if self.listener is None:
-            self.listener = bind(self.name, port)
+            self.listener = bind(self.address, port)
             self.listener.setblocking(False)
             self.host_port = f"{self.name}:{self.listener.getsockname()[1]}"
             self._accept_or_not()
@@ -298,14 +304,15 @@ class _Guest:
                 end.close()
 
 
-def bind(name: str, port: int) -> socket.socket:
-    """Return a listening socket: on loopback in a local run, on all interfaces on a cluster.
+def bind(address: str, port: int) -> socket.socket:
+    """Return a listening socket at an address; "": on all interfaces.
 
     Raises:
         OSError: the port is not available.
     """
-    if name == "127.0.0.1":
-        return socket.create_server((name, port), backlog=1024)
+    if address:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family, backlog=1024)
     with contextlib.suppress(OSError):
         if socket.has_dualstack_ipv6():
             return socket.create_server(

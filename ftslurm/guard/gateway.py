@@ -40,6 +40,15 @@ class Gateway:
         if connection is not None:
             connection.close()
 
+    def announce(self, host: str, address: str) -> None:
+        """Set how other nodes reach this one, before the first `reserve`.
+
+        Args:
+            host: a host name or an address, which the run is told.
+            address: where the gate listens; "": at all addresses.
+        """
+        self._ask("announce", host=host, address=address)
+
     def reserve(self, port: int = 0) -> str:
         """Return HOST:PORT of the guard's gate for this worker's servers. It never changes.
 

@@ -31,7 +31,8 @@ class Network:
     Args:
         selector: its owner calls `key.data(events)` for ready sockets, and `tend`.
         requests: socket of the worker's questions (gateway.py).
-        name: this machine's name for other nodes of the run; "127.0.0.1" in a local run.
+        name: this machine's name for other nodes of the run, until the worker has found a better one (interfaces.py);
+            "127.0.0.1" in a local run.
     """
 
     def __init__(self, selector: selectors.BaseSelector, requests: socket.socket, name: str) -> None:
@@ -153,6 +154,8 @@ class Network:
 
     def _answer(self, asked: dict[str, Any], descriptors: list[int]) -> object:
         match asked["question"]:
+            case "announce":
+                self.gate.announce(str(asked["host"]), str(asked["address"]))
             case "reserve":
                 return self.gate.open(int(asked["port"]))
             case "publish" if asked["unix"]:

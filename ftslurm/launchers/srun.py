@@ -21,7 +21,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
-from ftslurm.slurm.parse import expand_hosts
+from ftslurm.slurm.hosts import expand_hosts
 
 KEEPER = "FTSLURM_KEEPER"  # PID of the process that restarts the controller; the Lighthouse ends with it
 _BESIDE = {

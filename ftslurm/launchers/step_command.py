@@ -15,6 +15,7 @@ from ftslurm.config.schema import Config, binds_itself, interpreter, most_groups
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.guard import interfaces
 from ftslurm.launchers import container
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
@@ -142,6 +143,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
         "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
+        **({} if local else network(config.cluster.interface)),
         **({secret_variables.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),
         "FTSLURM_CHECKPOINT_DIR": config.checkpoint.dir or str(run.checkpoints),
@@ -152,6 +154,12 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
         env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
     return env
+
+
+def network(interface: list[str] | str | None) -> dict[str, str]:
+    """Return the variable that brings cluster.interface to the nodes (ftslurm.guard.interfaces)."""
+    names = ",".join(interface) if isinstance(interface, list) else interface
+    return {interfaces.WANTED: names} if names else {}
 
 
 def telemetry(env: Mapping[str, str], run: RunDir, launch: Launch, job: str = "") -> dict[str, str]:

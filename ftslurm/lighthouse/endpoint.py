@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from ftslurm.guard import interfaces
 from ftslurm.guard.gateway import Gateway
 from ftslurm.lighthouse.output import log
 from ftslurm.protocol import addresses
@@ -54,8 +56,9 @@ def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
         port, may_move: as for `bind_when_free`.
 
     Raises:
-        RuntimeError: the port cannot be bound.
+        RuntimeError: the port cannot be bound, or this node has no such interface (cluster.interface).
     """
+    interfaces.announce(os.environ, gateway.announce)
     reserved = bind_when_free(gateway.reserve, port, may_move=may_move, setting="lighthouse.port")
     return f"http://{reserved}/{addresses.LIGHTHOUSE}"
 

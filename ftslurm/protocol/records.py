@@ -429,6 +429,7 @@ class StepLaunched(JournalRecord):
     reason: Reason
     standby: Annotated[str | None, "the standby's step that becomes this attempt: standby-000/1"]
     down_s: Annotated[float | None, "time since the failure that this answers"]
+    leaves: Annotated[tuple[str, ...], "leaf switches or blocks of a group's nodes, if Slurm has a topology"] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ftslurm.slurm import commands
-from ftslurm.slurm.parse import Partition, is_busy, read_partitions
+from ftslurm.slurm.parse import Partition, is_busy, read_partitions, read_topology
 
 ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
+TOPOLOGY_S = 5.0  # a controller that takes over must not wait for long
 PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
 _DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
@@ -111,6 +112,12 @@ def job_options(job: str) -> dict[str, str]:
             known = zip(("partition", "account", "qos", "time"), values, strict=False)
             return {name: value for name, value in known if value and "(null)" not in value and value not in _UNSET}
     return {}
+
+
+def leaves() -> dict[str, str]:
+    """Return the leaf switch or block of each node; empty if Slurm has no topology, or does not answer at once."""
+    answer = call(commands.topology(), TOPOLOGY_S)
+    return read_topology(answer.out) if answer.ok else {}
 
 
 def partitions() -> tuple[list[Partition], str]:

@@ -184,6 +184,11 @@ def partitions() -> list[str]:
     return ["sinfo", "--all", "--noheader", "--format=%P|%a|%D|%c|%G"]
 
 
+def topology() -> list[str]:
+    """Ask for the switches or blocks of the cluster, one line each."""
+    return ["scontrol", "--oneliner", "show", "topology"]
+
+
 def try_submission(script: str) -> list[str]:
     """Ask whether Slurm would accept a batch script."""
     return ["sbatch", "--test-only", script]

@@ -10,6 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate, NodeResult, NodesChecked
@@ -18,6 +19,7 @@ from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import is_finite, read_object
 from ftslurm.security.names import NODE, is_node
 from ftslurm.slurm.commands import FINDING_FIELDS, QUEUE_FIELDS
+from ftslurm.slurm.hosts import expand_hosts
 
 _BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")
 
@@ -25,48 +27,6 @@ _BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection ref
 def is_busy(text: str) -> bool:
     """Return whether an error says that slurmctld cannot be reached at the moment, so that a retry may succeed."""
     return any(words in text for words in _BUSY)
-
-
-# --- host lists ------------------------------------------------------------------------------------------------------
-
-_MOST_HOSTS = 1 << 16  # more than any cluster has
-_LONGEST_NAME = 255
-_HOSTS = re.compile(r"([^\[\],\s]|\[[0-9]{1,18}(-[0-9]{1,18})?(,[0-9]{1,18}(-[0-9]{1,18})?)*\])*")
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Expand Slurm's host list: "n[01-03,7],m1" -> n01 n02 n03 n7 m1.
-
-    Raises:
-        ValueError: unbalanced brackets, an invalid range, or more names than any cluster has.
-    """
-    out: list[str] = []
-    for part in re.split(r",(?![^\[\]]*\])", text.strip()):
-        if not _HOSTS.fullmatch(part):
-            raise ValueError(f"not a host list: {text!r:.80}")
-        names = [""]
-        for literal, ranges in re.findall(r"([^\[\]]+)|\[([^\[\]]+)\]", part):
-            ends = [literal] if literal else _numbers(ranges, _MOST_HOSTS // len(names))
-            names = [name + end for name in names for end in ends]
-            if len(names[0]) > _LONGEST_NAME:
-                raise ValueError(f"not a host list: {text!r:.80}")
-        out += names if part else []
-        if len(out) > _MOST_HOSTS:
-            raise ValueError(f"too many hosts: {text!r:.80}")
-    return out
-
-
-def _numbers(ranges: str, most: int) -> list[str]:
-    out = list[str]()
-    for part in ranges.split(","):
-        low, _, high = part.partition("-")
-        span = range(int(low), int(high or low) + 1)
-        if not span:
-            raise ValueError(f"not a range of hosts: {part!r}")
-        if len(out) + len(span) > most:
-            raise ValueError(f"too many hosts: {ranges!r:.60}")
-        out += [str(n).zfill(len(low)) for n in span]
-    return out
 
 
 # --- srun ------------------------------------------------------------------------------------------------------------
@@ -213,6 +173,24 @@ def read_node_fate(node: str, text: str) -> NodeFate | None:
     starts = [_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime")]
     down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
     return NodeFate(node, down, max((start for start in starts if start is not None), default=None))
+
+
+_LEAF = re.compile(rf"(?:SwitchName=(?P<switch>{NODE}) Level=0|BlockName=(?P<block>{NODE})) .*?\bNodes=(?P<nodes>\S+)")
+
+
+def read_topology(text: str) -> dict[str, str]:
+    """Parse the cluster's topology into the leaf switch (topology/tree) or block (topology/block) of each node.
+
+    A node in several leaves, as with several networks, is in the first.
+    """
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        if (match := _LEAF.match(line.strip())) is None:
+            continue
+        with suppress(ValueError):
+            for node in expand_hosts(match["nodes"]):
+                found.setdefault(node, match["switch"] or match["block"])
+    return found
 
 
 def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> list[Job]:

@@ -46,6 +46,7 @@ def resolve(config: Config, preview: bool = False) -> str:
         cluster.kind = "slurm"  # an array needs it
     if cluster.kind == "auto":
         asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
+        asked += ["cluster.interface"] if cluster.interface not in ("auto", None) else []
         if not partitions and asked:
             raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
         cluster.kind = "slurm" if partitions else "local"

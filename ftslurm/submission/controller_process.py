@@ -27,6 +27,7 @@ from ftslurm.report.run_report import read_report
 from ftslurm.run import configuration, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
+from ftslurm.slurm import client
 from ftslurm.submission import observing, requeue
 from ftslurm.submission.keeper import BAD_INPUT
 
@@ -100,7 +101,8 @@ def control(
             known(story.shown())
             from ftslurm.controller.loop import Controller
 
-            controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after)
+            leaf_of = client.leaves() if config.cluster.kind == "slurm" and config.groups.nodes > 1 else {}
+            controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after, leaf_of)
         with observing.observed(config, run, number):
             outcome = controller.run()
     except EnvironmentProblem:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import http.client
 import importlib
-import os
 import socket
 import threading
 import time
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ftslurm.guard.gateway import Gateway
+from ftslurm.guard.interfaces import Reach, bracketed
 from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
 from ftslurm.worker import patch_fit
@@ -27,8 +27,11 @@ MOST_STRANGERS = 64  # connections without a completed handshake; further ones a
 AGAIN_S = 0.05
 
 
-def install(gateway: Gateway, module: Any = None) -> None:
+def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
     """Close the transports that scripts create from now on.
+
+    Args:
+        reach: how other nodes reach this one.
 
     Raises:
         patch_fit.Misfit: this torchft creates its server or its clients in another way; it must not be used.
@@ -39,17 +42,15 @@ def install(gateway: Gateway, module: Any = None) -> None:
     )
     patch_fit.require(module, *(f"HTTPTransport.{name}" for name in ("_IPv6HTTPServer", "gethostname", "urlopen")))
     base: Any = module._IPv6HTTPServer
-    local = os.environ.get("FTSLURM_CLUSTER") == "local"
-    if local:
-        module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: "127.0.0.1"}))
+    module.socket = SimpleNamespace(**(vars(socket) | {"gethostname": lambda: reach.host}))
 
     class ClosedServer(base):  # type: ignore[misc]
         """Serves clients after their handshake, each in a thread of its own."""
 
-        address_family = socket.AF_INET if local else base.address_family
+        address_family = socket.AF_INET if "." in reach.address else base.address_family
 
         def __init__(self, address: tuple[str, int], handler: Any) -> None:
-            super().__init__(("127.0.0.1" if local else address[0], address[1]), handler)
+            super().__init__((reach.address or address[0], address[1]), handler)
             self.room = threading.BoundedSemaphore(MOST_STRANGERS)
 
         def process_request(self, request: Any, client_address: Any) -> None:
@@ -63,7 +64,7 @@ def install(gateway: Gateway, module: Any = None) -> None:
                 raise
 
         def finish_request(self, request: Any, client_address: Any) -> None:
-            here = f"{module.socket.gethostname()}:{self.socket.getsockname()[1]}"
+            here = f"{reach.host}:{self.socket.getsockname()[1]}"
             try:
                 handshake.demand(request, _key(gateway), here, CHECKPOINT)
             except OSError:
@@ -108,7 +109,7 @@ class _Connection(http.client.HTTPConnection):
             super().connect()
             assert isinstance(self.sock, socket.socket)
             try:
-                handshake.introduce(self.sock, _key(self.gateway), f"{self.host}:{self.port}/{CHECKPOINT}")
+                handshake.introduce(self.sock, _key(self.gateway), f"{bracketed(self.host)}:{self.port}/{CHECKPOINT}")
                 return
             except handshake.Refused as error:
                 self.gateway.tell("server", f"the checkpoint of another group: {error}")

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
 from ftslurm.code import running
-from ftslurm.guard import faults, stacks
+from ftslurm.guard import faults, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
@@ -167,7 +167,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     """Do all work that needs no assignment: the way to the run's code, the imports, and a standby's warm-up.
 
     Raises:
-        RuntimeError: the environment is incomplete, or the GPUs or the installed torchft do not fit.
+        RuntimeError: the environment is incomplete, or the GPUs, the network or the installed torchft do not fit.
     """
     if "FTSLURM_RUN_DIR" not in os.environ:  # guards and controllers find a run's processes by this variable
         raise RuntimeError(
@@ -178,9 +178,17 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     code = running.of_run(os.environ)
     code.enter(os.environ)
     choose_gpus(task.options.gpus)
+    reach = interfaces.announce(os.environ, task.gateway.announce)
+    if told := reach.variables(os.environ):
+        os.environ.update(told)
+        if task.local_index == 0:
+            print(
+                f"ftslurm: {task.node} is announced as {reach.host}, and has {told} (cluster.interface)",
+                file=sys.stderr,
+            )
     bound = bind(task, task.options.bind)
     with no_garbage():
-        watchers = import_everything(task, channel)
+        watchers = import_everything(task, channel, reach)
         watchers.bound = bound
         if task.options.standby:
             from ftslurm.worker import warmup
@@ -191,7 +199,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
     return code, watchers
 
 
-def import_everything(task: Task, channel: Channel) -> Watchers:
+def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> Watchers:
     """Import torch and torchft, patch torchft, and install its observers.
 
     Raises:
@@ -208,7 +216,7 @@ def import_everything(task: Task, channel: Channel) -> Watchers:
     with patch_fit.indispensable("the managers, process groups and parameter servers"):
         closed_servers.install(task.gateway)
     with patch_fit.indispensable("the checkpoints' server"):
-        closed_transport.install(task.gateway)
+        closed_transport.install(task.gateway, reach)
     lineage = lineage_guard.LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
         lineage.then = quorum_ids.RepeatedIds().tell_apart

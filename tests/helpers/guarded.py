@@ -171,7 +171,7 @@ class _Watch:
 
 if __name__ == "__main__":
     if os.environ["GUARDED"] != "torch":
-        session.import_everything = lambda task, _: session.Watchers(
+        session.import_everything = lambda task, *_: session.Watchers(
             _Observer(),
             lineage_guard.LineageGuard(lambda _: None),
             _Watch(),

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 
+from ftslurm.guard.interfaces import Reach
 from ftslurm.security import handshake
 from ftslurm.worker import closed_transport
 
@@ -52,9 +53,8 @@ class Guard:
 def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     for name in ("_IPv6HTTPServer", "urllib", "socket"):
         monkeypatch.setattr(http_transport, name, getattr(http_transport, name))
-    monkeypatch.setenv("FTSLURM_CLUSTER", "local")
     made = Guard()
-    closed_transport.install(made)  # type: ignore[arg-type]
+    closed_transport.install(made, Reach("127.0.0.1", "127.0.0.1"))  # type: ignore[arg-type]
     return made
 
 

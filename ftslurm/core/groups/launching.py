@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
@@ -131,7 +133,7 @@ class PlaceFinder:
         stay = tuple(allocation for allocation in every if allocation.own or allocation.name in lasting)
         living = [unit.place for unit in state.table.in_phase(*LIVE) if unit.place is not None]
         return [
-            FreePlaces(groups.nodes, groups.per_node, there, living, avoid)
+            FreePlaces(groups.nodes, groups.per_node, there, living, avoid, state.nodes.leaf_of)
             for avoid in dict.fromkeys((state.nodes.closed | state.nodes.shunned, state.nodes.closed))
             for there in dict.fromkeys((stay, every))
         ]
@@ -189,7 +191,13 @@ def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.
         reason=unit.reason,
         standby=standby_step,
         down_s=None if noticed is None else round(now - noticed, 3),
+        leaves=_leaves(unit, state.nodes.leaf_of),
     )
+
+
+def _leaves(unit: Unit, leaf_of: Mapping[str, str]) -> tuple[str, ...]:
+    nodes = unit.place.nodes if unit.place is not None and unit.group is not None else ()
+    return tuple(dict.fromkeys(leaf_of[node] for node in nodes if node in leaf_of))
 
 
 def rank_row(rank: Rank) -> records.RankRow:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from immutables import Map
+
+from ftslurm.core.groups.leaves import Leaves
 from ftslurm.core.groups.restart import HARMLESS, unexplained
 from ftslurm.core.state.model import Allocation, Cause, Exit, Place
+
+_NO_LEAVES: Map[str, str] = Map()
 
 
 class FreePlaces:
@@ -19,6 +24,7 @@ class FreePlaces:
         allocations: Iterable[Allocation],
         taken: Iterable[Place],
         avoid: frozenset[str],
+        leaf_of: Mapping[str, str] = _NO_LEAVES,
     ) -> None:
         """Find the free places.
 
@@ -27,6 +33,7 @@ class FreePlaces:
             per_node: slots of each node; the slot of a group is the same on all its nodes.
             taken: where groups run.
             avoid: nodes that were lost.
+            leaf_of: the leaf switch or block of each node, as far as Slurm knows it.
         """
         used = {(spot.allocation, spot.slot, node) for spot in taken for node in spot.nodes}
         self._nodes, self._per_node = nodes, per_node
@@ -37,12 +44,18 @@ class FreePlaces:
             for key, names in self._names.items()
             for slot in range(per_node)
         }
+        self._leaves = {  # of allocations in which the leaf makes a difference
+            key: Leaves(names, leaf_of, {slot: self._free[key, slot] for slot in range(per_node)}, nodes)
+            for key, names in self._names.items()
+            if nodes > 1 and 1 < len({leaf_of.get(name, name) for name in names}) < len(names)
+        }
 
     def find(self, prefer: Place | None = None) -> Place | None:
         """Return a free place for one group, or None if it has to wait.
 
-        The last place again if it is free and sound (its page cache is warm and its data may be there); else neighbours
-        in Slurm's order, since that order follows the network on most clusters; else the nodes closest together.
+        The last place again if it is free and sound (its page cache is warm and its data may be there); else nodes of
+        one leaf switch or block, if Slurm knows them (leaves.py); else neighbours in Slurm's order, since that order
+        follows the network on most clusters; else the nodes closest together.
         Earlier allocations, and in them earlier nodes, are filled first, so that spare nodes stay empty until they are
         needed. All nodes of a group are in one allocation, because a Slurm step is.
 
@@ -51,21 +64,28 @@ class FreePlaces:
         """
         if prefer is not None and len(prefer.nodes) == self._nodes and self._is_free(prefer):
             return prefer
-        return next((spot for key in self._names if (spot := self._first(key)) is not None), None)
+        return next((spot for key in self._names if (spot := self._first(key, prefer)) is not None), None)
 
     def remove(self, place: Place) -> None:
         """Mark a place as taken by a group."""
         index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
-        for node in place.nodes:
-            if (i := index.get(node)) is not None and _holds(free, i):
+        there = [i for node in place.nodes if (i := index.get(node)) is not None]
+        for i in there:
+            if _holds(free, i):
                 del free[bisect_left(free, i)]
+        if (leaves := self._leaves.get(place.allocation)) is not None:
+            leaves.remove(place.slot, there)
 
     def _is_free(self, place: Place) -> bool:
         index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
         return all((i := index.get(node)) is not None and _holds(free, i) for node in place.nodes)
 
-    def _first(self, key: str | None) -> Place | None:
+    def _first(self, key: str | None, prefer: Place | None) -> Place | None:
         """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""
+        if (leaves := self._leaves.get(key)) is not None:
+            last = prefer.nodes if prefer is not None and prefer.allocation == key else ()
+            found = leaves.find(last, self._index[key])
+            return None if found is None else Place(tuple(self._names[key][i] for i in found[1]), found[0], key)
         best: tuple[int, int, int] | None = None  # (how far apart, first node, slot): the smallest wins
         choice: list[int] = []
         for slot in range(self._per_node):
@@ -88,9 +108,10 @@ def place(
     taken: Iterable[Place],
     avoid: frozenset[str],
     prefer: Place | None = None,
+    leaf_of: Mapping[str, str] = _NO_LEAVES,
 ) -> Place | None:
     """Return a free place for one group, as FreePlaces.find does."""
-    return FreePlaces(nodes, per_node, allocations, taken, avoid).find(prefer)
+    return FreePlaces(nodes, per_node, allocations, taken, avoid, leaf_of).find(prefer)
 
 
 def _key(allocation: Allocation) -> str | None:

@@ -19,17 +19,20 @@ def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
     if config.cluster.mode == "array":  # it has a job of its own, or waits for one
-        return placement.place(groups.nodes, 1, state.allocations(0), [*taken, *others], state.nodes.closed)
+        return _place(state, 1, [*taken, *others], state.nodes.closed, config)
     used = frozenset(node for place in taken for node in place.nodes)
-    spot = placement.place(groups.nodes, 1, state.allocations(0), others, state.nodes.closed | used)
+    spot = _place(state, 1, others, state.nodes.closed | used, config)
     if spot is None:
-        spot = placement.place(
-            groups.nodes, groups.per_node, state.allocations(0), [*taken, *others], state.nodes.closed
-        )
+        spot = _place(state, groups.per_node, [*taken, *others], state.nodes.closed, config)
     if spot is None:
         beside = [place for place in taken if state.nodes.closed.isdisjoint(place.nodes)]
         return min(reversed(beside), key=others.count, default=None)  # the loss of the first node ends the run anyway
     return spot
+
+
+def _place(state: RunState, per_node: int, taken: list[Place], avoid: frozenset[str], config: Config) -> Place | None:
+    leaf_of = state.nodes.leaf_of
+    return placement.place(config.groups.nodes, per_node, state.allocations(0), taken, avoid, leaf_of=leaf_of)
 
 
 def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | None:

@@ -100,7 +100,7 @@ def reason(running: list[Unit], config: Config) -> str:
     if any(stages[u.name] in (Stage.SEEKING_QUORUM, Stage.COLLECTIVE) for u in running):
         return (
             "they have a quorum and wait for one another: connections between the nodes may be blocked, or take the "
-            "wrong network (job.env.GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a rank has caught an error"
+            "wrong network (cluster.interface), or a rank has caught an error"
         )
     return "they have a quorum and compute: if the first step takes this long, raise health.first_step_s"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from immutables import Map
+
 from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.stages import Stage
@@ -18,6 +20,7 @@ class Granted:
     past: Past | None = None
     refused: str | None = None  # why the run must not go on
     homes: frozenset[str] = frozenset()  # where this controller runs: its Slurm job, its node; see Live.home
+    leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
+from immutables import Map
+
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -511,6 +513,7 @@ class Nodes:
     suspected: tuple[tuple[str, int], ...] = ()  # excluded nodes on which this group kept failing
     fates: tuple[Fate, ...] = ()  # nodes of which Slurm is asked whether a step has died with them
     looks: tuple[Look, ...] = ()  # silent nodes, and the results of their probes
+    leaf_of: Map[str, str] = Map()  # the leaf switch or block of each node, if Slurm has a topology
     checks: NodeChecks = NodeChecks()
 
     @property

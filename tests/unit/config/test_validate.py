@@ -212,6 +212,31 @@ def test_a_script_may_lie_in_the_home_directory(tmp_path: Path, monkeypatch: pyt
     check(config(job__script="~/train.py"))
 
 
+@pytest.mark.parametrize("value", ["auto", None, "ib0", "eth0.100", ["ib0", "eth0"]])
+def test_an_interface_is_auto_or_names(value: object) -> None:
+    check(config(cluster__interface=value))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("", "must be auto"),
+        ([], "must be auto"),
+        ("ib0,eth0", "must be auto"),
+        ("an-interface-of-16", "must be auto"),
+        (7, "must be auto"),
+        ({"ib0": 1}, "must be auto"),
+        (["auto", "ib0"], "give it alone"),
+    ],
+)
+def test_no_interface_can_have_another_name(value: object, words: str) -> None:
+    assert words in refusal(cluster__interface=value)
+
+
+def test_a_local_run_has_no_interface_to_choose() -> None:
+    assert "a local run stays on loopback" in refusal(cluster__interface="ib0", cluster__kind="local")
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

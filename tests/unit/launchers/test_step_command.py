@@ -168,6 +168,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_RUN_ID": "ddp-1",
         "FTSLURM_STEP": "group-0001/2",
         "FTSLURM_LIGHTHOUSE": "ftslurm",
+        "FTSLURM_INTERFACE": "auto",
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
         "FTSLURM_CHECKPOINT_KEEP": "3",
         "FTSLURM_CHECKPOINT_EVERY": "0",
@@ -175,6 +176,12 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "WANDB_API_KEY": SECRET,
     }
     assert environment() == known
+    made = config()
+    made.cluster.interface = ["ib0", "eth0"]
+    assert environment(made)["FTSLURM_INTERFACE"] == "ib0,eth0"
+    made.cluster.interface = None
+    del known["FTSLURM_INTERFACE"]
+    assert environment(made) == known
     assert environment(here=True) == {**known, "FTSLURM_CLUSTER": "local"}
 
 

@@ -10,15 +10,16 @@ import pytest
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Evidence
 from ftslurm.slurm.commands import scrubbed, srun_command
+from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import (
     Partition,
-    expand_hosts,
     out_of_time,
     partition_names,
     read_gpus,
     read_node_fate,
     read_partitions,
     read_srun,
+    read_topology,
 )
 
 # --- host lists ------------------------------------------------------------------------------------------------------
@@ -256,3 +257,30 @@ def test_what_slurm_says_of_a_node_tells_whether_it_is_down_and_since_when_it_is
     assert read_node_fate("n2", "NodeName=n2 State=DOWN BootTime=None SlurmdStartTime=None") == NodeFate(
         "n2", True, None
     )
+
+
+# --- the topology ----------------------------------------------------------------------------------------------------
+
+TREE = """\
+SwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[2-3],gpu-7
+SwitchName=top Level=1 LinkSpeed=1 Nodes=gpu-7,n[1-3] Switches=s[0-1]
+"""
+BLOCK = """\
+BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
+BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2
+AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (TREE, {"n1": "s0", "n2": "s0", "n3": "s1", "gpu-7": "s1"}),
+        (BLOCK, {"n1": "b1", "n2": "b1", "n3": "b2", "n4": "b2"}),
+        ("", {}),
+        ("SwitchName=-x Level=0 LinkSpeed=1 Nodes=n1\nSwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[2\n", {}),
+    ],
+)
+def test_the_leaf_of_each_node_is_read_from_the_topology(text: str, expected: dict[str, str]) -> None:
+    assert read_topology(text) == expected

@@ -20,8 +20,8 @@ from ftslurm.core.state.model import Cause
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
+from ftslurm.slurm.hosts import expand_hosts
 from ftslurm.slurm.parse import (
-    expand_hosts,
     out_of_time,
     read_attach,
     read_gpus,

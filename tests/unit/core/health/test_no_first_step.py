@@ -97,7 +97,7 @@ def because(*doing: tuple[int, int, int] | None, least: int = 1, quorum: bool = 
         (because((0, ASKS, 0), least=2), "only 1 groups run, and no quorum comes with fewer than groups.min=2"),
         (because((0, COMPUTES, 3), (0, ASKS, 2)), "5 steps were tried and none was committed"),
         (because((0, COLLECTIVE, 0), (0, VOTES, 0)), "all ask for a quorum and none is given"),  # in another thread
-        (because((0, COLLECTIVE, 0), (0, HAS_QUORUM, 0), quorum=True), "GLOO_SOCKET_IFNAME"),
+        (because((0, COLLECTIVE, 0), (0, HAS_QUORUM, 0), quorum=True), "cluster.interface"),
         (because((0, HAS_QUORUM, 0), (0, VOTES, 0), quorum=True), "raise health.first_step_s"),
     ],
 )

@@ -1,0 +1,212 @@
+"""Which network the nodes of a run use among themselves (cluster.interface): what a node announces as its own address,
+where its servers listen, and the interface that Gloo and NCCL get.
+
+Each worker, and the Lighthouse, finds this out on its own node before anything heavy is imported. Nothing is changed
+where the name of the node is good enough: Gloo takes the interface of that name by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from ftslurm.slurm.hosts import expand_hosts
+
+WANTED = "FTSLURM_INTERFACE"  # the variable that brings cluster.interface to the nodes; unset: names, as they are
+AUTO = "auto"
+LOOK_UP_S = 3.0  # longest wait for the names of other nodes: a name service may take a minute
+MOST_PEERS = 3  # names of other nodes that are looked up
+OUTSIDE = ("192.0.2.1", "2001:db8::1")  # reserved for documentation: they show where the default route leads
+INFINIBAND = "32"  # ARPHRD_INFINIBAND, /sys/class/net/NAME/type
+_SIOCGIFFLAGS, _SIOCGIFADDR, _IFF_UP = 0x8913, 0x8915, 1
+_LINK_LOCAL, _UNUSABLE = 0x20, 0x48  # of /proc/net/if_inet6: the scope; the flags tentative and dadfailed
+
+Interfaces = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How other nodes of the run reach this one."""
+
+    host: str  # what is announced: a host name or an address, an IPv6 address in brackets
+    address: str = ""  # where its servers listen; "": at all addresses
+    interface: str | None = None  # for Gloo and NCCL; None: their own choice
+    gloo: bool = True  # whether Gloo is told: not where its own choice is right, and the interface would be another
+
+    def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables of Gloo, TensorPipe and NCCL that are not set in `environ`.
+
+        NCCL takes an InfiniBand interface by itself, which is then not replaced by a slower one that was only found.
+        """
+        if self.interface is None:
+            return {}
+        told = {"GLOO_SOCKET_IFNAME": self.interface, "TP_SOCKET_IFNAME": self.interface} if self.gloo else {}
+        if self.address or not has_infiniband():
+            told["NCCL_SOCKET_IFNAME"] = f"={self.interface}"  # without the sign it is the beginning of a name
+        return {name: value for name, value in told.items() if not environ.get(name)}
+
+
+def reach(environ: Mapping[str, str]) -> Reach:
+    """Return how this node is reached, by cluster.interface.
+
+    Raises:
+        RuntimeError: it has none of the interfaces.
+    """
+    wanted = environ.get(WANTED, "")
+    if not wanted:
+        local = environ.get("FTSLURM_CLUSTER") == "local"
+        return Reach("127.0.0.1", "127.0.0.1") if local else Reach(socket.gethostname())
+    if wanted == AUTO:
+        return automatic(socket.gethostname(), known(), peers(environ))
+    return named(wanted.split(","), known(), environ.get("SLURMD_NODENAME") or socket.gethostname())
+
+
+def named(wanted: Iterable[str], there: Interfaces, node: str) -> Reach:
+    """Return the first of the wanted interfaces that is up; each is a name, or the beginning of one.
+
+    Raises:
+        RuntimeError: there is none.
+    """
+    for word in wanted:
+        for name in (word, *(name for name in there if name.startswith(word))):
+            if there.get(name):
+                return Reach(bracketed(there[name][0]), there[name][0], name)
+    has = ", ".join(f"{name} ({addresses[0]})" for name, addresses in there.items() if addresses) or "none"
+    raise RuntimeError(
+        f"node {node} has no interface {' or '.join(wanted)} that is up and has an address; it has {has}: set "
+        f"cluster.interface to one that every node has, to several in order, as [ib0,eth0], or to auto"
+    )
+
+
+def automatic(host: str, there: Interfaces, others: Iterable[str]) -> Reach:
+    """Return how this node is reached if the user does not say it.
+
+    By its own name, if that stands for an address of a network. On Debian it stands for 127.0.1.1, and in containers
+    often for nothing: then by the address from which the route to another node of the run starts.
+    """
+    own = [address for address in resolve(host) if not is_loopback(address)]
+    for address in own:
+        if (name := _of(address, there)) is not None:
+            return Reach(host, interface=name, gloo=there[name][0] == address)
+    if own:
+        return Reach(host)  # it is translated on the way, or is an alias
+    for other in others:
+        for address in _within(lambda other=other: resolve(other)):  # type: ignore[misc]
+            start = route_to(address)
+            if start is not None and (name := _of(start, there)) is not None:
+                return Reach(bracketed(start), interface=name)
+    for address in OUTSIDE:  # nobody else is known: the run may be on this node alone
+        start = route_to(address)
+        if start is not None and (name := _of(start, there)) is not None:
+            return Reach(host, interface=name)
+    return Reach(host)
+
+
+def announce(environ: Mapping[str, str], tell: Callable[[str, str], None]) -> Reach:
+    """Find out how this node is reached, and have the guard announce it.
+
+    Raises:
+        RuntimeError: the node has none of the interfaces of cluster.interface.
+        OSError: the guard does not answer.
+    """
+    found = reach(environ)
+    if environ.get(WANTED):  # else the guard's own choice is the same
+        tell(found.host, found.address)
+    return found
+
+
+# --- what a node has --------------------------------------------------------------------------------------------------
+
+
+def known() -> dict[str, tuple[str, ...]]:
+    """Return the addresses of each interface that is up, IPv4 before IPv6; no link-local ones."""
+    found: dict[str, list[str]] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, name.encode().ljust(40, b"\0"))
+                if not struct.unpack_from("=H", answer, 16)[0] & _IFF_UP:
+                    continue
+                found[name] = []
+                answer = fcntl.ioctl(sock, _SIOCGIFADDR, name.encode().ljust(40, b"\0"))
+                found[name].append(socket.inet_ntoa(answer[20:24]))
+    for address, name in _ipv6_addresses():
+        if name in found:
+            found[name].append(address)
+    return {name: tuple(addresses) for name, addresses in found.items()}
+
+
+def _ipv6_addresses() -> Iterable[tuple[str, str]]:
+    with contextlib.suppress(OSError, ValueError), open("/proc/net/if_inet6", encoding="ascii") as file:
+        for line in file:
+            digits, _, _, scope, flags, name = line.split()
+            if int(scope, 16) != _LINK_LOCAL and not int(flags, 16) & _UNUSABLE:
+                yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)), name
+
+
+def has_infiniband() -> bool:
+    """Return whether an interface of this node that is up is one of InfiniBand."""
+    for name, addresses in known().items():
+        with contextlib.suppress(OSError), open(f"/sys/class/net/{name}/type", encoding="ascii") as file:
+            if addresses and file.read().strip() == INFINIBAND:
+                return True
+    return False
+
+
+def peers(environ: Mapping[str, str]) -> list[str]:
+    """Return addresses and names of other nodes of the run: first that of the controller's node, from Slurm."""
+    here = environ.get("SLURMD_NODENAME", "")
+    names: list[str] = []
+    with contextlib.suppress(ValueError):
+        names = [name for name in expand_hosts(environ.get("SLURM_JOB_NODELIST", "")) if name != here]
+    return [*filter(None, [environ.get("SLURM_LAUNCH_NODE_IPADDR")]), *names[:MOST_PEERS]]
+
+
+def resolve(host: str) -> list[str]:
+    """Return the addresses of a host; none: it has no name that can be looked up here."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return []
+    return [str(where[0]) for *_, where in found]
+
+
+def route_to(address: str) -> str | None:
+    """Return the own address from which packets to another one start; None: none, or it is loopback. Sends nothing."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((address, 9))
+            start = str(sock.getsockname()[0])
+    except OSError:
+        return None
+    return None if is_loopback(start) else start
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether other machines cannot use an address: it is loopback or link-local."""
+    return address.startswith(("127.", "169.254.", "fe80:")) or address in ("::1", "0.0.0.0", "::")  # noqa: S104
+
+
+def bracketed(address: str) -> str:
+    """Return an address as it stands before a port."""
+    return f"[{address}]" if ":" in address else address
+
+
+def _of(address: str, there: Interfaces) -> str | None:
+    """Return the interface that has an address; not loopback, which may have addresses of services."""
+    return next((name for name, addresses in there.items() if address in addresses and name != "lo"), None)
+
+
+def _within(look_up: Callable[[], list[str]]) -> list[str]:
+    """Return what `look_up` returns, or nothing after LOOK_UP_S seconds."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.extend(look_up()), daemon=True)
+    thread.start()
+    thread.join(LOOK_UP_S)
+    return list(found)

@@ -34,6 +34,7 @@ FOLDERS = [
     "report",
     "guard",
     "doctor",
+    "preflight",
     "observer",
     "worker",
     "lighthouse",
@@ -130,7 +131,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
 
 def test_only_the_worker_and_what_scripts_use_import_torch() -> None:
     users = {name for name in MODULES if imports(name) & {"torch", "torchft"}}
-    assert {name.split(".")[1] for name in users} == {"worker", "checkpoint"}
+    assert {name.split(".")[1] for name in users} == {"worker", "checkpoint", "preflight"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,163 @@
+"""Lets the GPUs of this node work: `python -m ftslurm.preflight.gpu_trial`; prints its results as one line of JSON.
+
+Each GPU multiplies matrices for a second; a product is compared with itself and with the CPU's. Then all GPUs of the
+node sum a tensor, with one process for each. This is a process of its own, because a broken GPU can hang or crash it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
+BYTES = 64 << 20  # of the tensor that is summed
+RESULT = "trial: "  # begins the line of the result
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the trial has shown."""
+
+    tflops: tuple[float, ...] = ()  # of each GPU
+    wrong: tuple[str, ...] = ()  # of each: what was wrong with a product, or ""
+    allreduce_gb_s: float | None = None  # None: there is one GPU, or it was left out
+    allreduce_problem: str = ""
+    problem: str = ""  # why there is no result
+
+
+def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cuda") -> Trial:
+    """Run the trial in a process of its own, which writes its output to ours.
+
+    Args:
+        skip: may name matmul and allreduce.
+        device: cpu only for tests: two processes with gloo.
+    """
+    command = [sys.executable, "-m", "ftslurm.preflight.gpu_trial", f"--seconds={seconds}", f"--device={device}"]
+    command += [f"--skip={name}" for name in skip]
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said = child.communicate(timeout=timeout_s)[0]
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # with the processes of the allreduce
+        return Trial(problem=f"the GPUs have not finished their trial within {timeout_s:g} s")
+    for line in said.splitlines():
+        if line.startswith(RESULT):
+            found: dict[str, Any] = json.loads(line.removeprefix(RESULT))
+            return replace(Trial(**found), tflops=tuple(found["tflops"]), wrong=tuple(found["wrong"]))
+    how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
+    return Trial(problem=f"the trial of the GPUs has ended without a result ({how})")
+
+
+def _products(torch: Any, device: Any, seconds: float, size: int) -> tuple[float, str]:
+    """Multiply matrices for a while. Return TFLOP/s, and what was wrong with a product."""
+    make = torch.Generator().manual_seed(7)
+    kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+    a, b = (torch.randn(size, size, generator=make).to(device, kind) for _ in range(2))
+    first = a @ b
+    _wait(torch, device)
+    begun, count, out = time.monotonic(), 0, first
+    while (took := time.monotonic() - begun) < seconds:
+        for _ in range(10 if device.type == "cuda" else 1):
+            out, count = a @ b, count + 1
+        _wait(torch, device)
+    tflops = count * 2 * size**3 / took / 1e12 if took else 0.0
+    if not torch.equal(first, out):
+        return tflops, "the same product was not the same twice"
+    rows = a[:4].double().cpu() @ b.double().cpu()
+    error = (out[:4].double().cpu() - rows).abs().max().item() / size**0.5
+    return tflops, "" if error < 0.1 else f"it differs from the CPU's by {error:.3g} of its size"
+
+
+def _wait(torch: Any, device: Any) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float:
+    """Sum a tensor among all ranks; return GB/s on the bus.
+
+    Raises:
+        RuntimeError: the sum is wrong, or the backend has failed.
+    """
+    from torch import distributed as dist
+
+    cuda = device == "cuda"
+    if cuda:
+        torch.cuda.set_device(rank)
+    backend = dist.FileStore(store, ranks)  # no port for strangers to connect to
+    dist.init_process_group("nccl" if cuda else "gloo", store=backend, rank=rank, world_size=ranks)
+    tensor = torch.full((BYTES // 4 if cuda else 1 << 16,), float(rank + 1), device=device)
+    dist.all_reduce(tensor)
+    if not bool((tensor == ranks * (ranks + 1) / 2).all()):
+        raise RuntimeError(f"rank {rank}: the sum is wrong")
+    _wait(torch, tensor.device)
+    begun, rounds = time.monotonic(), 10
+    for _ in range(rounds):
+        dist.all_reduce(tensor)
+    _wait(torch, tensor.device)
+    took = time.monotonic() - begun
+    dist.destroy_process_group()
+    moved = rounds * int(tensor.numel()) * 4 * 2 * (ranks - 1) / ranks
+    return moved / took / 1e9
+
+
+def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
+    """Sum a tensor with one process for each GPU. Return GB/s, or what went wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "ftslurm.preflight.gpu_trial", f"--device={device}", f"--ranks={ranks}"]
+        command += [f"--store={os.path.join(folder, 'store')}"]
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        there = [
+            subprocess.Popen([*command, f"--rank={rank}"], stdout=subprocess.PIPE, env=env, text=True)
+            for rank in range(ranks)
+        ]
+        said = [process.communicate()[0] for process in there]
+    failed = [rank for rank, process in enumerate(there) if process.returncode]
+    if failed:
+        return None, f"the allreduce has failed on GPU {', '.join(map(str, failed))}"
+    return min(float(text.split()[-1]) for text in said), ""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="ftslurm.preflight.gpu_trial")
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--skip", action="append", default=[])
+    parser.add_argument("--rank", type=int)
+    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--store", default="")
+    args = parser.parse_args(words)
+
+    import torch
+
+    if args.rank is not None:
+        print(_reduce(torch, args.rank, args.ranks, args.store, args.device))
+        return
+    cuda = args.device == "cuda"
+    devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())] if cuda else [torch.device("cpu")] * 2
+    if not devices:
+        print(RESULT + json.dumps(asdict(Trial(problem="torch sees no GPU"))))
+        return
+    found, ranks = [], len(devices)
+    if "matmul" not in args.skip:
+        found = [_products(torch, device, args.seconds, SIZE if cuda else 64) for device in devices]
+    if cuda:
+        torch.cuda.empty_cache()
+    speed, problem = (None, "") if ranks < 2 or "allreduce" in args.skip else _allreduce(ranks, args.device)
+    trial = Trial(tuple(t for t, _ in found), tuple(wrong for _, wrong in found), speed, problem)
+    print(RESULT + json.dumps(asdict(trial)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Judge what a node has beside its GPUs: readings -> findings. Pure, except for the reading of free space."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from ftslurm.core.groups.hardware import Fault
+from ftslurm.doctor.finding import Finding, fail, ok, warn
+from ftslurm.guard import kernel_log
+
+GB = 1 << 30
+CLOCK_WARN_S = 2.0
+
+
+def free_gb(path: str) -> float:
+    """Return the space in a folder that this user may fill.
+
+    Raises:
+        OSError: there is no such folder.
+    """
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize / GB
+
+
+def space(check: str, path: str, least_gb: float) -> Finding:
+    """Return whether a folder has enough room."""
+    try:
+        free = free_gb(path)
+    except OSError as error:
+        return fail(check, f"{path}: {error.strerror or error}", "mount it, or name another folder")
+    what = f"{path} has {free:.3g} GB free"
+    if free < least_gb:
+        return fail(check, f"{what}, less than {least_gb:g}", "remove what earlier jobs have left there")
+    return ok(check, what)
+
+
+def clock(skew_s: float | None, most_s: float) -> Iterator[Finding]:
+    """Yield whether the node's clock agrees with the controller's.
+
+    Args:
+        skew_s: the difference, which includes the time that srun took; None: this is no check of a run.
+    """
+    if skew_s is None:
+        return
+    what = f"the clock differs from the controller's by {skew_s:+.1f} s"
+    fix = "ask your administrator for chrony or ntpd on the node"
+    if abs(skew_s) > most_s:
+        yield fail("clock", what, fix)
+    elif skew_s < -CLOCK_WARN_S:  # ahead: srun may have taken so long
+        yield warn("clock", what, fix)
+    else:
+        yield ok("clock", f"{what}, srun's time included")
+
+
+def kernel(lines: Sequence[str] | None, uptime_s: float, last_h: float) -> Iterator[Finding]:
+    """Yield the signs of broken hardware in the kernel log.
+
+    Args:
+        lines: None: this user may not read it.
+        uptime_s: how long the kernel runs.
+        last_h: older signs only lead to a warning.
+    """
+    if lines is None:
+        yield ok("kernel", "the kernel log may not be read by this user: not checked")
+        return
+    faults = [one for one in kernel_log.parse(lines) if one.sign.fault is Fault.NODE]
+    since = uptime_s - 3600 * last_h
+    new = [one for one in faults if one.at is None or one.at >= since]
+    for one in {(one.sign.name, one.gpu): one for one in new or faults}.values():
+        where = "" if one.gpu is None else f" (GPU {one.gpu})"
+        what = f"{one.sign.name}{where} in the kernel log: {one.sign.meaning}"
+        if new:
+            yield fail("kernel", what, one.sign.advice)
+        else:
+            yield warn("kernel", f"{what}, more than {last_h:g} h ago", one.sign.advice)
+    if not faults:
+        yield ok("kernel", "no sign of broken hardware in the kernel log")

@@ -1,0 +1,92 @@
+"""What is judged of GPUs, from values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from ftslurm.doctor.finding import Finding
+from ftslurm.preflight import gpu_trial, gpu_verdicts
+from ftslurm.preflight.gpu_readings import GpuReading
+from ftslurm.preflight.gpu_trial import Trial
+
+SOUND = GpuReading(0, "GPU-a", "H200", 300, (), 0, (0, 0, False, False), None, (True,) * 18, 40)
+OTHER = replace(SOUND, index=1, uuid="GPU-b")
+
+
+def words(findings: Iterable[Finding]) -> list[str]:
+    return [f"{one.level.value}: {one.what}" for one in findings]
+
+
+def test_sound_gpus_pass_every_check() -> None:
+    gpus = [SOUND, OTHER]
+    assert words(gpu_verdicts.present(gpus, 2, 2)) == ["ok: 2 GPUs answer (H200)"]
+    assert words(gpu_verdicts.idle(gpus, 2048)) == ["ok: nobody uses the GPUs"]
+    assert words(gpu_verdicts.memory(gpus)) == ["ok: no uncorrected error and no pending repair of 2 GPUs"]
+    assert words(gpu_verdicts.links(gpus)) == ["ok: 18 active NVLinks of each GPU"]
+    assert words(gpu_verdicts.speed(gpus)) == []
+
+
+def test_missing_silent_and_mixed_gpus_are_named() -> None:
+    lost = GpuReading(1, "", "", problem="GPU is lost")
+    silent, few = words(gpu_verdicts.present([SOUND, lost], 2, 2))
+    assert silent == "fail: GPU 1 does not answer: GPU is lost"
+    assert few == "fail: 1 of the 2 GPUs that the run uses on a node answer; there are 2 device files"
+    assert words(gpu_verdicts.present([SOUND], 8, 0)) == ["ok: 1 GPUs answer (H200)"]
+    assert "not all alike" in words(gpu_verdicts.present([SOUND, replace(OTHER, name="A100")], 2, 2))[1]
+
+
+def test_gpus_in_use_by_others_fail() -> None:
+    seen, unseen = replace(SOUND, processes=(7, 8)), replace(OTHER, used_mb=9000)
+    assert words(gpu_verdicts.idle([seen, unseen], 2048)) == [
+        "fail: GPU 0 is in use by 2 other processes (PID 7, 8)",
+        "fail: 9000 MiB of GPU 1 are in use by a process that is not seen",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        (replace(SOUND, ecc=2), "fail: GPU 0 has had 2 uncorrected ECC errors since its last reset"),
+        (replace(SOUND, rows=(0, 1, True, False)), "fail: GPU 0 has to be reset to replace bad memory"),
+        (replace(SOUND, rows=(0, 9, True, True)), "fail: GPU 0: replacing a memory row has failed"),
+        (replace(SOUND, rows=None, pages_pending=True), "fail: GPU 0 has to be reset to replace bad memory"),
+        (replace(SOUND, rows=(0, 3, False, False)), "warn: GPU 0: 3 memory rows were replaced"),
+    ],
+)
+def test_memory_errors_are_told_apart(gpu: GpuReading, said: str) -> None:
+    assert words(gpu_verdicts.memory([gpu]))[0].startswith(said)
+
+
+def test_a_gpu_with_fewer_links_than_the_others_fails_and_none_at_all_is_fine() -> None:
+    broken = replace(OTHER, links=(True,) * 17 + (False,))
+    assert words(gpu_verdicts.links([SOUND, broken])) == ["fail: GPU 1 has 17 active NVLinks, others of the node 18"]
+    pcie = [replace(SOUND, links=(False, False)), replace(OTHER, links=None)]
+    assert words(gpu_verdicts.links(pcie)) == []
+
+
+def test_a_gpu_that_slows_itself_down_is_a_warning() -> None:
+    hot = replace(SOUND, slowed=("heat",), celsius=93)
+    assert words(gpu_verdicts.speed([hot])) == ["warn: GPU 0 slows itself down at 93 C because of heat"]
+
+
+def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
+    fine = Trial((600.0, 590.0, 610.0), ("", "", ""), 300.0)
+    assert [one.split(":")[0] for one in words(gpu_verdicts.trial(fine, 0.7))] == ["ok", "ok"]
+    slow = words(gpu_verdicts.trial(replace(fine, tflops=(600.0, 100.0, 610.0)), 0.7))
+    assert slow[0] == "fail: GPU 1 is slow: 100 TFLOP/s, the others 600"
+    wrong = words(gpu_verdicts.trial(replace(fine, wrong=("", "", "the same product was not the same twice")), 0.7))
+    assert wrong[0] == "fail: GPU 2 has computed a wrong product: the same product was not the same twice"
+    split = replace(fine, allreduce_gb_s=None, allreduce_problem="the allreduce has failed on GPU 1")
+    assert words(gpu_verdicts.trial(split, 0.7))[1] == "fail: the allreduce has failed on GPU 1"
+    assert words(gpu_verdicts.trial(Trial(problem="signal 11"), 0.7)) == ["fail: signal 11"]
+
+
+def test_the_trial_multiplies_and_sums_with_real_processes() -> None:
+    found = gpu_trial.run([], 0.01, 200.0, device="cpu")  # gloo in the place of NCCL
+    assert (found.problem, found.allreduce_problem, found.wrong) == ("", "", ("", ""))
+    assert found.allreduce_gb_s is not None
+    assert found.allreduce_gb_s > 0
+    assert "within 0.01 s" in gpu_trial.run([], 0.01, 0.01, device="cpu").problem

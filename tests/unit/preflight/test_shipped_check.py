@@ -1,0 +1,74 @@
+"""The command ftslurm-preflight on a node without GPUs, and what it judges beside them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ftslurm.preflight import node_verdicts, shipped_check
+
+SKIPS = ["--skip=gpus", "--skip=matmul", "--skip=allreduce", "--skip=kernel"]
+XID = "6,1234,{},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=123, GPU has fallen off the bus."
+
+
+def words(findings: object) -> list[str]:
+    return [f"{one.level.value}: {one.what}" for one in findings]  # type: ignore[attr-defined]
+
+
+def test_a_sound_node_passes_and_each_check_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTSLURM_PREFLIGHT_SKEW_S", "0.250")
+    assert shipped_check.main([*SKIPS, "--min-shm-gb=0", f"--min-disk-gb={tmp_path}:0"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:-1]] == [["ok", "shm"], ["ok", "disk"], ["ok", "clock"]]
+    assert lines[-1] == "passed: 3 checks, 0 warnings"
+
+
+def test_the_last_line_of_a_failed_check_has_every_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = tmp_path / "scratch"
+    full = [*SKIPS, "--min-shm-gb=1000000", f"--min-disk-gb={missing}:1"]
+    assert shipped_check.main(full) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("failed: /dev/shm has ")
+    assert f"less than 1e+06; {missing}: No such file or directory" in last
+    assert shipped_check.main([*full, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["passed"], [f["level"] for f in told["findings"]]) == (False, ["fail", "fail"])
+
+
+def test_gpus_that_the_run_needs_and_the_node_lacks_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FTSLURM_PREFLIGHT_GPUS", "999")
+    skips = [f"--skip={check}" for check in shipped_check.CHECKS if check != "gpus"]
+    assert shipped_check.main(skips) == 1
+    assert "of the 999 GPUs that the run uses on a node answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["/tmp", "/tmp:x", ":3", "/tmp:-1", "/tmp:nan"])
+def test_a_disk_without_a_size_is_refused(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        shipped_check.main([f"--min-disk-gb={word}"])
+    assert "must be PATH:GB" in capsys.readouterr().err
+
+
+def test_broken_hardware_in_the_kernel_log_fails_for_a_day_and_then_warns() -> None:
+    uptime_s, line = 400_000.0, XID.format(390_000_000_000)
+    assert words(node_verdicts.kernel([line, line], uptime_s, 24)) == [
+        "fail: XID 79 (GPU 0000:3b:00) in the kernel log: the GPU has fallen off the bus"
+    ]
+    (old,) = words(node_verdicts.kernel([XID.format(1_000_000)], uptime_s, 24))
+    assert old.startswith("warn: XID 79")
+    assert old.endswith("more than 24 h ago")
+    assert words(node_verdicts.kernel(["6,1,5,-;usb 1-1: new device"], uptime_s, 24))[0].startswith("ok: no sign")
+    assert "may not be read" in words(node_verdicts.kernel(None, uptime_s, 24))[0]
+
+
+def test_clocks_that_differ_fail_and_the_time_of_srun_does_not() -> None:
+    assert words(node_verdicts.clock(3.0, 30))[0].startswith("ok")
+    assert words(node_verdicts.clock(-4.0, 30))[0].startswith("warn")
+    assert [words(node_verdicts.clock(skew, 30))[0][:4] for skew in (-31.0, 40.0)] == ["fail", "fail"]
+    assert words(node_verdicts.clock(None, 30)) == []

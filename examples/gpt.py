@@ -10,13 +10,15 @@ import json
 import os
 import sysconfig
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
-from torchft import Manager
+from torchft import Manager, ProcessGroupBabyNCCL, ProcessGroupGloo, ProcessGroupNCCL
+from torchft.process_group import ProcessGroup
 
 GROUP = int(os.environ.get("REPLICA_GROUP_ID", 0))
 GROUPS = int(os.environ.get("NUM_REPLICA_GROUPS", 1))
@@ -35,7 +37,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options.add_argument("--lr", type=float, default=3e-3)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--max-mb", type=float, default=8, help="how much of the standard library to read")
-    options.add_argument("--backend", choices=["gloo", "nccl"], help="default: nccl if every group has GPUs of its own")
+    options.add_argument(
+        "--backend",
+        choices=["gloo", "nccl", "baby-nccl"],
+        help="what averages between groups; default: FTSLURM_PROCESS_GROUP, else nccl if every group has its own GPUs",
+    )
     options.add_argument(
         "--samples", help="a JSON line per committed step and the batches in it, to SAMPLES-GROUP-RANK"
     )
@@ -48,13 +54,28 @@ def log(text: str) -> None:
 
 def pick_device(backend: str | None) -> tuple[torch.device, str]:
     """This worker's device, and what the groups talk to each other with: `backend`, or what suits the device."""
+    backend = backend or os.environ.get("FTSLURM_PROCESS_GROUP")  # torchft.process_group
     if not torch.cuda.is_available():
         return torch.device("cpu"), backend or "gloo"
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    # Groups that see all GPUs of the machine use the same ones, and NCCL refuses to share a GPU.
-    own_gpu = "CUDA_VISIBLE_DEVICES" in os.environ or GROUPS == 1
-    return device, backend or ("nccl" if own_gpu else "gloo")
+    return device, backend or ("nccl" if owns_gpu() else "gloo")
+
+
+def owns_gpu() -> bool:
+    """Groups that see all GPUs of the machine use the same ones, and NCCL refuses to share a GPU."""
+    return torch.cuda.is_available() and ("CUDA_VISIBLE_DEVICES" in os.environ or GROUPS == 1)
+
+
+def process_group(backend: str, timeout: timedelta) -> ProcessGroup:
+    """What averages the tensors between the groups."""
+    kinds = {"gloo": ProcessGroupGloo, "nccl": ProcessGroupNCCL, "baby-nccl": ProcessGroupBabyNCCL}
+    return kinds[backend](timeout=timeout)
+
+
+def backend_within_group() -> str:
+    """What `dist.init_process_group` gets: the ranks of a group talk to each other without torchft."""
+    return "cuda:nccl,cpu:gloo" if owns_gpu() else "gloo"
 
 
 class Text:

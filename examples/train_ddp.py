@@ -31,13 +31,15 @@ from gpt import (
     WORLD_SIZE,
     Text,
     average_within_group,
+    backend_within_group,
     digest,
     held_out_loss,
     log,
     parser,
     pick_device,
+    process_group,
 )
-from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, ProcessGroupNCCL
+from torchft import DistributedDataParallel, Manager, Optimizer
 from torchft.manager import WorldSizeMode
 
 from ftslurm.checkpoint import Checkpointer
@@ -64,9 +66,8 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
-    process_group = ProcessGroupNCCL if backend == "nccl" else ProcessGroupGloo
     manager = Manager(
-        pg=process_group(timeout=timedelta(seconds=30)),
+        pg=process_group(backend, timeout=timedelta(seconds=30)),
         min_replica_size=args.active or 1,
         world_size_mode=WorldSizeMode.FIXED_WITH_SPARES if args.active else WorldSizeMode.DYNAMIC,
         # The group's batch depends on the quorum, so there is nothing to compute before it is known; and a group that
@@ -80,7 +81,7 @@ def main() -> None:
     ddp = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=args.lr))
     if WORLD_SIZE > 1:
-        dist.init_process_group("cuda:nccl,cpu:gloo" if backend == "nccl" else "gloo")
+        dist.init_process_group(backend_within_group())
     checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
     checkpointer.restore()  # does nothing without a checkpoint, or if live groups have a newer state
 

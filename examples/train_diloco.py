@@ -33,14 +33,16 @@ from gpt import (
     WORLD_SIZE,
     Text,
     average_within_group,
+    backend_within_group,
     digest,
     held_out_loss,
     log,
     parser,
     pick_device,
+    process_group,
 )
 from torch import nn
-from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
+from torchft import Manager
 from torchft.local_sgd import DiLoCo
 
 from ftslurm.checkpoint import Checkpointer
@@ -79,9 +81,8 @@ def main() -> None:
         model.load_state_dict(state["model"])
         inner.load_state_dict(state["inner"])
 
-    process_group = ProcessGroupNCCL if backend == "nccl" else ProcessGroupGloo
     manager = Manager(
-        pg=process_group(timeout=timedelta(seconds=30)),
+        pg=process_group(backend, timeout=timedelta(seconds=30)),
         min_replica_size=1,
         use_async_quorum=False,  # DiLoCo requires it
         # All groups start with the same weights (--seed). If the first sync copied the weights, all groups but one
@@ -94,7 +95,7 @@ def main() -> None:
         quorum_timeout=timedelta(hours=1),  # a group waits at a sync until the others reach it
     )
     if WORLD_SIZE > 1:
-        dist.init_process_group("cuda:nccl,cpu:gloo" if backend == "nccl" else "gloo")
+        dist.init_process_group(backend_within_group())
     diloco = DiLoCo(
         manager,
         parts,

@@ -16,11 +16,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, GROUP, RANK, WORLD_SIZE, Text, digest, held_out_loss, log, parser, pick_device
+from gpt import GPT, GROUP, RANK, WORLD_SIZE, Text, digest, held_out_loss, log, parser, pick_device, process_group
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torchft import Manager, Optimizer, ProcessGroupGloo, ProcessGroupNCCL
+from torchft import Manager, Optimizer
 
 from ftslurm.checkpoint import Checkpointer
 
@@ -50,9 +50,8 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
-    process_group = ProcessGroupNCCL if backend == "nccl" else ProcessGroupGloo
     manager = Manager(
-        pg=process_group(timeout=timedelta(seconds=30)),
+        pg=process_group(backend, timeout=timedelta(seconds=30)),
         min_replica_size=1,
         # When a peer heals from this worker, torchft calls state_dict() in the thread that asks for the quorum. FSDP's
         # state_dict() reshards the model: if that happened during the forward or backward pass, as by torchft's

@@ -26,13 +26,15 @@ from gpt import (
     WORLD_SIZE,
     Text,
     average_within_group,
+    backend_within_group,
     digest,
     held_out_loss,
     log,
     parser,
     pick_device,
+    process_group,
 )
-from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
+from torchft import Manager
 from torchft.local_sgd import LocalSGD
 
 from ftslurm.checkpoint import Checkpointer
@@ -56,9 +58,8 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
 
-    process_group = ProcessGroupNCCL if backend == "nccl" else ProcessGroupGloo
     manager = Manager(
-        pg=process_group(timeout=timedelta(seconds=30)),
+        pg=process_group(backend, timeout=timedelta(seconds=30)),
         min_replica_size=1,
         # With a synchronous quorum a group that joins would copy the weights of a live group before the average and
         # contribute them as its own: they would count twice. So it contributes nothing and takes the average.
@@ -73,7 +74,7 @@ def main() -> None:
         quorum_timeout=timedelta(hours=1),  # a group waits at a sync until the others reach it
     )
     if WORLD_SIZE > 1:
-        dist.init_process_group("cuda:nccl,cpu:gloo" if backend == "nccl" else "gloo")
+        dist.init_process_group(backend_within_group())
     checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})
     checkpointer.restore()  # does nothing without a checkpoint, or if live groups have a newer state
 

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
 from ftslurm.code.survey import survey
-from ftslurm.config import compose
+from ftslurm.config import compose, ladder
+from ftslurm.config.process_groups import nccl_variables, process_group
 from ftslurm.config.schema import Config, binds_itself, describe_job, nodes_needed, role_of
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.causes import describe
@@ -33,6 +34,7 @@ from ftslurm.launchers import local, srun, step_command
 from ftslurm.protocol.records import StepLaunched
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
+from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 from ftslurm.submission.submit import sbatch_script
@@ -57,13 +59,17 @@ def main(words: list[str]) -> int:
 def _print_plan(config: Config) -> int:
     settle(config, preview=True)
     owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
-    for line in plan(config):
+    for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
         print(line)
     return 0
 
 
-def plan(config: Config) -> Iterator[str]:
-    """Describe the run, line by line."""
+def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
+    """Describe the run, line by line.
+
+    Args:
+        kill_wait_s: Slurm's KillWait; None: not known.
+    """
     run = RunDir(Path(config.run.dir or f"{config.run.root}/{config.run.name}-TIME-RANDOM"))
     here = config.cluster.kind == "local"
     jobs = pretend_jobs(config) if array(config) else ()
@@ -82,6 +88,7 @@ def plan(config: Config) -> Iterator[str]:
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"
     yield from _allocation(config, jobs, nodes)
+    yield f"averaging    {process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
     yield f"bound        {_bound(config)}"
     yield ""
     yield from _rank_table(config, launches)
@@ -97,6 +104,8 @@ def plan(config: Config) -> Iterator[str]:
         yield f"  {launch.id.unit}: {shlex.join(_command(config, run, launch, here))}"
     if len(launches) > 3:
         yield f"  and {len(launches) - 3} more, alike"
+    yield ""
+    yield from _time_outs(config, kill_wait_s)
     yield ""
     if jobs:
         yield (
@@ -144,6 +153,17 @@ def _bound(config: Config) -> str:
     if groups.bind == "cores":
         near = "cores of its own" + (" near its GPU" if groups.gpus else "")
     return f"each worker to {near} (groups.bind={groups.bind})"
+
+
+def _time_outs(config: Config, kill_wait_s: float | None) -> Iterator[str]:
+    """Yield the time-outs, shortest first, and which of them contradict each other."""
+    yield "time-outs, shortest first (ftslurm help timeouts)"
+    for rung in ladder.rungs(config, kill_wait_s):
+        yield f"  {rung.seconds:>6g} s  {rung.name}: {rung.ends}"
+    for violation in ladder.violations(config, kill_wait_s):
+        yield f"  note: {violation.text}"
+    for name, value in nccl_variables(config).items():
+        yield f"  {name}={value}"
 
 
 def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Iterator[str]:

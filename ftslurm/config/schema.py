@@ -21,6 +21,7 @@ from typing import Any
 from ftslurm.protocol.occurrences import DEFAULT_EVENTS
 
 MOST_GROUPS = 10_000
+AUTO = "auto"  # a value that the program finds by itself
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
@@ -190,12 +191,16 @@ class LighthouseConfig:
 
 @dataclass
 class TorchftConfig:
-    """Time-outs of torchft's managers. Whole seconds, because torchft reads them as integers."""
+    """torchft's managers: time-outs, in whole seconds because torchft reads them as integers, and the process group."""
 
     timeout_s: int = 60  # one collective, commit vote, or fetch while healing (TORCHFT_TIMEOUT_SEC)
     quorum_timeout_s: int = 60  # one quorum; longer than the longest step, with LocalSGD than the time between syncs
     connect_timeout_s: int = 60  # connecting to the Lighthouse or a manager (TORCHFT_CONNECT_TIMEOUT_SEC)
     quorum_retries: int = 200  # at least 1: else a Lighthouse that dies during a quorum ends every group
+    # What averages the tensors between groups: gloo (through the CPU and TCP), nccl (from GPU to GPU), baby-nccl (the
+    # same in a process of its own, which can be killed if NCCL hangs). auto: nccl if groups have GPUs, else gloo. The
+    # script makes it: it gets the value in FTSLURM_PROCESS_GROUP, which the examples follow.
+    process_group: str = AUTO
 
 
 @dataclass
@@ -226,9 +231,11 @@ class HealthConfig:
     # second one comes after twice the time. Nothing is ended. 0: off.
     first_step_s: float = 120.0
     wait_timeout_s: float = 0.0  # a group that waits so long for a node is given up; 0: no limit
-    # A group that is behind the others and has not moved for so long is hung and launched again; 0: off. Longer than
-    # the longest pause of a single group (evaluation, a checkpoint), and than a heal.
-    hang_after_s: float = 0.0
+    # A group that is behind the others and has not moved for so long is hung and launched again; 0: off. auto: learnt
+    # from the steps of this run. A number must be longer than the longest pause of a single group (evaluation, a
+    # checkpoint), and than a heal.
+    hang_after_s: Any = AUTO
+    hang_least_s: float = 300.0  # auto is at least this inside a step, twice that between two, where groups evaluate
     # Commands that run one after the other on each node before a group or a standby is placed there, and again after a
     # failure there that was not the script's: [[ftslurm-preflight]], [[/opt/site/check, --quick]]. A node on which one
     # ends with another exit code than 0 is left out. The page "preflight" has more.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from ftslurm.config import ladder
 from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, members, most_groups
@@ -238,33 +239,13 @@ def _check_container(config: Config) -> None:
 
 
 def _check_times(config: Config) -> None:
-    health, lighthouse, cluster = config.health, config.lighthouse, config.cluster
+    cluster = config.cluster
     if cluster.time is not None and time_limit_s(str(cluster.time)) < cluster.signal_s + 60:
         raise ConfigError(
             f"cluster.time={cluster.time} leaves no time to train: the run is stopped cluster.signal_s="
             f"{cluster.signal_s} s before the limit, and Slurm may be a minute early"
         )
-    if health.orphan_after_s < 2 * health.heartbeat_s:
-        raise ConfigError(
-            f"health.orphan_after_s={health.orphan_after_s} is less than two heartbeats "
-            f"(health.heartbeat_s={health.heartbeat_s}): healthy workers would end themselves"
-        )
-    if not 2 * health.heartbeat_s <= health.lost_after_s < health.orphan_after_s:
-        raise ConfigError(
-            f"health.lost_after_s={health.lost_after_s} must be at least two heartbeats (health.heartbeat_s="
-            f"{health.heartbeat_s}), or healthy nodes would count as lost, and below health.orphan_after_s="
-            f"{health.orphan_after_s}, after which workers end themselves"
-        )
-    if 0 < health.hang_after_s < 2 * health.heartbeat_s:
-        raise ConfigError(
-            f"health.hang_after_s={health.hang_after_s} is less than two heartbeats (health.heartbeat_s="
-            f"{health.heartbeat_s}), with which groups report their step; 0 switches it off"
-        )
-    if lighthouse.heartbeat_timeout_ms >= 1000 * config.torchft.quorum_timeout_s:
-        raise ConfigError(
-            f"lighthouse.heartbeat_timeout_ms={lighthouse.heartbeat_timeout_ms} is not below torchft.quorum_timeout_s="
-            f"{config.torchft.quorum_timeout_s}: survivors would give up before the Lighthouse notices a death"
-        )
+    ladder.check(config)
 
 
 def time_limit_s(text: str) -> float:

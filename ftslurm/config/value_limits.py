@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ftslurm.config.schema import MOST_GROUPS, Config, is_url
+from ftslurm.config.schema import AUTO, MOST_GROUPS, Config, is_url
 from ftslurm.errors import ConfigError
 from ftslurm.security.json_text import is_finite
 
@@ -29,6 +29,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.mode": ("steps", "array"),
     "cluster.controller": ("job", "here"),
     "lighthouse.kind": ("ftslurm", "torchft", "none"),
+    "torchft.process_group": (AUTO, "gloo", "nccl", "baby-nccl"),
     "job.snapshot": ("auto", "copy", "hash", "none"),
     "job.on_code_change": ("refuse", "warn"),
     "restart.policy": ("on_failure", "never"),
@@ -69,7 +70,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "health.join_timeout_s": (0, MAX_TIME),
     "health.wait_timeout_s": (0, MAX_TIME),
     "health.first_step_s": (0, MAX_TIME),
-    "health.hang_after_s": (0, MAX_TIME),
+    "health.hang_least_s": (1, MAX_TIME),
     "health.preflight_timeout_s": (1, 3600),
     "standby.count": (0, 10_000),
     "checkpoint.every": (0, None),
@@ -122,6 +123,7 @@ def check_values(config: Config) -> None:
             and not is_finite(value)
         ):
             raise ConfigError(f"{key}={value!s:.40}: must be a number, and one below 2^53")
+    _check_hang_limit(config.health.hang_after_s)
     _check_size(config)
     _check_notation(config)
 
@@ -160,6 +162,13 @@ def _check_text(key: str, text: str) -> None:
             f"{key}={text[:60]!r}...: a path has at most {MAX_PATH_BYTES} bytes here, and each name in it at "
             f"most {MAX_NAME_BYTES}"
         )
+
+
+def _check_hang_limit(value: object) -> None:
+    if value == AUTO:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_TIME:
+        raise ConfigError(f"health.hang_after_s={value!s:.40}: must be a number of seconds up to {MAX_TIME}, or {AUTO}")
 
 
 def _check_size(config: Config) -> None:

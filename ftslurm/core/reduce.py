@@ -13,7 +13,7 @@ from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
-from ftslurm.core.health import fitness, lost_connections, node_fate, silence
+from ftslurm.core.health import fitness, hang_limit, lost_connections, node_fate, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Broken
@@ -325,7 +325,8 @@ def _progressed(event: Progressed, state: RunState, unit: Unit, now: float, conf
         state = replace(state, lineage=replace(lineage, step=reached, resuming=False))
         if state.drills.stepping_since is None:
             state = replace(state, drills=replace(state.drills, stepping_since=now))
-    state, drills = fault_drills.inject_planned(swap(state, unit), unit, now, config)
+    state = hang_limit.learn(swap(state, unit), event.gap_s, now, config)
+    state, drills = fault_drills.inject_planned(state, unit, now, config)
     text = continuity.unsaved(state, event, config)
     state, warning = (state, []) if text is None else _warn(state, unit, text)
     return state, actions + drills + warning

@@ -11,6 +11,7 @@ from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from ftslurm.config import node_commands
+from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
 from ftslurm.config.schema import Config, binds_itself, interpreter, most_groups
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
@@ -131,6 +132,8 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     if launch.id.unit == LIGHTHOUSE:
         base, secrets = secret_variables.without(secrets, base), []
     env = {
+        **nccl_variables(config),
+        **({TRACE: str(run.attempt(launch.id.unit, launch.id.attempt) / TRACE_PREFIX)} if uses_nccl(config) else {}),
         **{name: value for name, value in base.items() if not name.startswith("FTSLURM_")},  # we may be in a worker
         "OMP_NUM_THREADS": str(config.groups.cpus_per_worker),  # torchrun's default is 1; each worker uses its share
         "TORCHFT_TIMEOUT_SEC": str(torchft.timeout_s),
@@ -143,6 +146,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
         "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
+        "FTSLURM_PROCESS_GROUP": process_group(config),
         **({} if local else network(config.cluster.interface)),
         **({secret_variables.NAMES: ",".join(secrets)} if secrets else {}),
         **({"FTSLURM_FENCE": ",".join(str(step) for step in launch.fence)} if launch.fence else {}),

@@ -350,7 +350,7 @@ def _left_because(group: GroupStatus, cause: str, error: str | None, status: Run
 
 def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None:
     match record:
-        case records.Progress() | records.CheckpointSaved():
+        case records.Progress() | records.CheckpointSaved() | records.HangLimit():
             return None  # the table shows them
         case records.GroupJoined():
             return _joined(record, status)
@@ -550,6 +550,18 @@ def _time_left(seconds: float) -> str:
         return f"{max(0, round(seconds))} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h" if minutes < 2880 else f"{minutes // 1440} d"
+
+
+def hang_limit(status: RunStatus) -> str | None:
+    """Return how long a group may stand still, if that is learnt from the run's own steps."""
+    limit = status.hang_limit
+    if limit is None:
+        return None
+    longest = f"{limit.longest_s:.3g} s" if limit.longest_s < 120 else seconds(limit.longest_s)
+    return (
+        f"hang limit {seconds(limit.in_step_s)} in a step, {seconds(limit.between_s)} between two (learnt: the longest "
+        f"took {longest})"
+    )
 
 
 def job_lines(status: RunStatus, now: float) -> list[str]:

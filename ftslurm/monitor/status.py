@@ -170,6 +170,16 @@ class JobsStatus:
 
 
 @dataclass(frozen=True)
+class HangLimit:
+    """How long a group may stand still before it counts as hung, as learnt from the run's own steps."""
+
+    in_step_s: float
+    between_s: float  # between two steps
+    steps: int = 0  # from how many times between two commits
+    longest_s: float = 0.0  # the longest of them
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """The status of a whole run. `RunStatus()`: nothing is known yet."""
 
@@ -203,6 +213,7 @@ class RunStatus:
     checkpoint: int | None = None  # step of the newest saved checkpoint, or of the one all groups started from
     warnings: tuple[str, ...] = ()
     hooks: tuple[Delivery, ...] = ()  # what hooks, callbacks and metrics have got, filled in by `with_hooks`
+    hang_limit: HangLimit | None = None  # None: it is not learnt, or not yet
     no_step: str | None = None  # the warning that no step is committed although all scripts run
 
     @property

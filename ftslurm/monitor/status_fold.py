@@ -14,7 +14,16 @@ from typing_extensions import assert_never
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.monitor.event_text import ORDERLY, STOPPED, controller_error, no_first_step, verdict
-from ftslurm.monitor.status import TOLD_EVERY_S, GroupStatus, JobStatus, Recovery, RunStatus, StandbyStatus, Starting
+from ftslurm.monitor.status import (
+    TOLD_EVERY_S,
+    GroupStatus,
+    HangLimit,
+    JobStatus,
+    Recovery,
+    RunStatus,
+    StandbyStatus,
+    Starting,
+)
 from ftslurm.protocol import records
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_filter import RATE_WINDOW_S
@@ -440,6 +449,10 @@ class StatusFold:
             case records.FullRestart(step=step, checkpoint_step=back):
                 restarts = (*self._run.full_restarts, (step or 0, back))
                 self._run = replace(self._run, checkpoint=back, full_restarts=restarts, no_step=None)
+            case records.HangLimit(in_step_s=in_step, between_s=between):
+                if in_step is not None and between is not None:
+                    limit = HangLimit(in_step, between, record.steps or 0, record.longest_s or 0.0)
+                    self._run = replace(self._run, hang_limit=limit)
             case records.HangFound() | records.QuorumRefused() | records.CheckpointFailed():
                 pass
             case _:

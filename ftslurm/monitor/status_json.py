@@ -133,6 +133,8 @@ class StatusJson(TypedDict):
     jobs_lost: Annotated[int, "number of those that were taken away, or had to be left"]
     groups: Annotated[list[GroupJson], "the replica groups, by number"]
     recoveries: Annotated[list[RecoveryJson], "restarts of groups, oldest first"]
+    hang_limit_s: Annotated[float | None, "learnt limit for a group that stands still in a step; null: not learnt"]
+    hang_limit_between_s: Annotated[float | None, "the same between two steps"]
     hooks: Annotated[list[HookJson], "the hooks, callbacks and outputs of metrics"]
     note: Annotated[str | None, "why the run has not started, or its controller is not heard, for a person"]
 
@@ -177,6 +179,8 @@ def to_json(status: RunStatus, now: float, note: str | None = None) -> StatusJso
         jobs_lost=status.jobs.lost,
         groups=[_group(group, status) for group in status.groups],
         recoveries=[_recovery(recovery) for recovery in status.recoveries],
+        hang_limit_s=None if status.hang_limit is None else status.hang_limit.in_step_s,
+        hang_limit_between_s=None if status.hang_limit is None else status.hang_limit.between_s,
         hooks=[_hook(hook) for hook in status.hooks],
         note=note,
     )

@@ -344,6 +344,9 @@ class _Table(_Screen):
             self._live.start()
 
 
+_NOTES = (sentences.parent, sentences.standbys, sentences.left_out, sentences.checkpoint, sentences.hang_limit)
+
+
 def render(
     status: RunStatus,
     now: float,
@@ -365,7 +368,7 @@ def render(
         cut = [Text(line, "yellow", no_wrap=True, overflow="ellipsis")]
         top += cut if low else _folded(line, width, "yellow")
     below = [] if status.lighthouse is None or not running else [Text(), _lighthouse(status, status.lighthouse)]
-    notes = [f(status) for f in (sentences.parent, sentences.standbys, sentences.left_out, sentences.checkpoint)]
+    notes = [f(status) for f in _NOTES]
     notes += [*sentences.unfit(status), *sentences.job_lines(status, now)]
     for line in [line for line in notes if line] if running else []:
         below += _folded(line, width, "")

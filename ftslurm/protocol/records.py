@@ -687,6 +687,19 @@ class HangFound(JournalRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class HangLimit(JournalRecord):
+    """How long a group may stand still before it counts as hung, learnt from this run's steps. Written when it is first
+    known and when it changes much."""
+
+    event: ClassVar = "hang_limit"
+    in_step_s: Annotated[float | None, "the limit inside a step, from the request for a quorum to the vote"]
+    between_s: Annotated[float | None, "the limit between two steps, where evaluations and checkpoints are"]
+    steps: Annotated[int | None, "from how many times between two commits it was learnt"] = None
+    common_s: Annotated[float | None, "99 of 100 recent ones are no longer than this"] = None
+    longest_s: Annotated[float | None, "the longest one"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class QuorumRefused(JournalRecord):
     """The Lighthouse does not form a quorum. Written when the reason changes."""
 
@@ -836,6 +849,7 @@ TrainingEvent = (
     | SessionOpened
     | NoFirstStep
     | HangFound
+    | HangLimit
     | QuorumRefused
     | CheckpointSaved
     | CheckpointFailed

@@ -120,6 +120,7 @@ class Reading:
     node: str = ""
     leaving: dict[str, Job] = field(default_factory=dict)
     scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    step_times: tuple[float, float, int] | None = None
 
     @property
     def past(self) -> Past | None:
@@ -145,6 +146,7 @@ class Reading:
             scheduled=tuple(self.scheduled.values()),
             home=self.home,
             host=self.host,
+            step_times=self.step_times,
         )
 
     def fold(self, event: Event) -> None:
@@ -273,6 +275,9 @@ class Reading:
                 self.saved = True
                 if record.step is not None and self.resuming is None:
                     self.step = max(self.step, record.step)
+            case records.HangLimit():
+                if record.common_s is not None and record.longest_s is not None and record.steps is not None:
+                    self.step_times = record.common_s, record.longest_s, record.steps
             case records.FullRestart():
                 self.resuming = record.checkpoint_step or 0
             case (

@@ -8,6 +8,7 @@ block and does not use this module during the run; it runs the same commands in 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -112,6 +113,12 @@ def job_options(job: str) -> dict[str, str]:
             known = zip(("partition", "account", "qos", "time"), values, strict=False)
             return {name: value for name, value in known if value and "(null)" not in value and value not in _UNSET}
     return {}
+
+
+def kill_wait_s() -> float | None:
+    """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None: it does not say."""
+    found = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", call(commands.settings(), PARTITIONS_S).out, re.MULTILINE)
+    return None if found is None else float(found[1])
 
 
 def leaves() -> dict[str, str]:

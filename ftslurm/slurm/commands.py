@@ -179,6 +179,11 @@ def node_record(node: str) -> list[str]:
     return ["scontrol", "--oneliner", "show", "node", node]
 
 
+def settings() -> list[str]:
+    """Print slurmctld's own settings, one on each line."""
+    return ["scontrol", "show", "config"]
+
+
 def partitions() -> list[str]:
     """Ask for the partitions, one line per kind of node."""
     return ["sinfo", "--all", "--noheader", "--format=%P|%a|%D|%c|%G"]

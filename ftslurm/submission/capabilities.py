@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import Config, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
@@ -70,6 +71,7 @@ def resolve(config: Config, preview: bool = False) -> str:
         _check_drills(config)
         note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
     _check_standby(config)
+    _check_process_group(config)
     _check_container(config)
     return note
 
@@ -109,6 +111,16 @@ def _check_standby(config: Config) -> None:
         raise EnvironmentProblem(
             "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
             "(groups.gpus=0, or none was found): leave it out, or give the groups GPUs"
+        )
+
+
+def _check_process_group(config: Config) -> None:
+    """Refuse NCCL between groups without GPUs. Call it when groups.gpus is set."""
+    kind = config.torchft.process_group
+    if kind in (NCCL, BABY_NCCL) and not config.groups.gpus:
+        raise EnvironmentProblem(
+            f"torchft.process_group={kind} needs GPUs, but the groups have none (groups.gpus=0, or none was found): "
+            f"leave it out (auto takes Gloo then), or give the groups GPUs"
         )
 
 

@@ -29,10 +29,11 @@ from weakref import WeakKeyDictionary
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import patch_fit
+from ftslurm.worker import group_end, patch_fit
 
 T = TypeVar("T")
 
+_BABY = tuple(f"ProcessGroupBaby.{name}" for name in group_end.CHILD)
 COLLECTIVE_S = 0.5  # time for a collective of a broken quorum to end by itself, with or without an error
 
 
@@ -60,7 +61,8 @@ class BrokenQuorums:
     def install(self, module: Any = None) -> None:
         """Abort the set-up of process groups of broken quorums; `module` is torchft.process_group by default.
 
-        NCCL connects at its first collective, so during its set-up only the client of the store waits.
+        NCCL connects at its first collective, so during its set-up only the client of the store waits. A process group
+        in a child process (baby) is set up there, and this process waits for its answer.
 
         Raises:
             patch_fit.Misfit: this torchft sets up its process groups in another way; nothing is changed.
@@ -86,6 +88,22 @@ class BrokenQuorums:
             return made
 
         module.create_store_client, module.ProcessGroupGloo._create_pg = create_store_client, _create_pg
+        if patch_fit.fits(module, "ProcessGroupBaby.configure(store_addr)", *_BABY):
+            self._install_for_children(module.ProcessGroupBaby)
+
+    def _install_for_children(self, baby: Any) -> None:
+        configure = baby.configure
+
+        @functools.wraps(configure)
+        def configured(group: Any, store_addr: str, *args: Any, **kwargs: Any) -> None:
+            quorum = quorum_of(store_addr)
+            try:
+                self.unless_broken(quorum, lambda: configure(group, store_addr, *args, **kwargs))
+            except Broken:
+                group_end.end(group)  # it would wait for the others until its time-out
+                raise
+
+        baby.configure = configured
 
     def unless_broken(self, quorum: int | None, make: Callable[[], T]) -> T:
         """Run `make` in a thread of its own, which is abandoned if the quorum breaks. Return its result.
@@ -157,7 +175,7 @@ class BrokenQuorums:
                 print(f"ftslurm: a member of quorum {quorum} is gone: its collective is aborted", flush=True)
                 for connection in self.connections.get(manager._pg, ()):
                     hang_up(*connection)  # Gloo's abort does not end a collective that is waited for (torch 2.13)
-                manager._pg.abort()
+                group_end.end(manager._pg)
 
 
 def sockets() -> set[tuple[int, str]]:

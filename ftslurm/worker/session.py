@@ -24,7 +24,15 @@ from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import secret_variables, sharing
-from ftslurm.worker import checkpoint_folder, closed_servers, closed_transport, cpu_binding, parameter_sessions, script
+from ftslurm.worker import (
+    checkpoint_folder,
+    closed_servers,
+    closed_transport,
+    cpu_binding,
+    nccl_names,
+    parameter_sessions,
+    script,
+)
 from ftslurm.worker.arguments import fill
 
 _MOST_ERROR = 300  # characters of an exception's first line
@@ -208,9 +216,10 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     from ftslurm.worker import lineage_guard, patch_fit, progress, quorum_abort, quorum_ids, torchft_patches, unhealed
 
     torchft_patches.before_import()
-    import torch.distributed  # noqa: F401 most scripts use it: imported before the assignment
+    import torch.distributed  # most scripts use it: imported before the assignment
     import torchft  # noqa: F401
 
+    nccl_names.adapt(os.environ, torch.__version__)
     left_out: list[str] = []
     torchft_patches.after_import(left_out)
     with patch_fit.indispensable("the managers, process groups and parameter servers"):

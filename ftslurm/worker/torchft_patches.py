@@ -6,7 +6,6 @@ fails when torchft no longer needs it.
 """
 
 import abc
-import contextlib
 import functools
 import importlib
 import inspect
@@ -20,7 +19,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from ftslurm.worker import patch_fit
+from ftslurm.worker import group_end, patch_fit
 
 _applied_during_import: list[str] = []
 
@@ -131,7 +130,8 @@ def _abort_on_error(torchft: Any) -> None:
     the error and ask for the next quorum, but keep their own connections. So a group further round the ring still waits
     in the collective, and they wait for it in the quorum. Measured with 4 groups: survivors stalled 10.2 s, which was
     the process group's time-out, whatever the Lighthouse's timing. With the patch, the first error of a step closes
-    this group's connections.
+    this group's connections. The same holds for rings of NCCL, and for process groups in a child process
+    (group_end.py).
     Not applied: when report_error aborts the process group by itself.
     """
     original = torchft.manager.Manager.report_error
@@ -140,9 +140,8 @@ def _abort_on_error(torchft: Any) -> None:
     def report_error(manager: Any, e: Exception) -> None:
         first = manager._errored is None
         original(manager, e)
-        if first and isinstance(manager._pg, torchft.ProcessGroupGloo):
-            with contextlib.suppress(Exception):  # it is broken already, and is rebuilt for the next quorum
-                manager._pg.abort()
+        if first:
+            group_end.end(manager._pg)  # it is rebuilt for the next quorum
 
     torchft.manager.Manager.report_error = report_error
 

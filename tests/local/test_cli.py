@@ -152,7 +152,10 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     ((*LOCAL, "standby=many"), ["standby=many", "no such preset", "none, one"]),
     ((*LOCAL, "faults=random", "faults.kinds=[meteor]"), ["'meteor' is no fault", "kill"]),
     (("status", "conf"), ["/conf is no run directory"]),
-    ((*LOCAL, "health.hang_after_s=abc"), ["ftslurm: health.hang_after_s=abc: must be a number"]),
+    (
+        (*LOCAL, "health.hang_after_s=abc"),
+        ["ftslurm: health.hang_after_s=abc: must be a number of seconds up to 1000000000, or auto"],
+    ),
     ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
     ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
     ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),

@@ -122,7 +122,7 @@ def _plain(error: str) -> str:
 def _hint(failures: Sequence[Exit]) -> str:
     """Return a hint for the user if all failures are hangs."""
     slow = all(e.cause is Cause.HANG for e in failures)
-    return "; if it was only slow (an evaluation, a checkpoint), raise health.hang_after_s" if slow else ""
+    return "; if it was only slow (an evaluation, a checkpoint), set a longer health.hang_after_s" if slow else ""
 
 
 def _on(exit_: Exit) -> str:

@@ -1,7 +1,7 @@
 """Find the hung group when all groups stand still because they wait for it.
 
 A guard reports with every heartbeat the position of its worker: the step and the stage in it. A slow group is not
-hung: a hung one stands still for health.hang_after_s after another group has passed it.
+hung: a hung one stands still for the limit (hang_limit.py) after another group has passed it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import AUTO, Config
+from ftslurm.core.health import hang_limit
+from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP, Limits, last_change, limits
 from ftslurm.core.health.silence import condemn
 from ftslurm.core.state.actions import Action, Dump, Where
 from ftslurm.core.state.model import Cause, Evidence, Overtaken, Phase, Pulse, Unit
@@ -22,10 +24,9 @@ from ftslurm.protocol import records
 from ftslurm.protocol.stages import Stage
 
 DUMP_S = 1.5  # a hung group is killed this long after its stacks were requested, even if they are incomplete
-LOOK_S_PER_GROUP = 1e-4  # interval between comparisons, per group: they use at most a tenth of the time
 TOGETHER_S = 5.0  # groups that train together move within this time of each other
 FRESH = 3  # heartbeats without a message after which a task is silent
-HEAL = 3  # times health.hang_after_s: limit of the wait for a group that heals
+HEAL = 3  # times the limit between two steps: limit of the wait for a group that heals
 
 
 class Culprit(NamedTuple):
@@ -40,7 +41,8 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
     """Ask all tasks for their position when a group stands still; dump the stacks of hung groups, then kill them."""
     if not _looks_for_hangs(state, config) or now < state.standstill.next_look:
         return state, []
-    actions: list[Action] = []
+    told, lines = hang_limit.told(state.standstill, config)
+    state, actions = replace(state, standstill=told), list[Action](lines)
     groups = joined(state)
     ask = _ask_where(state, groups, config)
     standstill = replace(state.standstill, next_look=now + LOOK_S_PER_GROUP * state.table.groups, ask=ask)
@@ -60,7 +62,8 @@ def find_hangs(state: RunState, now: float, config: Config) -> tuple[RunState, l
 
 def _looks_for_hangs(state: RunState, config: Config) -> bool:
     """Return whether hangs are searched for; never in a run of one group, for which no other group waits."""
-    return config.health.hang_after_s > 0 and state.ending is None and state.table.groups > 1
+    searches = state.ending is None and state.table.groups > 1 and config.health.hang_after_s != 0
+    return searches and limits(state.standstill, config).in_step_s < inf
 
 
 def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -69,6 +72,11 @@ def _condemn(state: RunState, culprit: Culprit, now: float, config: Config) -> t
     where = "stopped (SIGSTOP)" if pulse.state == "T" else Stage(pulse.stage).doing
     after = "" if pulse.step is None else f" after step {pulse.step}"
     reason = f"rank {task} has not moved for {now - since:.0f} s, {where}{after}"
+    if config.health.hang_after_s == AUTO:
+        allowed = limits(state.standstill, config).at(pulse.stage)
+        reason += f"; health.hang_after_s=auto allows {allowed:.0f} s there"
+        doubtful = pulse.stage is Stage.COMPUTING and pulse.state != "T"
+        state = replace(state, standstill=replace(state.standstill, doubts=state.standstill.doubts + doubtful))
     evidence = Evidence(task, unit.current.hosts[task], error=reason, cause=Cause.HANG)
     state, _ = condemn(state, unit, evidence, since, now, config)
     state = swap(state, replace(state.table.by_name[unit.name], due=now + DUMP_S))
@@ -95,30 +103,30 @@ def joined(state: RunState) -> list[Unit]:
 def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
     """Return the hung tasks; none if they cannot be told from tasks that wait.
 
-    Every task stopped (SIGSTOP) for health.hang_after_s is hung, at any stage. Otherwise the task that stopped moving
-    first is, if another passed it that long ago. Old heartbeats are no evidence. While a task is silent or heals, the
-    others may wait for it: silence.watch and health.join_timeout_s handle these cases. The time starts again when a
-    group fails or joins, because the others may have waited for it.
+    Every task stopped (SIGSTOP) for the limit inside a step is hung, at any stage. Otherwise the task that stopped
+    moving first is, if another passed it as long ago as the limit at its stage. Old heartbeats are no evidence. While a
+    task is silent or heals, the others may wait for it: silence.watch and health.join_timeout_s handle these cases. The
+    time starts again when a group fails or joins, because the others may have waited for it.
     """
-    limit = config.health.hang_after_s
+    allowed = limits(state.standstill, config)
     stopped: dict[str, Culprit] = {}
     for unit in state.table.in_phase(Phase.STARTING, Phase.RUNNING):
         for task, pulse in enumerate(unit.pulses):
-            if pulse is not None and pulse.stopped is not None and pulse.time >= pulse.stopped + limit:
+            if pulse is not None and pulse.stopped is not None and pulse.time >= pulse.stopped + allowed.in_step_s:
                 stopped.setdefault(unit.name, Culprit(unit, task, pulse))
     if stopped:
         return tuple(stopped.values())
-    if not state.standstill.overtaken or _heals(state, now, limit):
+    if not state.standstill.overtaken or _heals(state, now, allowed.between_s):
         return ()
-    last_change = _last_change(state)
-    since = {(one.unit, one.task): max(one.since, last_change) for one in state.standstill.overtaken}
+    changed = last_change(state)
+    since = {(one.unit, one.task): max(one.since, changed) for one in state.standstill.overtaken}
     found = []
     for peers in _ranks(state):
         if any(now - one.pulse.time > FRESH * config.health.heartbeat_s for one in peers):
             continue  # the others may wait for the silent task
         passed = [one for one in peers if (one.unit.name, one.task) in since]
         began = [max(since[one.unit.name, one.task], one.pulse.moved) for one in passed]
-        found += [one for one, time in zip(passed, began, strict=True) if one.pulse.time >= time + limit]
+        found += [o for o, time in zip(passed, began, strict=True) if o.pulse.time >= time + allowed.at(o.pulse.stage)]
     first = min(found, key=lambda one: one.pulse.moved, default=None)
     return () if first is None else (first,)
 
@@ -126,13 +134,14 @@ def hung(state: RunState, now: float, config: Config) -> tuple[Culprit, ...]:
 def overtaken(state: RunState, now: float, config: Config) -> Iterator[Overtaken]:
     """Yield the tasks that the same rank of another group has passed, with the time at which that was first seen."""
     known = {(one.unit, one.task, one.moved): one.since for one in state.standstill.overtaken}
+    allowed = limits(state.standstill, config)
     for peers in _ranks(state):
-        for one in _passed(peers, config.health.hang_after_s):
+        for one in _passed(peers, allowed):
             key = (one.unit.name, one.task, one.pulse.moved)
             yield Overtaken(*key, known.get(key, now))
 
 
-def _passed(peers: list[Culprit], limit: float) -> Iterator[Culprit]:
+def _passed(peers: list[Culprit], allowed: Limits) -> Iterator[Culprit]:
     """Yield the tasks that another one has passed.
 
     The other is further in the same step, or in a later one. Or it reached an earlier point later: a step whose
@@ -143,7 +152,7 @@ def _passed(peers: list[Culprit], limit: float) -> Iterator[Culprit]:
     first = max(points, default=(0, 0))
     behind = max((one.pulse.moved for one, point in zip(peers, points, strict=True) if point < first), default=-inf)
     for one, point in zip(peers, points, strict=True):
-        if point < first or behind > one.pulse.moved + min(TOGETHER_S, limit / 2):
+        if point < first or behind > one.pulse.moved + min(TOGETHER_S, allowed.in_step_s / 2):
             yield one
 
 
@@ -163,20 +172,14 @@ def _heals(state: RunState, now: float, limit: float) -> bool:
     return any(time is not None and now < time + HEAL * limit for time in began)
 
 
-def _last_change(state: RunState) -> float:
-    """Return when a group last failed or joined; tasks that stood still before may have waited for it."""
-    units = state.table.all_groups()
-    times = (t for u in units for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None)
-    return max(times, default=0.0)
-
-
 def _ask_where(state: RunState, groups: list[Unit], config: Config) -> float | None:
     """Return when to ask all tasks for their position because one may stand still; None: no task has reported one."""
     moved = (pulse.moved for unit in groups for pulse in unit.pulses if pulse is not None and pulse.step is not None)
     first = min(moved, default=None)
     if first is None:
         return None
-    return max(first + config.health.hang_after_s / 2, state.standstill.asked_where + config.health.heartbeat_s)
+    patience = limits(state.standstill, config).in_step_s / 2
+    return max(first + patience, state.standstill.asked_where + config.health.heartbeat_s)
 
 
 def deadlines(state: RunState, config: Config) -> Iterator[float]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from immutables import Map
 
+from ftslurm.core.state.step_times import StepTimes
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -540,6 +541,10 @@ class Standstill:
     next_look: float = 0.0  # earliest time of the next comparison of all groups
     ask: float | None = None  # when every task is asked for its position, if the groups go on as they did
     asked_where: float = 0.0  # when every task was last asked for its position
+    times: StepTimes = field(default=StepTimes())  # from which the limit is learnt; see health/hang_limit.py
+    learnt: float = -inf  # when the last time was added
+    doubts: int = 0  # groups found to hang between two steps, which may only have been slow
+    told: tuple[float, float] | None = None  # the limits that the journal has
 
 
 @dataclass(frozen=True)

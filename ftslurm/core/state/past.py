@@ -69,3 +69,4 @@ class Past:
     home: str = ""  # where the last controller ran: its Slurm job, and how often that had been requeued
     host: str = ""  # the machine where the last controller ran
     node: str = ""  # the first node of its allocation, where it ran, if it had one
+    step_times: tuple[float, float, int] | None = None  # arguments of step_times.remembered

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ftslurm.config.compose import run_hydra
-from ftslurm.config.schema import Config, shipped
+from ftslurm.config.schema import AUTO, Config, shipped
 from ftslurm.config.value_limits import get
 
 PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
@@ -53,8 +53,9 @@ def changed(config: Config, section: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("section", ["health", "standby", "faults", "restart"])
-def test_without_a_word_no_drill_no_standby_and_no_search_for_hangs(section: str) -> None:
+def test_without_a_word_no_drill_and_no_standby_and_a_limit_for_hangs_that_is_learnt(section: str) -> None:
     assert changed(composed(*JOB), section) == {}
+    assert composed(*JOB).health.hang_after_s == AUTO
 
 
 def test_the_presets_for_what_fails_switch_it_on() -> None:
@@ -71,7 +72,7 @@ def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(
     config = composed(f"job={kind}")
     window_s = config.torchft.quorum_timeout_s
     assert changed(config, "health") == {"join_timeout_s": 2 * window_s, "first_step_s": window_s}
-    assert config.health.hang_after_s == 0  # a group with long steps never counts as hung unless the user asks for that
+    assert config.health.hang_after_s == AUTO  # learnt from the time between two syncs
     sleep = config.torchft.quorum_timeout_s / (config.torchft.quorum_retries + 1)
     assert sleep == pytest.approx(60 / 201, rel=0.1)  # before a Lighthouse that was away is asked again, as everywhere
     assert config.job.total_steps == config.job.args["steps"]
@@ -82,8 +83,9 @@ def test_what_a_job_preset_sets_elsewhere_is_only_a_default(kind: str) -> None:
     path = next(path for path in PRESETS if path.parent.name == "job" and path.stem == kind)
     elsewhere = [key for key, _ in flat(yaml.safe_load(path.read_text())) if not key.startswith("job.")]
     assert elsewhere
-    config = composed(f"job={kind}", *(f"{key}=7" for key in elsewhere))
-    assert [get(config, key) for key in elsewhere] == [7] * len(elsewhere)
+    given = {key: "gloo" if key == "torchft.process_group" else 7 for key in elsewhere}
+    config = composed(f"job={kind}", *(f"{key}={value}" for key, value in given.items()))
+    assert {key: get(config, key) for key in elsewhere} == given
     others = ("lighthouse=torchft", "health=hangs", "restart=on_failure", "standby=one", "faults=kill_one")
     held = dict(flat(yaml.safe_load(path.read_text())))
     config = composed(f"job={kind}", *others)  # none of them undoes what the job needs

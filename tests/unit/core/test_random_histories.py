@@ -66,6 +66,8 @@ class World:
         config.health.heartbeat_s = 1.0
         config.health.lost_after_s, config.health.orphan_after_s = dice.choice([(math.inf, math.inf), (4.0, 12.0)])
         config.health.hang_after_s = dice.choice([0.0, 3.0])
+        if random.Random(seed).random() < 0.3:
+            config.health.hang_after_s, config.health.hang_least_s = "auto", 2.0
         config.health.wait_timeout_s = dice.choice([0.0, 15.0])
         config.health.join_timeout_s = dice.choice([0.0, 20.0])
         if config.lighthouse.kind == "none" and groups.min < groups.count and dice.random() < 0.7:
@@ -263,7 +265,7 @@ class World:
         for committed in range(self.dice.randint(1, 10)):
             time += self.dice.uniform(0.1, 3)
             self.step += 1
-            self.later(time, ev.Progressed(step, self.step, 1, 1, committed, 0))
+            self.later(time, ev.Progressed(step, self.step, 1, 1, committed, 0, self.warned.uniform(0.1, 3)))
         lot = self.dice.random()
         if lot < self.misfortune / 4:
             self.states[step], self.stood[step] = self.dice.choice("TH"), now

@@ -157,6 +157,14 @@ def environment(made: Config | None = None, base: dict[str, str] | None = None, 
     return step_command.environment(made or config(), RUN, group(), base or {}, local=here)
 
 
+def test_with_gpus_nccl_writes_its_traces_beside_the_logs_unless_the_environment_says_otherwise() -> None:
+    made = config(gpus=2)
+    env = step_command.environment(made, RUN, group(), {"TORCH_NCCL_ENABLE_MONITORING": "0"}, local=False)
+    assert env["TORCH_FR_DUMP_TEMP_FILE"] == str(RUN.attempt("group-0001", 2) / "nccl-trace-rank-")
+    assert env["TORCH_NCCL_ENABLE_MONITORING"] == "0"
+    assert env["FTSLURM_PROCESS_GROUP"] == "nccl"
+
+
 def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
     known = {
         "TORCHFT_TIMEOUT_SEC": "60",
@@ -168,6 +176,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_RUN_ID": "ddp-1",
         "FTSLURM_STEP": "group-0001/2",
         "FTSLURM_LIGHTHOUSE": "ftslurm",
+        "FTSLURM_PROCESS_GROUP": "gloo",
         "FTSLURM_INTERFACE": "auto",
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
         "FTSLURM_CHECKPOINT_KEEP": "3",

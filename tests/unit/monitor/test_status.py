@@ -324,6 +324,7 @@ def test_the_json_has_stable_keys() -> None:
             "groups",
         ),
         *("recoveries", "warnings", "checkpoint", "jobs", "jobs_refused", "jobs_asked", "jobs_lost", "hooks", "note"),
+        *("hang_limit_s", "hang_limit_between_s"),
     }
     groups: Any = status["groups"]
     assert groups[1] == {

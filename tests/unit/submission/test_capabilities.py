@@ -42,6 +42,13 @@ def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monke
     assert "cannot check" in resolve(config, preview=True)
 
 
+@pytest.mark.parametrize("kind", ["nccl", "baby-nccl"])
+def test_nccl_between_groups_without_gpus_is_refused(config: Config, kind: str) -> None:
+    config.torchft.process_group, config.groups.gpus = kind, 0
+    with pytest.raises(EnvironmentProblem, match=f"torchft.process_group={kind} needs GPUs"):
+        resolve(config)
+
+
 def test_a_path_that_cannot_be_mounted_is_refused(config: Config, tmp_path: Path, programs: Programs) -> None:
     programs.add("srun", body="echo '  --container-image=PATH'")
     config.cluster.kind, config.cluster.container_image, config.groups.gpus = "local", "/images/a.sqsh", 0

@@ -1,0 +1,100 @@
+"""How long a group may stand still before it counts as hung: health.hang_after_s, or learnt from this run's steps.
+
+With `auto` a group inside a step (from its request for a quorum to its vote) gets a multiple of what 99 of 100 recent
+steps took. A group between two steps may be evaluating or writing a checkpoint, which is rare and long: it gets twice
+the least limit, or a multiple of the longest time between two commits that any group has ended by itself. A time in
+which a group failed or joined teaches nothing, because the others waited for it: else each hang would raise the limit
+for the next one.
+
+A healthy group that is killed costs more than a hang that is found late: the factors are generous, and each group that
+was found to hang between two steps doubles the limit there, in case it was only slow.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+from ftslurm.config.schema import AUTO, Config
+from ftslurm.core.state.model import Phase, Standstill
+from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.unit_table import Trait
+from ftslurm.core.state.units import independent
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
+from ftslurm.protocol.stages import Stage
+
+LOOK_S_PER_GROUP = 1e-4  # interval between looks at all groups, per group: they use at most a tenth of the time
+ENOUGH = 20  # times that must be known; before, the limit is health.join_timeout_s
+COMMON_TIMES = 8.0  # the limit inside a step, as a multiple of what steps commonly take
+LONGEST_TIMES = 3.0  # the limit between two steps, as a multiple of the longest time so far
+MOST_DOUBLINGS = 3
+REPORT_S = 5.0  # a report comes at most so long after the time between two commits that it tells of
+CHANGE = 1.25  # the journal gets the limits again when one has changed by this factor
+
+
+class Limits(NamedTuple):
+    """How long a group may stand still while others have passed it, in seconds; infinite: for ever."""
+
+    in_step_s: float
+    between_s: float
+
+    def at(self, stage: Stage) -> float:
+        """Return the limit at a stage of a step."""
+        return self.between_s if stage is Stage.COMPUTING else self.in_step_s
+
+
+def limits(standstill: Standstill, config: Config) -> Limits:
+    """Return the present limits."""
+    health, times = config.health, standstill.times
+    if health.hang_after_s != AUTO:
+        fixed = health.hang_after_s or inf
+        return Limits(fixed, fixed)
+    if independent(config):
+        return Limits(inf, inf)  # no steps are reported
+    if times.seen < ENOUGH:
+        start = health.join_timeout_s or inf
+        return Limits(start, start)
+    longest = LONGEST_TIMES * times.longest_s
+    between = max(2 * health.hang_least_s, longest) * 2.0 ** min(standstill.doubts, MOST_DOUBLINGS)
+    return Limits(max(health.hang_least_s, min(COMMON_TIMES * times.common_s, longest)), between)
+
+
+def learn(state: RunState, gap_s: float | None, now: float, config: Config) -> RunState:
+    """Take in a time between two commits that a group has just reported."""
+    standstill = state.standstill
+    if config.health.hang_after_s != AUTO or gap_s is None or not 0 < gap_s < inf:
+        return state
+    due = now >= standstill.learnt + LOOK_S_PER_GROUP * state.table.groups
+    if gap_s <= standstill.times.longest_s and not due:
+        return state  # the groups step together: one of them is enough
+    joining = state.table.count(Phase.RUNNING) != len(state.table.having_trait(Trait.JOINED))
+    if joining or last_change(state) >= now - gap_s - REPORT_S:
+        return state
+    return replace(state, standstill=replace(standstill, times=standstill.times.plus(gap_s), learnt=now))
+
+
+def told(standstill: Standstill, config: Config) -> tuple[Standstill, list[records.HangLimit]]:
+    """Return the line about learnt limits, if they are new or have changed much."""
+    times = standstill.times
+    if config.health.hang_after_s != AUTO or times.seen < ENOUGH:
+        return standstill, []
+    present = limits(standstill, config)
+    before = standstill.told
+    if before is not None and all(b / CHANGE < a < b * CHANGE for a, b in zip(present, before, strict=True)):
+        return standstill, []
+    line = records.HangLimit(
+        in_step_s=round(present.in_step_s, 3),
+        between_s=round(present.between_s, 3),
+        steps=times.seen,
+        common_s=round(times.common_s, 4),
+        longest_s=round(times.longest_s, 4),
+    )
+    return replace(standstill, told=(present.in_step_s, present.between_s)), [line]
+
+
+def last_change(state: RunState) -> float:
+    """Return when a group last failed or joined; tasks that stood still before may have waited for it."""
+    units = state.table.all_groups()
+    times = (t for u in units for t in (u.current.failing.noticed, u.marks.noticed, u.marks.joined) if t is not None)
+    return max(times, default=0.0)

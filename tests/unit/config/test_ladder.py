@@ -1,0 +1,116 @@
+"""Time-outs that contradict each other, the variables for NCCL, and what averages between groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_validate import config, refusal
+
+from ftslurm.config import ladder
+from ftslurm.config.process_groups import HEARTBEAT, nccl_variables, process_group
+from ftslurm.config.schema import Config
+from ftslurm.config.validate import check
+
+GPUS = {"groups__gpus": 1}
+
+
+def notes(kill_wait_s: float | None = None, **settings: Any) -> list[str]:
+    made = config(**settings)
+    check(made)  # notes only: the run is accepted
+    return [violation.text for violation in ladder.violations(made, kill_wait_s)]
+
+
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_the_defaults_contradict_each_other_nowhere(gpus: int) -> None:
+    assert notes(30.0, groups__gpus=gpus) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "upper", "lower"),
+    [
+        ({"health__lost_after_s": 3.0}, "health.lost_after_s=3.0 (3 s)", "health.heartbeat_s=2.0 (4 s)"),
+        ({"health__lost_after_s": 60.0}, "health.orphan_after_s=60.0 (60 s)", "health.lost_after_s=60.0 (60 s)"),
+        ({"health__hang_after_s": 3}, "health.hang_after_s=3 (3 s)", "health.heartbeat_s=2.0 (4 s)"),
+        ({"health__hang_least_s": 3.0}, "health.hang_least_s=3 (3 s)", "health.heartbeat_s=2.0 (4 s)"),
+        (
+            {"torchft__quorum_timeout_s": 5},
+            "torchft.quorum_timeout_s=5 (5 s)",
+            "lighthouse.heartbeat_timeout_ms=5000 (5 s)",
+        ),
+    ],
+)
+def test_a_run_that_could_not_work_is_refused(settings: dict[str, Any], upper: str, lower: str) -> None:
+    text = refusal(**settings)
+    assert text.startswith(upper)
+    assert lower in text
+    assert ", else " in text
+
+
+def test_what_is_off_or_not_there_contradicts_nothing() -> None:
+    assert notes(health__hang_after_s=0, health__join_timeout_s=0.0) == []
+    assert notes(lighthouse__kind="none", torchft__quorum_timeout_s=1) == []
+    assert notes(1.0, cluster__kind="local") == []  # Slurm has no part in it
+
+
+@pytest.mark.parametrize(
+    ("settings", "kill_wait_s", "upper", "lower"),
+    [
+        ({"lighthouse__join_timeout_ms": 60_000}, None, "torchft.quorum_timeout_s=60", "lighthouse.join_timeout_ms"),
+        ({"health__hang_after_s": 60}, None, "health.hang_after_s=60", "torchft.timeout_s=60"),
+        ({"torchft__quorum_timeout_s": 1800}, None, "health.join_timeout_s=1800", "torchft.quorum_timeout_s=1800"),
+        ({**GPUS, "torchft__timeout_s": 600, "health__hang_after_s": 0}, None, "NCCL's watchdog", "torchft.timeout_s"),
+        ({**GPUS, "health__hang_least_s": 600.0}, None, "NCCL's watchdog, 600 s", "health.hang_least_s=600"),
+        ({**GPUS, "job__env": {HEARTBEAT: "50"}}, None, f"{HEARTBEAT}=50 (50 s)", "torchft.timeout_s=60"),
+        ({"stop__grace_s": 30.0}, 30.0, "Slurm's KillWait=30 (30 s)", "stop.grace_s=30 (30 s)"),
+        ({"cluster__signal_s": 40}, 30.0, "cluster.signal_s=40", "stop.grace_s + Slurm's KillWait=30 (40 s)"),
+    ],
+)
+def test_what_only_works_worse_is_a_note(
+    settings: dict[str, Any], kill_wait_s: float | None, upper: str, lower: str
+) -> None:
+    (text,) = notes(kill_wait_s, **settings)
+    assert text.startswith(upper)
+    assert lower in text
+
+
+def test_the_rungs_are_in_order_and_name_what_slurm_and_torch_do() -> None:
+    rungs = ladder.rungs(config(**GPUS), 30.0)
+    assert [rung.seconds for rung in rungs] == sorted(rung.seconds for rung in rungs)
+    names = " ".join(rung.name for rung in rungs)
+    assert all(name in names for name in ("KillWait", HEARTBEAT, "NCCL's watchdog", "health.hang_least_s"))
+    on_cpus = " ".join(rung.name for rung in ladder.rungs(config(cluster__kind="local")))
+    assert not any(name in on_cpus for name in ("KillWait", HEARTBEAT, "NCCL", "cluster.signal_s"))
+
+
+# --- process groups ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus", "kind"),
+    [
+        ("auto", 0, "gloo"),
+        ("auto", None, "gloo"),
+        ("auto", 2, "nccl"),
+        ("gloo", 2, "gloo"),
+        ("baby-nccl", 2, "baby-nccl"),
+    ],
+)
+def test_auto_is_nccl_where_there_are_gpus(said: str, gpus: int | None, kind: str) -> None:
+    assert process_group(config(torchft__process_group=said, groups__gpus=gpus)) == kind
+
+
+def test_only_what_torchft_has_is_a_process_group() -> None:
+    assert "auto, gloo, nccl, baby-nccl" in refusal(torchft__process_group="mpi")
+
+
+def test_without_gpus_nccl_has_no_variables() -> None:
+    assert nccl_variables(Config()) == {}
+
+
+def test_torch_lets_torchft_finish_first_and_the_users_own_values_are_kept() -> None:
+    found = nccl_variables(config(**GPUS, torchft__timeout_s=600, job__env={"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}))
+    assert found[HEARTBEAT] == "1200"
+    assert found["TORCH_NCCL_NONBLOCKING_TIMEOUT"] == "600"
+    assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "0"
+    assert nccl_variables(config(**GPUS))[HEARTBEAT] == "480"

@@ -105,13 +105,15 @@ class Steps(TrainerCallback):
 
     def __init__(self, manager: Manager, samples: str | None) -> None:
         self.manager, self.samples = manager, samples
-        self.checkpointer = Checkpointer(manager)
         self.trainer: FaultTolerantTrainer | None = None
+        self.checkpointer: Checkpointer | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        self.checkpointer.restore()  # model and optimizer exist now, and there was no quorum yet
+        """Restore now: model, optimizer and the process group inside the group exist, and there was no quorum yet."""
+        self.checkpointer = Checkpointer(self.manager)
+        self.checkpointer.restore()
         state.global_step = self.trainer.lr_scheduler.last_epoch = self.manager.current_step()
         control.should_training_stop = state.global_step >= args.max_steps
 
@@ -182,6 +184,7 @@ def main() -> None:
                 per_device_train_batch_size=args.batch_size,
                 learning_rate=1e-3,
                 warmup_steps=5,
+                use_cpu=not torch.cuda.is_available(),  # else a group's workers would not average on CPUs
                 save_strategy="no",  # the Checkpointer saves
                 report_to="none",  # each group would log its own run
                 logging_strategy="no",

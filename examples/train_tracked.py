@@ -28,6 +28,10 @@ FOLDER = Path(os.environ.get("FTSLURM_RUN_DIR", "."))
 
 
 class Tracker(Protocol):
+    """One run of a tracker; see StepMetrics for settle_s."""
+
+    settle_s: float
+
     def log(self, step: int, values: dict[str, float]) -> None: ...
 
     def close(self) -> None: ...
@@ -35,6 +39,8 @@ class Tracker(Protocol):
 
 class TensorBoard:
     """`tensorboard --logdir RUN/tensorboard`: the files of all leaders in one folder are one run."""
+
+    settle_s = 0.0
 
     def __init__(self) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -51,17 +57,15 @@ class TensorBoard:
 
 
 class WandB:
-    """`wandb sync --append RUN/wandb/offline-run-*` sends what was logged offline: the same id, so the same run."""
+    """`wandb sync --yes RUN/wandb/offline-run-*` sends what was logged offline: the same id, so the same run."""
+
+    settle_s = 30.0  # wandb's own process writes and sends what it was given about every 15 s, and dies with the group
 
     def __init__(self) -> None:
         import wandb
 
-        # By default wandb writes to disk every 15 s, and a kill loses what it has not written.
-        settings = wandb.Settings(x_transaction_log_flush_interval=0.5)
         mode = os.environ.get("WANDB_MODE", "offline")
-        self.run = wandb.init(
-            project="ftslurm", id=RUN_ID, name=RUN_ID, resume="allow", mode=mode, dir=FOLDER, settings=settings
-        )
+        self.run = wandb.init(project="ftslurm", id=RUN_ID, name=RUN_ID, resume="allow", mode=mode, dir=FOLDER)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         self.run.log(values, step=step, commit=True)
@@ -72,6 +76,8 @@ class WandB:
 
 class MLflow:
     """`mlflow ui --backend-store-uri RUN/mlruns`. MLflow chooses the id of a run itself, so it is found by its name."""
+
+    settle_s = 0.0
 
     def __init__(self) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -125,7 +131,8 @@ def main() -> None:
     )
     ddp = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=args.lr))
-    metrics = StepMetrics(manager)
+    open_tracker = TRACKERS[args.tracker]
+    metrics = StepMetrics(manager, settle_s=open_tracker.settle_s)
     checkpointer = Checkpointer(manager)  # of all that is in state_dict()
     checkpointer.restore()
 
@@ -145,7 +152,7 @@ def main() -> None:
         text.note(manager, [batch])
 
         for logged, values in metrics.committed(loss=mean_loss):  # none, unless this process leads
-            tracker = tracker or TRACKERS[args.tracker]()
+            tracker = tracker or open_tracker()
             tracker.log(logged, values)
         if tracker and not metrics.leads:  # a group that is back leads again: a tracker's run has one writer
             tracker.close()

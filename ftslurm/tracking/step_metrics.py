@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -15,7 +17,7 @@ from typing import Any, SupportsFloat
 from ftslurm.security import owned_files
 from ftslurm.tracking.leader import Manager, is_leader
 
-KEPT = 100  # steps whose metrics a process keeps for the case that it must log them
+KEPT = 1000  # steps whose metrics a process keeps for the case that it must log them
 MARK = "logged-steps"  # the file in the run directory
 _DIGITS = 20  # of the number in it, so that a write replaces it whole
 
@@ -23,14 +25,18 @@ _DIGITS = 20  # of the number in it, so that a write replaces it whole
 class StepMetrics:
     """The metrics of the steps that were committed last. Every rank of every group makes one."""
 
-    def __init__(self, manager: Manager, path: str | os.PathLike[str] | None = None) -> None:
+    def __init__(self, manager: Manager, path: str | os.PathLike[str] | None = None, *, settle_s: float = 0.0) -> None:
         """Prepare to hand out metrics.
 
         Args:
             manager: torchft's.
             path: the file that holds the last step logged; all groups must reach it. Default: a file in the run
                 directory. Outside ftslurm, without a path, it is kept in memory only.
+            settle_s: how long after it was given a step the tracker may lose it with its process. The steps of the last
+                so many seconds before the death of the leader are logged once more by the next one.
         """
+        self._settle_s = settle_s
+        self._settling: deque[tuple[float, int]] = deque()  # when a step was logged, and the step; not noted yet
         folder = os.environ.get("FTSLURM_RUN_DIR")
         self._path = Path(path) if path else Path(folder, MARK) if folder else None
         self._run = os.environ.get("FTSLURM_RUN_ID", "")
@@ -58,6 +64,7 @@ class StepMetrics:
         led, self.leads = self.leads, is_leader(self._manager)
         if self.leads and not led:
             self._logged = None
+            self._settling.clear()
         return self._due() if self.leads else iter(())
 
     def state_dict(self) -> dict[str, Any]:
@@ -74,7 +81,16 @@ class StepMetrics:
         for step in [step for step in self._kept if step > self._logged]:
             yield step, dict(self._kept[step])
             self._logged = step
-            self._write(step)
+            self._settling.append((time.monotonic(), step))
+            self._note()
+
+    def _note(self) -> None:
+        """Write down the last step that the tracker cannot lose any more."""
+        settled, now = None, time.monotonic()
+        while self._settling and now - self._settling[0][0] >= self._settle_s:
+            _, settled = self._settling.popleft()
+        if settled is not None:
+            self._write(settled)
 
     def _read(self) -> int:
         """Return the last step that was logged, 0 if none was or the file cannot be used."""

@@ -53,12 +53,12 @@ def check_every_batch_once(run: Run, rank: int = 0) -> int:
     return total
 
 
-def check_own_examples(run: Run, group: int) -> list[int]:
-    """Check that a group has every example of its share at most once, in order; return its steps."""
-    numbers = [number for line in history(run, group).values() for number in line["examples"]]  # type: ignore[attr-defined]
-    share = order()[group::2]
+def check_own_examples(run: Run, group: int, rank: int = 0, ranks: int = 1) -> list[int]:
+    """Check that a rank has every example of its share at most once, in order; return its steps."""
+    numbers = [number for line in history(run, group, rank).values() for number in line["examples"]]  # type: ignore[attr-defined]
+    share = order()[group * ranks + rank :: 2 * ranks]
     assert numbers == share[: len(numbers)]
-    return sorted(history(run, group))
+    return sorted(history(run, group, rank))
 
 
 def order() -> list[int]:
@@ -69,13 +69,14 @@ def order() -> list[int]:
 
 
 def test_both_survive_the_kill_of_a_group_and_lose_no_data(backend: Backend) -> None:
-    hf = start(backend, "train_hf.py", KILL_ONE)
+    hf = start(backend, "train_hf.py", KILL_ONE, "groups.workers=2")
     lightning = start(backend, "train_lightning.py", KILL_ONE)
     for run in (hf, lightning):
         run.finish()
         assert [event["restarts"] for event in run.named("run_finished")] == [1]
-        check_equal_weights(run)
-    assert STEPS < check_every_batch_once(hf) < 2 * STEPS
+    check_equal_weights(hf, ranks=2)
+    check_equal_weights(lightning)
+    assert STEPS < check_every_batch_once(hf) == check_every_batch_once(hf, rank=1) < 2 * STEPS
     assert check_own_examples(lightning, 0) == list(range(1, STEPS + 1))
     killed = check_own_examples(lightning, 1)  # it goes on behind the last batch that it committed
     assert killed[:KILLED] == list(range(1, KILLED + 1))
@@ -85,11 +86,13 @@ def test_both_survive_the_kill_of_a_group_and_lose_no_data(backend: Backend) -> 
 
 def test_both_go_on_from_a_checkpoint_when_all_groups_die(backend: Backend) -> None:
     hf = start(backend, "train_hf.py", KILL_ALL)
-    lightning = start(backend, "train_lightning.py", KILL_ALL)
+    lightning = start(backend, "train_lightning.py", KILL_ALL, "groups.workers=2")
     for run in (hf, lightning):
         run.finish()
         assert restored(run) == 3
-        check_equal_weights(run)
+    check_equal_weights(hf)
+    check_equal_weights(lightning, ranks=2)
     assert check_every_batch_once(hf) == 2 * STEPS
     for group in (0, 1):
-        assert check_own_examples(lightning, group) == list(range(1, STEPS + 1))
+        for rank in (0, 1):
+            assert check_own_examples(lightning, group, rank, ranks=2) == list(range(1, STEPS + 1))

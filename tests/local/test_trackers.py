@@ -75,11 +75,9 @@ def of_mlflow(run: Run) -> tuple[Values, int]:
     return [(value.step, value.value) for value in client.get_metric_history(runs[0].info.run_id, "loss")], len(runs)
 
 
-def check(values: Values, first: int = 1) -> None:
-    """Check for every step from `first` on, once and in order."""
-    steps = [step for step, _ in values]
-    assert steps == sorted(set(steps))
-    assert steps[-STEPS + first - 1 :] == list(range(first, STEPS + 1))
+def check(values: Values) -> None:
+    """Check for every step, once and in order."""
+    assert [step for step, _ in values] == list(range(1, STEPS + 1))
     assert max(loss for _, loss in values) < 7  # bytes that are not yet predicted: ln 256 = 5.5
     assert values[-1][1] < values[0][1]
 
@@ -99,7 +97,10 @@ def test_one_run_of_each_tracker_has_every_step_once_when_its_leader_dies(
         (killed,) = run.named("step_exited", attempt=0, group=0)
         assert (killed["cause"], killed["signal"]) == ("killed", 9)
         values, opened = readers[name](run)
-        check(values, first=KILLED if name == "wandb" else 1)  # wandb writes to its file every half second only
+        if name == "wandb":  # what it may not have written is logged again, by groups that have the same values
+            assert len(dict(values)) == len(set(values))
+            values = sorted(set(values))
+        check(values)
         assert opened == (1 if name == "mlflow" else 3)  # by group 0, by group 1, by group 0 that is back
         assert len(set(run.weights().values())) == 1
 

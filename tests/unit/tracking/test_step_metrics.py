@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.tracking import StepMetrics, is_leader
+from ftslurm.tracking import StepMetrics, is_leader, step_metrics
 from ftslurm.tracking.step_metrics import KEPT, MARK
 
 Logged = list[tuple[int, dict[str, float]]]
@@ -30,9 +30,9 @@ class Manager:
 
 
 class Group:
-    def __init__(self) -> None:
+    def __init__(self, settle_s: float = 0.0) -> None:
         self.manager = Manager()
-        self.metrics = StepMetrics(self.manager)
+        self.metrics = StepMetrics(self.manager, settle_s=settle_s)
 
     def commit(self, step: int, rank: int | None) -> Logged:
         """Commit a step with this participating rank, and log what is due."""
@@ -103,6 +103,22 @@ def test_what_a_tracker_has_not_taken_is_returned_again() -> None:
         assert step == 1
         break  # as an exception in the loop would
     assert steps(group.commit(2, 0)) == [1, 2]
+
+
+def test_a_step_that_the_tracker_may_still_lose_is_logged_again_by_the_next_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(step_metrics.time, "monotonic", lambda: now)
+    first, second = Group(settle_s=10), Group(settle_s=10)
+    for step in range(1, 5):
+        assert steps(first.commit(step, 0)) == [step]
+        second.commit(step, 1)
+        now += 5
+    assert steps(second.commit(5, 0)) == [3, 4, 5]  # steps 1 and 2 were noted when 3 and 4 were logged
+    assert steps(first.commit(5, 1)) == []
+    first.commit(6, 1)
+    assert steps(first.commit(7, 0)) == [3, 4, 5, 6, 7]
 
 
 def test_the_metrics_of_a_run_that_is_resumed_stay_in_its_own_tracker(monkeypatch: pytest.MonkeyPatch) -> None:

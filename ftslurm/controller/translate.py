@@ -54,8 +54,8 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
             message = messages.NewHistory(number)
         case actions.Inject(step, task, fault):
             message = messages.Inject(fault, task)
-        case actions.Where(step):
-            message = messages.Where()
+        case actions.Where(step, question):
+            message = messages.Where(question)
         case actions.Dump(step):
             message = messages.Dump()
         case actions.TakeStacks(step, command, task, by):
@@ -93,8 +93,9 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             return events.Adopted(step, _guard_report(message))
         case messages.Ready(task=task):
             return events.Ready(step, task)
-        case messages.Alive(state, number, stage, since_s, pilot, task=task):
-            return events.Alive(step, task, now, state, number, stage or Stage.COMPUTING, since_s or 0.0, pilot)
+        case messages.Alive(state, number, stage, since_s, pilot, answers, task=task):
+            at = stage or Stage.COMPUTING
+            return events.Alive(step, task, now, state, number, at, since_s or 0.0, pilot, answers)
         case messages.FirstQuorum():
             return events.FirstQuorum(step)
         case messages.Trace(text):

@@ -353,8 +353,8 @@ def _finish(state: RunState, now: float, config: Config) -> Outcome:
 RULES = (  # in this order, with the reason for each place; docs/architecture.md describes each rule
     progress_lines.tell,  # a group's progress is journaled before the verdicts of the rules below
     takeover.attach,  # a step whose job is gone gets its verdict before a rule waits for its heartbeat
-    node_fate.judge,  # after `attach`, which finds the nodes to judge
     silence.watch,  # the rules below place, stop or count groups by its result
+    node_fate.judge,  # after `attach` and `watch`, which find the nodes to judge
     silence.mind_lighthouse,  # after `watch`: a Lighthouse on a lost node is lost, not hung
     hangs.find_hangs,  # after `watch`: a lost node is no hang
     silence.restore,  # before the launch: a group may be waiting for the node

@@ -246,8 +246,8 @@ class Guard:
                 self.signal_worker(signal.SIGTERM)
             case messages.Kill():
                 self.obey_kill()
-            case messages.Where():
-                self.say_alive()
+            case messages.Where(number):
+                self.say_alive(number)
             case messages.Dump(by):
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
                 stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
@@ -413,15 +413,16 @@ class Guard:
             self.reap()
             time.sleep(0.005)
 
-    def say_alive(self) -> None:
+    def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
         pilot = pilot_presence.is_held(self.network.key) if self.task.options.pilot else None
         state = processes.state(self.worker) or "?"
         if place is None:
-            self.say(messages.Alive(state, None, None, None, pilot))
+            self.say(messages.Alive(state, None, None, None, pilot, answers))
         else:
-            self.say(messages.Alive(state, place.step, place.stage, round(place.since_s, 3), pilot))
+            since_s = round(place.since_s, 3)
+            self.say(messages.Alive(state, place.step, place.stage, since_s, pilot, answers))
 
     def hello(self) -> bytes:
         return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))

@@ -123,7 +123,7 @@ class Alive(Report, kind="alive"):
     """Guard of local rank 0 of each node, every heartbeat: the worker's process and where its training is.
 
     step, stage and since_s are null before the script runs. `pilot` says, in a job that a pilot holds, whether that is
-    there.
+    there. `answers` is the number of the question (`where`) that this is the answer to.
     """
 
     state: ProcessState
@@ -131,6 +131,7 @@ class Alive(Report, kind="alive"):
     stage: AnyStage
     since_s: AnySeconds
     pilot: Presence = None
+    answers: AnyCount = None
 
 
 class FirstQuorum(Report, kind="quorum"):
@@ -333,7 +334,12 @@ class Ping(Message, kind="ping"):
 
 
 class Where(Message, kind="where"):
-    """Guard: every task answers `alive` at once."""
+    """Guard: every task answers `alive` at once.
+
+    An answer with the number shows that node and slurmstepd are well, which a late heartbeat does not.
+    """
+
+    number: AnyCount = None
 
 
 class Place(Value):

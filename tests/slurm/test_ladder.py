@@ -204,7 +204,14 @@ def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
     back(run, 1, 2)
     (exited,) = run.named("step_exited", group=1, attempt=1)
     assert (exited["cause"], exited["node"]) == ("node_lost", second)
-    assert second not in run.named("step_launched", group=1, attempt=2)[0]["nodes"]  # type: ignore[operator]
+    *_, second = nodes = run.named("step_launched", group=1, attempt=2)[0]["nodes"]  # type: ignore[misc]
+    assert exited["node"] not in nodes  # type: ignore[operator]
+
+    cluster.kill_node(second)
+    cluster.start_node(second)  # it is back before it is missed, without its slurmstepd
+    back(run, 1, 3)
+    (exited,) = run.named("step_exited", group=1, attempt=2)
+    assert (exited["cause"], exited["node"]) == ("node_lost", second)
     finish_soon(run, ranks=2)
     assert len(run.named("step_launched", group=0)) == 1
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from ftslurm.core.groups import hardware
 from ftslurm.core.state.events import LAST_LINE, SRUN_ABORTS, Ended
-from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Unit
+from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Pulse, Unit
 
 
 def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:
@@ -153,11 +153,11 @@ _ECHO = re.compile(
     r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
     r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
     r"remote process (exit|has terminated)|"
-    r"timed out waiting \d+ ?ms for (recv|send)|"
+    r"timed out waiting \d+ ?ms for (recv|send)|DistStoreError|recvValue failed|communicator was aborted|"
     rf"{SRUN_ABORTS}"
 )
 _OWN_END = (None, signal.SIGABRT)  # an exception, or NCCL's watchdog, which aborts its process
-WORDS_S = 0.1  # a killed rank's guard reports within this time of the other ranks' errors
+WORDS_S = 0.1  # a killed rank's guard mostly reports within this time of the other ranks' errors
 
 
 def _quoted(evidence: Evidence, traceback: str) -> str | None:
@@ -198,8 +198,21 @@ def silent_siblings(unit: Unit) -> tuple[str, ...]:
         unit.current.hosts[task] for task in unit.current.done if task < len(unit.current.hosts)
     }
     both = zip(unit.current.hosts, unit.pulses, strict=False)
-    heard |= {host for host, pulse in both if pulse is not None and pulse.time > since + WORDS_S}
+    heard |= {host for host, pulse in both if pulse is not None and is_well(pulse, since)}
     return tuple(node for node in unit.place.nodes if node not in heard)
+
+
+def question(noticed: float) -> int:
+    """Return the number of the question to the guards of a step whose failure was noticed then."""
+    return round(noticed * 1000)
+
+
+def is_well(pulse: Pulse, noticed: float) -> bool:
+    """Return whether a task's guard has answered the question after the failure of another task, and its worker lives.
+
+    A heartbeat proves nothing: on a busy machine one that was sent before a slurmstepd died is read much later.
+    """
+    return pulse.answered == question(noticed) and pulse.state not in ("Z", "X", "?")
 
 
 def signal_name(number: int) -> str:

@@ -1,9 +1,11 @@
 """Decide whether the lost connections of a rank come from a lost node of its step. Pure.
 
 When a group of several nodes loses one, the ranks on the other nodes fail first, with errors about lost connections.
-So the silent nodes are probed at once. The step is not killed for at most KILL_S: after a kill, processes that died
-before it could not be told from killed ones. No cause is decided, and no attempt launched, before the node has answered
-or counts as lost. The guard of a killed rank reports it within causes.WORDS_S; then no probe is needed.
+The guard of a killed rank reports it within causes.WORDS_S. After that the silent nodes are asked in two ways: their
+guards through the step's channel, whose answer shows that node and slurmstepd are well; the nodes by probes. The
+step is not killed for at most KILL_S: after a kill, processes that died before it could not be told from killed ones.
+No cause is decided, and no attempt launched, before the node has answered or counts as lost. Processes that the probe
+finds do not acquit a node whose guard is silent: they may be dying. It is probed again.
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftslurm.config.schema import Config
-from ftslurm.core.groups.causes import WORDS_S, silent_siblings
+from ftslurm.core.groups.causes import WORDS_S, question, silent_siblings
 from ftslurm.core.health import silence
-from ftslurm.core.state.actions import Action, Probe
+from ftslurm.core.state.actions import Action, Probe, Where
 from ftslurm.core.state.model import Cause, Evidence, Look, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
+AGAIN_S = 0.2  # a node whose processes are there, and whose guard is silent, is probed again after this long
 KILL_S = 1.0  # the kill of a failed step is delayed by at most this, so that the probe sees its processes
 
 
@@ -38,7 +41,7 @@ def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
     unit = state.table.living(step)
     if unit is None or state.ending is not None:
         return False
-    return any(_unanswered(state, unit, config)) and now < _until(unit, config)
+    return any(_unanswered(state, unit, now, config)) and now < _until(unit, config)
 
 
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
@@ -48,10 +51,11 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     for unit in failing if state.ending is None and config.cluster.kind != "local" else ():
         for node in suspects(unit, config):
             look = _look(state, unit, node)
-            if look is None:
+            if look is None or _again(unit, look, now):
                 if now >= _noticed(unit) + WORDS_S:
                     state, probe = _ask(state, unit, node, now)
-                    actions.append(probe)
+                    where = Where(unit.id, question(_noticed(unit)))
+                    actions += [probe] if look is not None or where in actions else [where, probe]
                 continue
             sign = _sign(state, unit, look, now, config)
             if sign is not None:
@@ -64,7 +68,7 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
                     actions += more
                 break
         unit = state.table.by_name[unit.name]
-        if unit.current.spared and unit.phase is Phase.STOPPING and not any(_unanswered(state, unit, config)):
+        if unit.current.spared and unit.phase is Phase.STOPPING and not any(_unanswered(state, unit, now, config)):
             state = swap(state, replace(unit, due=min(unit.due, now)))
     return state, actions
 
@@ -74,6 +78,9 @@ def due_times(state: RunState, unit: Unit, config: Config) -> Iterator[float]:
     for node in suspects(unit, config):
         look = _look(state, unit, node)
         yield _noticed(unit) + WORDS_S if look is None else look.asked + config.health.lost_after_s / 2
+        if look is not None and look.answered is not None:
+            yield look.answered + AGAIN_S
+        yield _noticed(unit) + KILL_S
         yield _until(unit, config)  # at the latest
 
 
@@ -101,12 +108,23 @@ def _ask(state: RunState, unit: Unit, node: str, now: float) -> tuple[RunState, 
     )
 
 
-def _unanswered(state: RunState, unit: Unit, config: Config) -> Iterator[str]:
-    """Yield the suspected nodes whose probe has not been answered."""
+def _unanswered(state: RunState, unit: Unit, now: float, config: Config) -> Iterator[str]:
+    """Yield the suspected nodes of which it is not known yet how they are."""
     for node in suspects(unit, config):
         look = _look(state, unit, node)
-        if look is None or look.answered is None:
+        if look is None or look.answered is None or (_are_there(unit, look) and now < _noticed(unit) + KILL_S):
             yield node
+
+
+def _are_there(unit: Unit, look: Look) -> bool:
+    """Return whether a probe, sent before the step was killed, has found processes of the step on the node."""
+    return unit.current.spared and look.reachable and bool(look.steps and dict(look.steps).get(str(unit.id)))
+
+
+def _again(unit: Unit, look: Look, now: float) -> bool:
+    """Return whether to probe a node again: processes of the step were there, and its guard has said nothing since."""
+    over = now >= _noticed(unit) + KILL_S
+    return look.answered is not None and _are_there(unit, look) and now >= look.answered + AGAIN_S and not over
 
 
 def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -> Evidence | None:
@@ -124,5 +142,8 @@ def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -
         return Evidence(task, node, node_lost=True, error=error, stuck=True)
     if unit.current.spared and look.steps is not None and not dict(look.steps).get(str(unit.id)):
         error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
-        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
+        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True, doubtful=True)
+    if _are_there(unit, look) and now >= _noticed(unit) + KILL_S:
+        error = f"others lost their connection to {node}, which answers, but the guard of the step there does not"
+        return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)
     return None

@@ -1,7 +1,8 @@
-"""Decide whether a step that a new controller could not adopt was lost with its node, after asking Slurm. Pure.
+"""Decide whether a step of which nothing is left was lost with its node, after asking Slurm. Pure.
 
 When a node and the controller are lost together, no controller notices that the node is silent. The next controller
-finds a job that Slurm has requeued, as after preemption, or a node without the step's guard, as after a kill.
+finds a job that Slurm has requeued, as after preemption, or a node without the step's guard, as after a kill. A node
+that is back before its loss is noticed looks like one on which something has killed the slurmstepd.
 """
 
 from __future__ import annotations
@@ -82,9 +83,11 @@ def deadlines(state: RunState) -> Iterator[float]:
 
 
 def _nodes(unit: Unit) -> tuple[str, ...]:
-    """Return the nodes of a step whose cause is doubtful; none for any other step."""
-    doubt = unit.phase in LIVE and any(sign.doubtful for sign in unit.current.evidence)
-    return unit.place.nodes if doubt and unit.place is not None else ()
+    """Return the nodes of a step that its doubtful signs are about; none for any other step."""
+    doubts = [sign.node for sign in unit.current.evidence if sign.doubtful] if unit.phase in LIVE else []
+    if unit.place is None or not doubts:
+        return ()
+    return tuple(node for node in unit.place.nodes if node in doubts or None in doubts)
 
 
 def _lost(fate: Fate, unit: Unit, now: float) -> bool:

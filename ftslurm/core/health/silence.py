@@ -187,7 +187,7 @@ def _judge(silence: Silence, look: Look, now: float, config: Config) -> Evidence
         return None  # no hello yet: a container may start slowly, and health.start_timeout_s limits that
     if letters == "":
         error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
-        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True)
+        return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True, doubtful=True)
     if letters is not None and "T" in letters:
         error = f"its process on {node} is stopped (SIGSTOP), nothing heard of it for {seconds:.0f} s"
         return Evidence(task, node, error=error, cause=Cause.HANG)
@@ -379,5 +379,6 @@ def beat(unit: Unit, event: Alive) -> Unit:
         moved = old.moved
     if event.state == "T":
         stopped = event.time if old is None or old.stopped is None else old.stopped
-    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped)
+    answered = event.answers if event.answers is not None or old is None else old.answered
+    pulse = Pulse(event.time, event.state, event.step, event.stage, moved, stopped, answered)
     return replace(unit, pulses=(*pulses[:task], pulse, *pulses[task + 1 :]))

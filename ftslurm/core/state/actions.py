@@ -150,6 +150,7 @@ class Where:
     """Ask every task of a step for its step of training and its stage."""
 
     id: StepId
+    question: int | None = None  # its number, which the answers have
 
 
 @dataclass(frozen=True)

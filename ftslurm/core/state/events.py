@@ -165,6 +165,7 @@ class Alive:
     stage: Stage = Stage.COMPUTING
     since_s: float = 0.0  # how long the worker has been at this stage
     pilot: bool | None = None  # whether the pilot of its job runs; None: unknown, or the job has none
+    answers: int | None = None  # number of the question that it answers (actions.Where)
 
 
 @dataclass(frozen=True)

@@ -233,6 +233,7 @@ class Pulse(NamedTuple):
     stage: Stage = Stage.COMPUTING
     moved: float = 0.0  # when step or stage last changed
     stopped: float | None = None  # since when it has been stopped (state T) at every sign of life
+    answered: int | None = None  # number of the last question that its guard has answered (actions.Where)
 
 
 @dataclass(frozen=True)

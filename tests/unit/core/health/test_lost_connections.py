@@ -12,6 +12,7 @@ from ftslurm.core.state.model import Evidence
 from ftslurm.slurm.parse import read_srun
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
+QUESTION = 20_000  # to the guards of the step that has failed at 20
 WIDE = config(groups={"nodes": 2}, health={"lost_after_s": 10.0, "orphan_after_s": 60.0})
 UP: tuple[Moment, ...] = (
     (0, granted(6)),
@@ -80,17 +81,61 @@ def test_a_node_on_which_slurm_starts_nothing_is_lost_as_soon_as_it_says_so() ->
     assert next_nodes(story) == ("n5", "n6")
 
 
-def test_a_node_that_answers_without_its_processes_has_lost_its_slurmstepd() -> None:
-    story = at_20((20.4, ev.Looked("n4", True, (("group-0000/0", "S"),))), (20.8, ev.Ended(B0, 137)), until=21)
-    assert verdict(story) == ("killed", "n4")
-    assert next_nodes(story) == ("n3", "n4")
+@pytest.mark.parametrize(
+    ("fate", "cause"),
+    [
+        (ev.NodeFate("n4", False, since=0.0), "killed"),
+        (ev.NodeFate("n4", False, since=19.9), "node_lost"),  # it is back already
+        (ev.NodeFate("n4", True), "node_lost"),
+    ],
+)
+def test_of_a_node_that_answers_without_its_processes_slurm_is_asked_why(fate: ev.NodeFate, cause: str) -> None:
+    gone = (20.4, ev.Looked("n4", True, (("group-0000/0", "S"),)))
+    story = at_20(gone, (20.5, fate), (20.8, ev.Ended(B0, 137)), until=21)
+    assert [(time, action) for time, action in story.done if isinstance(action, act.AskFate)] == [
+        (20.4, act.AskFate("n4"))
+    ]
+    assert story.times(act.Kill, B0)[0] == 20.4
+    assert verdict(story) == (cause, "n4")
+    assert next_nodes(story) == (("n5", "n6") if fate.down else ("n3", "n4"))
 
 
-def test_a_sibling_that_is_well_is_killed_as_soon_as_its_node_has_answered() -> None:
-    story = at_20((20.4, ev.Looked("n4", True, (("group-0001/0", "SS"),))), (20.5, ev.Ended(B0, 137)), until=21)
-    assert story.times(act.Kill, B0) == [20.4]
+def test_a_sibling_whose_guard_answers_is_well_and_killed_at_once() -> None:
+    answer = (20.15, ev.Alive(B0, 1, 20.15, "S", answers=QUESTION))
+    story = at_20(answer, (20.3, ev.Ended(B0, 137)), until=21)
+    assert [(time, action) for time, action in story.done if isinstance(action, act.Where)] == [
+        (20.1, act.Where(B0, QUESTION))
+    ]
+    assert story.times(act.Kill, B0) == [20.15]
     assert verdict(story) == ("user_error", "n3")
     assert next_nodes(story) == ("n3", "n4")
+
+
+def test_a_heartbeat_that_was_sent_before_the_node_died_and_is_read_late_proves_nothing() -> None:
+    late = (20.3, ev.Alive(B0, 1, 20.3, "S"))
+    story = at_20(late, (20.5, ev.Looked("n4", False)), (20.8, ev.Ended(B0, 137)), until=21)
+    assert verdict(story) == ("node_lost", "n4")
+
+
+@pytest.mark.parametrize("state", ["S", "Z"])
+def test_processes_that_are_still_there_do_not_acquit_a_node_whose_guard_is_silent(state: str) -> None:
+    there = (20.2, ev.Looked("n4", True, (("group-0001/0", "S"),)))
+    dying = (20.3, ev.Alive(B0, 1, 20.3, "Z", answers=QUESTION))  # its guard has not reaped it yet
+    gone = (20.6, ev.Looked("n4", True, (("group-0000/0", "S"),)))
+    answer = (20.7, ev.NodeFate("n4", False, since=0.0))
+    moments = (there, *([dying] if state == "Z" else []), gone, answer)
+    story = at_20(*moments, (20.8, ev.Ended(B0, 137)), until=21)
+    assert [time for time, action in story.done if isinstance(action, act.Probe)] == [20.1, 20.4]
+    assert story.times(act.Kill, B0)[0] == 20.6
+    assert verdict(story) == ("killed", "n4")
+
+
+def test_a_guard_that_stays_silent_on_a_node_that_answers_makes_the_cause_unknown() -> None:
+    there = [(20 + n / 10, ev.Looked("n4", True, (("group-0001/0", "S"),))) for n in range(2, 30, 2)]
+    story = at_20(*there, (21.3, ev.Ended(B0, 137)), until=23)
+    assert story.times(act.Kill, B0)[0] == 21
+    assert verdict(story) == ("unknown", "n4")
+    assert "guard" in story.records("step_exited")[0]["error"]
 
 
 @pytest.mark.parametrize("later", [0.0, 0.05])
@@ -159,9 +204,11 @@ def test_what_srun_ends_after_an_io_error_waits_for_a_look_at_the_silent_node(
     moments: list[Moment], answer: ev.Looked, cause: str, nodes: tuple[str, ...]
 ) -> None:
     late = (20.7, ev.Ended(B0, 137))  # srun's end, before the answer
-    story = aborted_at_20(*moments, late, (20.9, answer), until=21)
+    fate = (20.95, ev.NodeFate("n4", False, since=0.0))
+    story = aborted_at_20(*moments, late, (20.9, answer), fate, until=21)
     assert verdict(story) == (cause, "n4")
-    assert [time for time, action in story.done if getattr(action, "event", "") == "step_exited"] == [20.9]
+    told = [time for time, action in story.done if getattr(action, "event", "") == "step_exited"]
+    assert told == [20.9 if cause == "node_lost" else 20.95]
     assert next_nodes(story) == (nodes or ("n3", "n4"))
 
 
@@ -175,7 +222,7 @@ def test_a_cancelled_step_whose_nodes_all_speak_is_told_as_cancelled_at_once() -
 
 
 def test_an_abort_whose_silent_node_is_well_is_no_fault_of_the_script() -> None:
-    well = ev.Looked("n4", True, (("group-0001/0", "SS"),))
+    well = ev.Alive(B0, 1, 20.5, "S", answers=QUESTION)
     story = aborted_at_20(
         (20, srun_says(IO_ERROR, CANCELLED, KILLED)), (20.5, well), (20.8, ev.Ended(B0, 137)), until=21
     )

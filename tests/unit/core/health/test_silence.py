@@ -167,7 +167,10 @@ def test_a_node_that_answers_is_not_lost(
     steps: tuple[tuple[str, str], ...] | None, at: float, expected: str, words: str
 ) -> None:
     looks = [(t, ev.Looked("n2", True, steps)) for t in (25.1, 35.2, 45.3, 55.4, 65.5, 75.6)]
-    story = silent_b(*looks, (at + 0.2, ev.Ended(B0, 137)), until=at + 0.2)
+    fate = (at + 0.1, ev.NodeFate("n2", False, since=0.0))
+    story = silent_b(*looks, fate, (at + 0.2, ev.Ended(B0, 137)), until=at + 0.2)
+    asked = [time for time, action in story.done if isinstance(action, act.AskFate)]
+    assert (at in asked) == (expected == "killed")
     assert story.times(act.Kill, B0) == [at]
     why, error = cause(story)
     assert why == expected
@@ -175,6 +178,14 @@ def test_a_node_that_answers_is_not_lost(
     assert story.state.nodes.avoid == frozenset()
     assert story.all(act.Launch, since=at) == [act.Launch(B1, 1, Place(("n2",)))]
     assert story.all(act.Kill)[0].stuck == (steps is not None and "SIGSTOP" not in words and expected == "killed")
+
+
+def test_a_node_that_was_lost_and_is_back_before_it_is_noticed_is_told_as_lost() -> None:
+    looks = [(t, ev.Looked("n2", True, ())) for t in (25.1, 30.1)]
+    story = silent_b(*looks, (30.1, ev.NodeFate("n2", False, since=24.0)), (30.2, ev.Ended(B0, 137)), until=30.2)
+    assert cause(story) == ("node_lost", "n2 was started again, and nothing is left of the step")
+    assert story.state.nodes.avoid == frozenset()  # it can be used
+    assert story.all(act.Launch, since=30) == [act.Launch(B1, 1, Place(("n2",)))]
 
 
 def test_what_starves_is_looked_at_again_and_again() -> None:

@@ -1,0 +1,196 @@
+"""Process groups of torchft end what they do when they are told: those in a child process, those of NCCL.
+
+NCCL itself needs GPUs: without one it is shown that torchft's own class passes the abort to torch's, that nobody waits
+for it, and that it does not touch the group of the next quorum.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torchft
+
+from ftslurm.worker import group_end, torchft_patches
+
+TIMEOUT_S = 60
+SOON_S = 20.0  # below that it was not the time-out
+process_group: Any = importlib.import_module("torchft.process_group")
+CHILD = f"""
+import os, subprocess, sys, threading, time
+from datetime import timedelta
+from types import SimpleNamespace
+import torch, torchft
+from torch.distributed import TCPStore
+from torch.distributed.distributed_c10d import AllreduceOptions
+from torchft.process_group import ProcessGroupBabyGloo
+from ftslurm.protocol.position import Position
+from ftslurm.protocol.stages import Stage
+from ftslurm.worker import quorum_abort, torchft_patches
+
+def reduce(pg):
+    return pg.allreduce([torch.ones(1)], AllreduceOptions())
+
+def told(quorums, quorum, what):
+    threading.Timer(0.5, quorums.tell, (quorum,)).start()
+    start = time.monotonic()
+    try:
+        what()
+        error = "nothing"
+    except Exception as raised:
+        error = type(raised).__name__
+    print(f"{{time.monotonic() - start:.1f}} {{error}}", flush=True)
+
+def main():
+    pg = ProcessGroupBabyGloo(timeout=timedelta(seconds={TIMEOUT_S}))
+    rank = int(sys.argv[1])
+    if rank == 1:
+        pg.configure(f"127.0.0.1:{{sys.argv[2]}}/torchft/3/0", "a", 1, 2, 3, 0, 1, [0, 1])
+        reduce(pg).wait()
+        sys.stdin.read()  # it takes no part in the next ones, and keeps its connections
+        os._exit(0)
+    manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
+    quorums = quorum_abort.BrokenQuorums([manager], Position())
+    quorums.install()
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    other = subprocess.Popen([sys.executable, __file__, "1", str(store.port)], stdin=subprocess.PIPE)
+    try:
+        pg.configure(f"127.0.0.1:{{store.port}}/torchft/3/0", "a", 0, 2, 3, 0, 1, [0, 1])
+        reduce(pg).wait()
+        quorums.position.mark(1, Stage.COLLECTIVE)
+        future = reduce(pg).get_future()
+        told(quorums, 3, future.wait)
+        alone = lambda: pg.configure(f"127.0.0.1:{{store.port}}/torchft/4/0", "a", 0, 2, 4, 0, 1, [0, 1])
+        told(quorums, 4, alone)
+        print(pg._p.join(10) or pg._p.exitcode, flush=True)
+    finally:
+        other.kill()
+    os._exit(0)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_group_in_a_child_process_is_not_waited_for_when_its_quorum_is_broken(tmp_path: Path) -> None:
+    script = tmp_path / "children.py"
+    script.write_text(CHILD)
+    command = [sys.executable, str(script), "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S * 3, check=False)
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("ftslurm: ")]
+    assert lines[0].endswith(" Aborted"), done.stdout + done.stderr
+    assert lines[1].endswith(" Broken"), done.stdout + done.stderr
+    assert max(float(line.split()[0]) for line in lines[:2]) < SOON_S
+    assert lines[2] == "-9"  # nothing of it is left
+
+
+# --- NCCL -------------------------------------------------------------------------------------------------------------
+
+
+class Communicators:
+    """torch's group under torchft's: an abort hangs until it is let go, as NCCL's may."""
+
+    def __init__(self) -> None:
+        self.aborting, self.let_go = threading.Event(), threading.Event()
+
+    def abort(self) -> None:
+        self.aborting.set()
+        self.let_go.wait(60)
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """torchft's own ProcessGroupNCCL, as after `configure`."""
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27))
+    monkeypatch.setenv("TORCH_NCCL_NONBLOCKING_TIMEOUT", "60")
+    made = process_group.ProcessGroupNCCL(timeout=timedelta(seconds=TIMEOUT_S))
+    made._pg = Communicators()
+    yield made
+    made._pg = None
+
+
+def test_an_abort_of_nccl_is_passed_on_and_not_waited_for(nccl: Any) -> None:
+    inner, started = nccl._pg, time.monotonic()
+    group_end.end(nccl)
+    assert inner.aborting.wait(10)
+    assert time.monotonic() - started < SOON_S
+    assert isinstance(nccl._errored, group_end.Aborted)  # should_commit asks for it
+    inner.let_go.set()
+
+
+def test_a_late_abort_leaves_the_group_of_the_next_quorum_alone(nccl: Any) -> None:
+    inner = nccl._pg
+    group_end.end(nccl)
+    assert inner.aborting.wait(10)
+    nccl._pg = later = Communicators()
+    inner.let_go.set()
+    for thread in threading.enumerate():
+        if thread.name == "ftslurm_abort_nccl":
+            thread.join(10)
+    assert nccl._pg is later
+    assert not later.aborting.is_set()
+
+
+def test_the_first_error_of_a_step_aborts_whatever_process_group_it_is(
+    nccl: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchft.manager.Manager, "report_error", torchft.manager.Manager.report_error)
+    torchft_patches._abort_on_error(torchft)
+    inner = nccl._pg
+    manager = SimpleNamespace(_errored=None, _pg=nccl)
+    torchft.manager.Manager.report_error(manager, RuntimeError("a peer is gone"))
+    assert inner.aborting.wait(10)
+    inner.let_go.set()
+    asked: list[str] = []
+    other = SimpleNamespace(_errored=manager._errored, _pg=SimpleNamespace(abort=lambda: asked.append("abort")))
+    torchft.manager.Manager.report_error(other, RuntimeError("a second error of the same step"))
+    assert asked == []
+
+
+def test_an_error_of_an_abort_is_not_the_users() -> None:
+    def fails() -> None:
+        raise RuntimeError("already gone")
+
+    group_end.end(SimpleNamespace(abort=fails))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_nccl_itself_can_be_aborted_and_made_anew() -> None:
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    group = process_group.ProcessGroupNCCL(timeout=timedelta(seconds=TIMEOUT_S))
+    for quorum in (1, 2):
+        group.configure(f"127.0.0.1:{store.port}/torchft/{quorum}/0", "a", 0, 1, quorum, 0, 1, [0])
+        tensor = torch.ones(4, device="cuda")
+        group.allreduce([tensor], torch.distributed.ReduceOp.SUM).wait()
+        torch.cuda.synchronize()
+        assert tensor.sum().item() == 4
+        group_end.end(group)
+        deadline = time.monotonic() + SOON_S
+        while any(thread.name == "ftslurm_abort_nccl" for thread in threading.enumerate()):
+            assert time.monotonic() < deadline, "the abort hangs"
+            time.sleep(0.01)
+
+
+# --- futures that come later ------------------------------------------------------------------------------------------
+
+
+def test_the_defect_of_later_futures_is_found_where_it_is() -> None:
+    manager: Any = SimpleNamespace(wrap_future=lambda future, _: future)
+    later: Any = torch.futures.Future()
+    work = torchft.manager._ManagedWork(manager, SimpleNamespace(get_future=lambda: later), [torch.ones(1)])
+    work.get_future().then(lambda future: future.value())
+    work._set_future_callback()
+    later.set_result(None)
+    assert torchft_patches._later_futures_find_no_callback(torchft)
+    with pytest.raises(RuntimeError, match="AssertionError"):
+        work._managed_fut_tail._fut.wait()

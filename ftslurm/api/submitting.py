@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, script_arguments
 from ftslurm.observer import callback_receiver
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
@@ -22,11 +22,29 @@ def settle(config: Config, preview: bool = False) -> list[str]:
         FtslurmError: the cluster cannot hold the run, or a secret is missing, or the script has a syntax error.
     """
     found = list(filter(None, [capabilities.resolve(config, preview)]))
+    found += keep_secrets(config)
     preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if not preview:
         callback_receiver.check_imports(config, os.environ)
     return found
+
+
+def keep_secrets(config: Config) -> list[str]:
+    """Take secrets out of job.env: workers get them as with job.secrets, and no file has them. Return notes."""
+    job = config.job
+    notes = []
+    if moved := secret_variables.withdraw(job.env, job.secrets, os.environ):
+        notes.append(
+            f"{', '.join(f'job.env.{name}' for name in moved)} is a secret by its name or form: its value is "
+            f"written to no file, and workers get it as with job.secrets; to resume the run, export it"
+        )
+    if shown := secret_variables.in_arguments(script_arguments(job.args)):
+        notes.append(
+            f"job.args: {', '.join(shown)} looks like a secret; other users can read arguments (ps), and "
+            f"config.yaml has them: export a variable, name it in job.secrets and read it in the script"
+        )
+    return notes
 
 
 def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -> RunDir:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
+from ftslurm.code import provenance
 from ftslurm.code.survey import survey
 from ftslurm.config import compose, ladder
 from ftslurm.config.process_groups import nccl_variables, process_group
@@ -83,7 +84,9 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     code = survey(config)
     code_of_run.check(config, code)
     yield f"job          {describe_job(config)}"
-    yield f"code         {code.sentence()}"
+    yield f"code         {code.sentence()}" + (
+        f" ({provenance.sentence(provenance.describe(code.root))})" if code.git else ""
+    )
     yield f"run          {run.root}"
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"

@@ -29,8 +29,9 @@ def main(words: list[str]) -> int:
 
 
 def warn_of_exposed_secrets(words: list[str]) -> None:
-    """Warn of secrets on the command line, which other users can read."""
+    """Warn of secrets on the command line, which other users can read, and hide them from now on."""
     if names := secret_variables.exposed(words):
+        secret_variables.hide_from_ps(word.partition("=")[2] for word in words if secret_variables.exposed([word]))
         print(f"ftslurm: {secret_variables.warning(names)}", file=sys.stderr)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state.past import Past
@@ -57,4 +61,25 @@ def _versions() -> dict[str, str]:
             found[package] = version(package)
         except PackageNotFoundError:
             found[package] = "not installed here"
-    return found
+    own = {"torch_cuda": torch_cuda(), "nvidia_driver": nvidia_driver()}
+    return found | {name: text for name, text in own.items() if text is not None}
+
+
+def nvidia_driver() -> str | None:
+    """Return the version of this machine's NVIDIA driver, without asking it."""
+    with contextlib.suppress(OSError):
+        text = Path("/proc/driver/nvidia/version").read_text(errors="replace")
+        if found := re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", text):
+            return found[1]
+    return None
+
+
+def torch_cuda() -> str | None:
+    """Return the CUDA version that the installed torch was built for, without importing it."""
+    with contextlib.suppress(OSError, ImportError, ValueError):
+        spec = find_spec("torch")
+        for folder in (spec.submodule_search_locations or []) if spec is not None else []:
+            text = Path(folder, "version.py").read_text(errors="replace")
+            if found := re.search(r"^cuda\b[^=\n]*=\s*'([^']+)'", text, re.MULTILINE):
+                return found[1]
+    return None

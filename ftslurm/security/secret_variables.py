@@ -7,13 +7,24 @@ only Slurm steps that get them; the Lighthouse and the probes do not.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 
 from ftslurm.errors import EnvironmentProblem
 
 NAMES = "FTSLURM_SECRETS"  # the names of the variables that a worker must have
 _TELLING = re.compile(r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?)(?![A-Z])", re.IGNORECASE)
+# A name, and what is given to it: --api-key=..., "token": "...", [--password,...].
+_GIVEN = re.compile(r"(?P<name>[\w.-]+)(?P<sign>[\"']?(?:\s*[=:,]\s*|\s+)[\"']?)(?P<value>[^\s\"',;\[\]{}()]+)")
+_IN_A_URL = re.compile(r"(?<=://)[^\s/@\"']+:[^\s/@\"']*@|(?<=https://)[\w-]{16,}@")
+# Beginnings of tokens of well-known services.
+_TOKEN = re.compile(r"(?<![\w-])(sk-|hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}")
+_HARMLESS = re.compile(r"(?i)[-+.\d]{0,5}|true|false|yes|no|on|off|none|null|[~./].*|.{1,3}")
+MASK = "***"
+_LEAST = 6  # characters of a value that is masked wherever it stands
 _IN_A_MAPPING = re.compile(r"[{,]\s*['\"]?(\w+)['\"]?\s*:")
 
 
@@ -37,9 +48,74 @@ def warning(names: Sequence[str]) -> str:
     """Return the warning about exposed variables, without their values."""
     what = ", ".join(f"job.env.{name}" for name in names)
     return (
-        f"warning: {what} on a command line can be read by other users (ps, scontrol show job) and is written to the "
-        f"run's config.yaml; export it instead, and pass it on with job.secrets=[{','.join(names)}]"
+        f"warning: {what} on a command line can be read by other users (ps, scontrol show job) until the command has "
+        f"begun, and stays in the shell's history; export it instead, and pass it on with "
+        f"job.secrets=[{','.join(names)}]"
     )
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable or argument is a secret, by its name or the form of its value."""
+    return (is_telling(name) and not _HARMLESS.fullmatch(value)) or _TOKEN.fullmatch(value) is not None
+
+
+def withdraw(env: MutableMapping[str, str], names: list[str], environ: MutableMapping[str, str]) -> list[str]:
+    """Move secrets out of job.env into the environment and job.secrets, in place. Return their names."""
+    moved = [name for name, value in env.items() if is_secret(name, str(value))]
+    for name in moved:
+        environ[name] = str(env.pop(name))
+        names.append(name)
+    return moved
+
+
+def in_arguments(words: Sequence[str]) -> list[str]:
+    """Return the arguments of a script that are secrets: --api-key 0123456789abcdef."""
+    found = []
+    for word, after in zip(words, [*words, ""][1:], strict=True):
+        name, equals, value = word.partition("=")
+        value = value if equals else after
+        long = len(value) >= 12 and not value.startswith("-") and "{" not in value and any(map(str.isdigit, value))
+        if name.startswith("-") and long and is_secret(name.lstrip("-"), value):
+            found.append(name)
+    return found
+
+
+def masked(word: str) -> str:
+    """Return a word of a command line without passwords and tokens, as far as names and forms tell them."""
+    word = _GIVEN.sub(lambda m: f"{m['name']}{m['sign']}{MASK}" if is_secret(m["name"], m["value"]) else m[0], word)
+    return _TOKEN.sub(MASK, without_passwords(word))
+
+
+def without_passwords(text: str) -> str:
+    """Return a text whose URLs have no passwords and tokens."""
+    return _IN_A_URL.sub(f"{MASK}@", text)
+
+
+def without_values(text: bytes, values: Iterable[str]) -> bytes:
+    """Return a text without these values, also as JSON writes them."""
+    for value in sorted((value for value in values if len(value) >= _LEAST), key=len, reverse=True):
+        for form in (value, json.dumps(value)[1:-1]):
+            text = text.replace(os.fsencode(form), MASK.encode())
+    return text
+
+
+def hide_from_ps(values: Iterable[str]) -> None:
+    """Overwrite values in this process's command line, which other users see. Never raises."""
+    import ctypes  # a hundredth of a second, which guards do not spend
+
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/stat", "rb") as file:
+            numbers = file.read().rpartition(b")")[2].split()
+        begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
+        line = ctypes.string_at(begin, end - begin)
+        with open("/proc/self/cmdline", "rb") as file:
+            if file.read() != line:
+                return
+        for value in values:
+            data = os.fsencode(value)
+            hidden = line.replace(data, b"*" * len(data)) if data else line
+            ctypes.memmove(begin, hidden, len(line))
+            line = hidden
 
 
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from ftslurm.code import copying, record
+from ftslurm.code import copying, provenance, record
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError, EnvironmentProblem
@@ -27,6 +27,8 @@ def take(config: Config, run: RunDir) -> None:
     found = survey(config)
     check(config, found)
     copying.keep(found, run.root, config.job.on_code_change == "warn")
+    git, diff = provenance.of_tree(found.root) if found.git else (None, None)
+    provenance.write(config, run.root, git, diff)
     took_s = time.monotonic() - begun
     if found.note or (found.kind == record.HASH and config.job.snapshot == "auto"):
         print(f"ftslurm: code: {found.sentence()}", file=sys.stderr)
@@ -58,7 +60,12 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> tuple[
         return take, "its code, which has not changed"
     edited = copying.edited(parent.root, old)
     since = f"; {record.few(edited)} changed since, --new-code takes the new code" if edited else ""
-    return lambda _, run: copying.hand_on(parent.root, run.root, old), f"its copy of the code{since}"
+
+    def hand_on(config: Config, run: RunDir) -> None:
+        copying.hand_on(parent.root, run.root, old)
+        provenance.write(config, run.root, *provenance.inherited(parent.root))
+
+    return hand_on, f"its copy of the code{since}"
 
 
 def _settings(config: Config) -> tuple[object, ...]:

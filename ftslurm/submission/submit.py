@@ -16,11 +16,11 @@ from typing import Any
 
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
-from ftslurm.errors import ConfigError, EnvironmentProblem, FtslurmError
+from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers import local
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.security import owned_files, secret_variables, sharing
+from ftslurm.security import owned_files, sharing
 from ftslurm.submission import code_of_run, submitit_adapter
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 
@@ -33,14 +33,14 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -
 
     Raises:
         EnvironmentProblem: the directory cannot be created, or exists.
-        ConfigError: run.share names no group of this user, or would show it a secret.
+        ConfigError: run.share names no group of this user.
         Distrusted: other users could replace it.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = Path(config.run.root) / f"{config.run.name}-{stamp}-{secrets.token_hex(2)}"
     run = RunDir(Path(config.run.dir) if config.run.dir else default)
     owned_files.check_way(run.root, config.run.trust)
-    group, steer = _shared_with(config)
+    group, steer = (None, False) if config.run.share is None else sharing.parse(config.run.share)
     try:
         run.create(group, steer)
         config.run.dir = str(run.root)
@@ -56,18 +56,6 @@ def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -
         ) from error
     unless_refused(run, lambda: give_code(config, run))
     return run
-
-
-def _shared_with(config: Config) -> tuple[int | None, bool]:
-    """Return the group of run.share, and whether it may steer."""
-    if config.run.share is None:
-        return None, False
-    if named := [f"job.env.{name}" for name in config.job.env if secret_variables.is_telling(name)]:
-        raise ConfigError(
-            f"run.share={config.run.share} would show {', '.join(named)} to the group, in config.yaml: export the "
-            f"variable and name it in job.secrets instead"
-        )
-    return sharing.parse(config.run.share)
 
 
 def submit(config: Config, run: RunDir, after: str | None = None, hand_over: bool = False) -> str:

@@ -17,6 +17,8 @@ DIGEST = hashlib.sha256(SECRET.encode()).hexdigest()
 SCRIPT = """
 import hashlib, os, sys, time
 print("pid", os.getpid(), hashlib.sha256(os.environ["MY_API_KEY"].encode()).hexdigest(), flush=True)
+if "OTHER_TOKEN" in os.environ:
+    print("OTHER_TOKEN=" + hashlib.sha256(os.environ["OTHER_TOKEN"].encode()).hexdigest(), flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
@@ -59,7 +61,9 @@ def check_nothing_written(run: Run) -> None:
 
 
 def test_the_workers_have_them_again_after_a_restart_and_nobody_else_does(secretive: Backend) -> None:
-    run = start(secretive)
+    run = start(secretive, f"job.env.OTHER_TOKEN={SECRET}", f"job.env.PLAIN_TOKEN={SECRET[:3]}")
+    assert SECRET.encode() not in Path(f"/proc/{run.process.pid}/cmdline").read_bytes()
+    run.until(lambda: f"OTHER_TOKEN={DIGEST}" in run.rank_log(0), "the worker has the one of job.env")
     assert who_has_it(run) == {"ftslurm.worker": True, "ftslurm.lighthouse": False}
     run.kill(0)
     run.until(lambda: DIGEST in run.rank_log(0, attempt=1), "the next attempt has the secret")

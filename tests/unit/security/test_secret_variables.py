@@ -16,7 +16,17 @@ from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers.local import LocalLauncher
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.run.directory import RunDir
-from ftslurm.security.secret_variables import check_submitter, check_worker, exposed, warning
+from ftslurm.security.secret_variables import (
+    check_submitter,
+    check_worker,
+    exposed,
+    in_arguments,
+    masked,
+    warning,
+    withdraw,
+    without_passwords,
+    without_values,
+)
 from ftslurm.submission.submit import exported
 
 SECRET = "s3cr3t-value"
@@ -37,6 +47,65 @@ def test_a_secret_on_the_command_line_is_told_by_its_name(name: str, form: str) 
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "TOKENIZERS_PARALLELISM", "KEYBOARD", "MAX_TOKENS"])
 def test_other_variables_are_none(name: str) -> None:
     assert exposed([f"job.env.{name}=1", f"job.env={{{name}: 1}}", "job.secrets=[HF_TOKEN]"]) == []
+
+
+def test_secrets_in_the_settings_move_into_the_environment() -> None:
+    plain = {
+        "NCCL_DEBUG": "INFO",
+        "HF_TOKEN_PATH": "/home/me/.token",
+        "USE_TOKEN": "true",
+        "NUM_KEYS": "16",
+        "A_KEY": "",
+    }
+    token = "hf_abcdefghijklmnop"
+    env = plain | {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231"}
+    names, environ = ["OTHER"], dict[str, str]()
+    assert withdraw(env, names, environ) == ["DB_PASSWORD", "NICE", "PIN_SECRET"]
+    assert env == plain
+    assert names == ["OTHER", "DB_PASSWORD", "NICE", "PIN_SECRET"]
+    assert environ == {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231"}
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("job.env.WANDB_API_KEY=abc-def9", "job.env.WANDB_API_KEY=***"),
+        ("job.env={A: 1, HF_TOKEN: abcdef9}", "job.env={A: 1, HF_TOKEN: ***}"),
+        ("job.args=[--api-key,abcdef9,--lr,0.1]", "job.args=[--api-key,***,--lr,0.1]"),
+        ("job.args.db.password='abcdef9'", "job.args.db.password='***'"),
+        ("job.args.url=https://me:abc@host/x", "job.args.url=https://***@host/x"),
+        ("job.args.note=hf_abcdefghijklmnop", "job.args.note=***"),
+        *(
+            (same, same)
+            for same in ("job.secrets=[WANDB_API_KEY]", "job.args.max_tokens=8192", "job.script=a/task-sk-x.py")
+        ),
+    ],
+)
+def test_a_command_line_is_kept_without_them(word: str, shown: str) -> None:
+    assert masked(word) == shown
+
+
+def test_known_values_and_passwords_in_urls_are_masked_too() -> None:
+    text = b'a "s3\\"t-v\\u00fc" s3"t-v short'
+    assert without_values(text, ['s3"t-v\u00fc', 's3"t-v', "short"]) == b'a "***" *** short'
+    assert without_passwords("x @ git+https://u:p@h/x and https://ghp_0123456789abcdef@h") == (
+        "x @ git+https://***@h/x and https://***@h"
+    )
+
+
+def test_arguments_that_look_like_secrets_are_named() -> None:
+    words = [
+        "--api-key",
+        "0123456789abcdef",
+        "--token=abcdef0123456789",
+        "--token",
+        "{FTSLURM_RUN_ID}",
+        "--key-dim",
+        "128",
+    ]
+    assert in_arguments(words) == ["--api-key", "--token"]
+    assert in_arguments(["--max-tokens", "123456789012345", "--token"]) == []
+    assert in_arguments([]) == []
 
 
 def test_one_that_is_not_set_or_empty_is_refused_before_anything_is_submitted() -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
 from ftslurm.code import provenance
 from ftslurm.code.survey import survey
-from ftslurm.config import compose, ladder
+from ftslurm.config import compose, ladder, node_commands
 from ftslurm.config.process_groups import nccl_variables, process_group
 from ftslurm.config.schema import Config, binds_itself, describe_job, nodes_needed, role_of
 from ftslurm.core.groups import ranks
@@ -23,8 +23,8 @@ from ftslurm.core.groups.causes import describe
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
-from ftslurm.core.state.actions import Launch
-from ftslurm.core.state.events import Ended, Event, Granted, JobsSeen, NodesLeft, TaskFailed
+from ftslurm.core.state.actions import CheckNodes, Launch
+from ftslurm.core.state.events import Ended, Event, Granted, JobsSeen, NodeResult, NodesChecked, NodesLeft, TaskFailed
 from ftslurm.core.state.model import Allocation, Evidence, Job, Phase
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -78,6 +78,9 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     allocation = local.allocation(config) if here else Allocation("JOBID", () if jobs else names)
     events: list[Event] = [Granted(allocation), JobsSeen(jobs, asked=0.0)] if jobs else [Granted(allocation)]
     state, actions = decide(begin(config), events, 0.0, config)
+    if config.health.preflight:
+        state, more = decide(state, [_all_pass(one) for one in actions if isinstance(one, CheckNodes)], 0.0, config)
+        actions += more
     launches = [action for action in actions if isinstance(action, Launch)]
     nodes = tuple(node for job in jobs for node in job.nodes) or allocation.nodes
 
@@ -91,6 +94,7 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"
     yield from _allocation(config, jobs, nodes)
+    yield from _checks(config)
     yield f"averaging    {process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
     yield f"bound        {_bound(config)}"
     yield ""
@@ -117,6 +121,17 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         )
     for node in nodes:
         yield f"if {node} died   {_if_lost(config, state, node)}"
+
+
+def _checks(config: Config) -> Iterator[str]:
+    if config.health.preflight:
+        yield f"checks       {'; '.join(shlex.join(command) for command in node_commands.named(config))}"
+        limit = f"{config.health.preflight_timeout_s:g} s"
+        yield f"             on each node before a group is placed there, within {limit} (health.preflight)"
+
+
+def _all_pass(action: CheckNodes) -> NodesChecked:
+    return NodesChecked(action.nodes, tuple(NodeResult(node, 0.0, "") for node in action.nodes))
 
 
 def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -> Iterator[str]:

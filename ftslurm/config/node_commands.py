@@ -21,10 +21,19 @@ def commands(config: Config) -> list[tuple[str, ...]]:
     Raises:
         ConfigError: an entry is no command.
     """
-    return [_command(entry) for entry in config.health.preflight]
+    return [_runnable(words) for words in named(config)]
 
 
-def _command(entry: Any) -> tuple[str, ...]:
+def named(config: Config) -> list[tuple[str, ...]]:
+    """Return the commands as the user has written them.
+
+    Raises:
+        ConfigError: an entry is no command.
+    """
+    return [_words(entry) for entry in config.health.preflight]
+
+
+def _words(entry: Any) -> tuple[str, ...]:
     words = [entry] if isinstance(entry, str) else entry
     simple = isinstance(words, list) and all(
         isinstance(w, (str, int, float)) and not isinstance(w, bool) for w in words
@@ -33,7 +42,11 @@ def _command(entry: Any) -> tuple[str, ...]:
         raise ConfigError(
             f"health.preflight: {entry!r:.80} is no command; write each as a list of its arguments, {_EXAMPLE}"
         )
-    program, *rest = [str(word) for word in words]
+    return tuple(str(word) for word in words)
+
+
+def _runnable(words: tuple[str, ...]) -> tuple[str, ...]:
+    program, *rest = words
     if program == SHIPPED:  # found also where the environment of this Python is not on PATH
         return (sys.executable, "-m", "ftslurm.preflight", *rest)
     return (str(Path(program).expanduser().absolute()) if "/" in program else program, *rest)

@@ -44,6 +44,40 @@ def test_nodes_that_fail_or_hang_are_left_out_and_groups_run_on_the_others(slurm
     assert "left out: n2, n3" in status
     assert "node n2 has failed its check" in status
     assert "fallen off the bus" in json.loads(run.ask("status", "--json")[1])["unfit_nodes"]["n2"]
+    run.kill_controller()
+    run.until(lambda: len(run.named("run_started")) == 2, "another controller")
     run.end_soon()
     run.finish()
+    assert len(run.named("node_checks_started")) == 1  # the other controller knows the results
     assert "fallen off the bus" in run.text
+
+
+ONCE = """#!/bin/sh
+echo "GPUs $CUDA_VISIBLE_DEVICES of $FTSLURM_PREFLIGHT_GPUS, key=$SECRET_KEY"
+mkdir "$FTSLURM_RUN_DIR/first" 2>/dev/null && echo "the disk is full" && exit 1
+exit 0
+"""
+
+
+def test_in_array_mode_a_job_with_a_bad_node_is_replaced(slurm: Backend, tmp_path: Path) -> None:
+    settings = [f"health.preflight=[[{program(tmp_path, ONCE)}]]", "cluster.mode=array", "cluster.poll_s=2"]
+    settings += ["groups.gpus=2", "job.secrets=[SECRET_KEY]"]
+    slurm.environ["SECRET_KEY"] = "hidden"
+    run = slurm.start("groups.count=2", *settings, args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(3, groups=2)
+    (failed,) = run.named("node_check_failed")
+    assert failed["node"] not in {n for e in run.named("step_launched", unit="group-0000") for n in e["nodes"]}  # type: ignore[attr-defined]
+    assert [e["exclude"] for e in run.named("allocation_requested")][-1] == [failed["node"]]
+    assert "GPUs 0,1 of 2, key=\n" in (run.dir / str(failed["log"])).read_text()
+    run.end_soon()
+    run.finish()
+
+
+def test_a_run_without_a_sound_node_fails_at_once_and_says_why(slurm: Backend, tmp_path: Path) -> None:
+    check = program(tmp_path, "#!/bin/sh\necho no GPU here\nexit 1\n")
+    run = slurm.start("groups.count=2", f"health.preflight=[[{check}]]", args={"steps": 3})
+    run.finish(1, outcome="failed")
+    reason = str(run.named("run_finished")[0]["reason"])
+    assert "none of the run's nodes has passed its check (health.preflight)" in reason
+    assert "exit code 1: no GPU here; see logs/preflight-n" in reason
+    assert [e["unit"] for e in run.named("step_launched")] in ([], ["lighthouse"])

@@ -186,7 +186,9 @@ def _no_result(state: RunState, missing: frozenset[str], event: NodesChecked, no
 def doubt(state: RunState, unit: str, config: Config) -> RunState:
     """Have the nodes checked on which a step has just ended, if that may be due to them and nothing else runs there."""
     known = state.table.by_name.get(unit)
-    if not config.health.preflight or known is None or known.is_lighthouse or not known.exits:
+    if not config.health.preflight or config.cluster.kind == "local":
+        return state  # the other groups work on this machine, too
+    if known is None or known.is_lighthouse or not known.exits:
         return state
     last = known.exits[-1]
     if known.phase in LIVE or last.cause in _NOT_THE_NODE or not last.launched:

@@ -47,6 +47,21 @@ def test_it_tells_to_which_cpus_workers_are_bound(settings: dict[str, object], s
     assert "bound        as cluster.srun says (--cpu-bind)" in plan(config)
 
 
+@pytest.mark.parametrize("settings", [{}, {"kind": "local"}, {"mode": "array"}], ids=["steps", "local", "array"])
+def test_checks_of_nodes_are_told_and_change_nothing_else(settings: dict[str, str]) -> None:
+    config = Config()
+    config.run.name, config.job.script, config.standby.count, config.groups.gpus = "ddp", "train.py", 1, 0
+    config.cluster.kind = "slurm"
+    for key, value in settings.items():
+        setattr(config.cluster, key, value)
+    without = list(plan(config))
+    config.health.preflight = [["ftslurm-preflight", "--skip", "matmul"]]
+    checked = [line for line in plan(config) if line not in without]
+    assert [line.split()[0] for line in checked] == ["checks", "on"]
+    assert "ftslurm-preflight --skip matmul" in checked[0]
+    assert len(list(plan(config))) == len(without) + 2
+
+
 def test_with_a_standby_it_takes_over() -> None:
     assert said(standbys=1, spare=1, count=3) == [
         "standby-000  on node4, kept warm for the group that fails next",

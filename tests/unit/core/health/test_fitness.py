@@ -21,6 +21,7 @@ from histories import (
     raised,
     ready,
     stepped,
+    store,
 )
 from steps import A0, B0, B1, LIGHT0, S0, URL
 
@@ -180,6 +181,12 @@ def test_on_one_machine_all_nodes_share_one_check() -> None:
     results = tuple(ev.NodeResult(node, 1.0, "log", "no space") for node in ("local0", "local1"))
     story.turn(1, [ev.NodesChecked(("local0", "local1"), results)])
     assert (story.outcome(), "no space" in story.reason()) == ("failed", True)
+    fine = tuple(replace(result, reason=None) for result in results)
+    hosts = ready(A0, "local0"), ready(B0, "local1")
+    going = (1, ev.NodesChecked(("local0", "local1"), fine), LIGHTHOUSE_UP), (2, *hosts), (3, store(A0), store(B0))
+    story = play((0, local), *going, (20, killed(B0)), config=made)
+    assert len(story.all(act.CheckNodes)) == 1  # the other group works on this machine
+    assert story.ids(act.Launch)[-1] == B1
 
 
 def test_in_array_mode_each_job_is_checked_and_one_with_a_bad_node_is_replaced() -> None:

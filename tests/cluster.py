@@ -62,14 +62,19 @@ class Cluster:
         slurmd_timeout: int = 15,
         select: str = "CR_Core_Memory",
         extra_conf: str = "",
+        topology: str = "",
     ) -> Cluster:
         """Start a cluster in a new folder; return when every node is idle.
 
-        A `Key=Value` line of `extra_conf` replaces ours; FOLDER in it stands for the folder.
+        A `Key=Value` line of `extra_conf` replaces ours; FOLDER in it stands for the folder. `topology` is the text of
+        topology.conf, for topology/tree.
         """
         cluster = cls(folder, nodes)
         try:
             extra = extra_conf.replace("FOLDER", str(folder))
+            if topology:
+                (folder / "topology.conf").write_text(topology)
+                extra += "\nTopologyPlugin=topology/tree"
             cluster._write_config(gpus, cpus, mem_mb, slurmd_timeout, select, extra)
             cluster._start_daemons()
         except BaseException:

@@ -38,7 +38,7 @@ from ftslurm.security import owned_files
 from ftslurm.slurm import client
 from ftslurm.submission import code_of_run, pilot_jobs, preflight
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
-from ftslurm.submission.submit import sbatch_script
+from ftslurm.submission.submit import sbatch_script, topology_options
 
 TABLE_LINES = 40
 
@@ -149,6 +149,21 @@ def _allocation(config: Config, jobs: tuple[Job, ...], nodes: tuple[str, ...]) -
         size = f"{_count(cpus_per_node(config), 'CPU')} and {_count(gpus_per_node(config), 'GPU')}"
         yield f"             {size} on each{spare}"
         yield f"network      {_network(config.cluster.interface)}"
+        yield from _topology(config)
+
+
+def _topology(config: Config) -> Iterator[str]:
+    """Yield how groups of several nodes keep together, and what Slurm is asked for that."""
+    size, known = config.groups.nodes, client.leaves() if config.groups.nodes > 1 else {}
+    leaves = tuple(dict.fromkeys(known.values()))
+    if leaves:
+        count = _count(len(leaves), "leaf switch or block", "leaf switches or blocks")
+        yield f"topology     groups of {size} nodes stay within one of Slurm's {count}, if it has room: {_few(leaves)}"
+    elif size > 1:
+        yield f"topology     none that Slurm tells: groups of {size} nodes get neighbours in Slurm's order"
+    if asked := topology_options(config, group=array(config)):
+        words = " ".join(f"--{name}={value}" for name, value in asked.items())
+        yield f"             asked of Slurm: {words}" if size > 1 else f"topology     asked of Slurm: {words}"
 
 
 def _network(interface: list[str] | str | None) -> str:
@@ -321,8 +336,8 @@ def _without_controller(config: Config) -> str:
     )
 
 
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def _count(count: int, noun: str, nouns: str = "") -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {nouns or f'{noun}s'}"
 
 
 def _training(state: RunState) -> RunState:

@@ -140,6 +140,10 @@ class ClusterConfig:
     pilots: str | None = None  # array mode: id of the array whose tasks are the pilots; sbatch/array.sbatch sets it
     spare_nodes: int = 0  # nodes beyond what the groups need; a group whose node is lost moves to one
     signal_s: int = 120  # so long before the time limit the run saves a checkpoint and ends its job
+    # The most leaf switches of a job for groups, and how long to wait for them, as 1@10:00 (sbatch --switches, for
+    # topology/tree). How many of its nodes at a time lie in one block (sbatch --segment, for topology/block).
+    switches: str | None = None
+    segment: int | None = None
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
     sbatch: dict[str, Any] = field(default_factory=dict)  # further sbatch options: {mail-type: END, exclusive: true}
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group

@@ -11,7 +11,7 @@ from pathlib import Path
 from ftslurm.config import ladder
 from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
-from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, members, most_groups
+from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, members, most_groups, nodes_needed
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
@@ -39,6 +39,7 @@ def check(config: Config) -> None:
         _check_job,
         _check_places,
         _check_container,
+        _check_segment,
         _check_times,
         _check_faults,
         check_receivers,
@@ -236,6 +237,23 @@ def _check_container(config: Config) -> None:
             "--container-env",
         ):
             raise ConfigError(f"cluster.srun={word}: ftslurm gives this option itself, see cluster.container_image")
+
+
+def _check_segment(config: Config) -> None:
+    """Refuse segments that divide a group: sbatch would not, or not say which setting to change."""
+    segment, size, nodes = config.cluster.segment, config.groups.nodes, nodes_needed(config)
+    if segment is None:
+        return
+    if segment % size and size % segment:
+        raise ConfigError(
+            f"cluster.segment={segment} with groups.nodes={size}: one must be a multiple of the other, so that groups "
+            f"fit into segments; cluster.segment={size} keeps each group in one block"
+        )
+    if config.cluster.mode == "steps" and nodes % segment:
+        raise ConfigError(
+            f"cluster.segment={segment}: the run asks for {nodes} nodes (groups and cluster.spare_nodes), which is no "
+            f"multiple of it; raise cluster.spare_nodes by {segment - nodes % segment}, or change cluster.segment"
+        )
 
 
 def _check_times(config: Config) -> None:

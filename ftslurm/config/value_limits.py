@@ -48,6 +48,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "groups.gpus": (0, None),
     "groups.cpus_per_worker": (1, None),
     "cluster.spare_nodes": (0, 10_000),
+    "cluster.segment": (1, MAX_NODES),
     "cluster.signal_s": (1, MAX_TIME),
     "cluster.poll_s": (1, MAX_TIME),
     "cluster.handover_s": (1, MAX_TIME),
@@ -88,6 +89,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 characters
 _MEMORY = re.compile(r"[0-9]{1,12}[KMGT]?", re.IGNORECASE)
 _TIME = re.compile(r"([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_SWITCHES = re.compile(r"[1-9][0-9]{0,5}(@([0-9]{1,9}-)?[0-9]{1,9}(:[0-9]{1,9}){0,2})?")
 
 
 def get(config: Config, key: str) -> Any:
@@ -198,6 +200,11 @@ def _check_notation(config: Config) -> None:
         if time is not None and not _TIME.fullmatch(str(time)):
             raise ConfigError(f"{key}{time}: must be minutes or [days-]hours:minutes:seconds, as 1-12:00:00")
     _check_interface(cluster.interface)
+    if cluster.switches is not None and not _SWITCHES.fullmatch(str(cluster.switches)):
+        raise ConfigError(
+            f"cluster.switches={cluster.switches}: must be a number of leaf switches, or one with the longest wait, as "
+            f"1@10:00"
+        )
     for line in cluster.setup:
         if "\n" in line:
             raise ConfigError(f"cluster.setup: one shell line per entry, {line!r} has several")

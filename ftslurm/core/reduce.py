@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 
 from typing_extensions import assert_never
 
@@ -192,7 +193,11 @@ def _granted(state: RunState, event: Granted, now: float, config: Config) -> Out
             state,
             allocation=event.allocation,
             job_pool=job_pool,
-            nodes=replace(state.nodes, leaf_of=event.leaf_of),
+            nodes=replace(
+                state.nodes,
+                leaf_of=event.leaf_of,
+                largest_leaf=max(Counter(event.leaf_of.values()).values(), default=0),
+            ),
         ),
         event,
         now,

@@ -22,7 +22,7 @@ ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
 TOPOLOGY_S = 5.0  # a controller that takes over must not wait for long
 PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
-_DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_")
+_DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN")
 _UNSET = ("NOT_SET", "Partition_Limit", "INVALID", "UNLIMITED")  # what squeue and sacct print instead of a time limit
 
 

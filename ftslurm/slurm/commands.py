@@ -189,6 +189,11 @@ def partitions() -> list[str]:
     return ["sinfo", "--all", "--noheader", "--format=%P|%a|%D|%c|%G"]
 
 
+def knows_segments() -> list[str]:
+    """Ask whether sbatch has the option --segment; its --help does not list it. Nothing is submitted."""
+    return ["sbatch", "--segment=1", "--version"]
+
+
 def topology() -> list[str]:
     """Ask for the switches or blocks of the cluster, one line each."""
     return ["scontrol", "--oneliner", "show", "topology"]

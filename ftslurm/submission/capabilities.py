@@ -25,6 +25,8 @@ SLURM_ONLY = (
     "exclude",
     "nodelist",
     "reservation",
+    "switches",
+    "segment",
     "sbatch",
     "srun",
     "container_image",
@@ -73,6 +75,7 @@ def resolve(config: Config, preview: bool = False) -> str:
     _check_standby(config)
     _check_process_group(config)
     _check_container(config)
+    _check_segments(config)
     return note
 
 
@@ -103,6 +106,16 @@ def _check_drills(config: Config) -> None:
     ):
         if "cancel" in kinds:
             raise ConfigError(f"{key}: cancel is scancel of a Slurm step, and this run is local (cluster.kind)")
+
+
+def _check_segments(config: Config) -> None:
+    if config.cluster.segment is None or config.cluster.kind == "local":
+        return
+    if "unrecognized option" in client.call(commands.knows_segments()).err:
+        raise EnvironmentProblem(
+            f"cluster.segment={config.cluster.segment}: the sbatch here knows no segments (Slurm does since 24.05, "
+            f"with topology/block); leave it out, or ask for leaf switches with cluster.switches"
+        )
 
 
 def _check_standby(config: Config) -> None:

@@ -130,6 +130,8 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     for key in ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation"):
         if getattr(cluster, key) is not None:
             options[key] = getattr(cluster, key)
+    if not alone:
+        options |= topology_options(config, group)
     more = cluster.sbatch | (cluster.controller_sbatch if alone else {})
     options |= {key.replace("_", "-"): value for key, value in more.items()}
     for key in [key for key, value in options.items() if value is None or value is False]:
@@ -143,6 +145,15 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
         "stderr_to_stdout": True,
         "additional_parameters": options,
     }
+
+
+def topology_options(config: Config, group: bool) -> dict[str, Any]:
+    """Return sbatch's options for the network of a job of groups: of one group (`group`), or of all."""
+    cluster, size = config.cluster, config.groups.nodes
+    options: dict[str, Any] = {} if cluster.switches is None else {"switches": cluster.switches}
+    if cluster.segment is not None:
+        options["segment"] = min(cluster.segment, size) if group else cluster.segment
+    return options
 
 
 def exported(config: Config, environ: Mapping[str, str]) -> str | None:

@@ -58,7 +58,25 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
             unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
             state = swap(state, unit)
             actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]
+        state, more = _note_spread(state, unit, place, config)
+        actions += more
     return state, actions
+
+
+SPREAD = "groups are spread over leaf switches or blocks"
+
+
+def _note_spread(state: RunState, unit: Unit, place: Place, config: Config) -> Outcome:
+    """Warn once that a group is spread although its nodes would fit into one leaf."""
+    leaves = _leaves(unit, place, state.nodes.leaf_of)
+    fits = config.groups.nodes <= state.nodes.largest_leaf
+    if len(leaves) < 2 or not fits or any(text.startswith(SPREAD) for text in state.warnings):
+        return state, []
+    text = (
+        f"{SPREAD}, the first is group {unit.group} ({', '.join(leaves)}): none has {config.groups.nodes} free nodes "
+        f"left; cluster.switches or cluster.segment ask Slurm for nodes that lie together"
+    )
+    return replace(state, warnings=state.warnings | {text}), [records.Warned(group=unit.group, text=text)]
 
 
 def _due(state: RunState, now: float) -> list[Unit]:
@@ -191,12 +209,12 @@ def _record(state: RunState, unit: Unit, now: float, config: Config) -> records.
         reason=unit.reason,
         standby=standby_step,
         down_s=None if noticed is None else round(now - noticed, 3),
-        leaves=_leaves(unit, state.nodes.leaf_of),
+        leaves=_leaves(unit, unit.place, state.nodes.leaf_of),
     )
 
 
-def _leaves(unit: Unit, leaf_of: Mapping[str, str]) -> tuple[str, ...]:
-    nodes = unit.place.nodes if unit.place is not None and unit.group is not None else ()
+def _leaves(unit: Unit, place: Place, leaf_of: Mapping[str, str]) -> tuple[str, ...]:
+    nodes = place.nodes if unit.group is not None else ()
     return tuple(dict.fromkeys(leaf_of[node] for node in nodes if node in leaf_of))
 
 

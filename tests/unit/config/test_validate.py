@@ -233,6 +233,29 @@ def test_no_interface_can_have_another_name(value: object, words: str) -> None:
     assert words in refusal(cluster__interface=value)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cluster__switches": "0"}, "cluster.switches=0: must be a number of leaf switches"),
+        ({"cluster__switches": "1@"}, "as 1@10:00"),
+        ({"cluster__switches": "one"}, "as 1@10:00"),
+        ({"cluster__segment": 3, "groups__nodes": 2}, "cluster.segment=2 keeps each group in one block"),
+        ({"cluster__segment": 4, "groups__nodes": 2, "groups__count": 3}, "raise cluster.spare_nodes by 2"),
+    ],
+)
+def test_what_slurm_would_refuse_about_switches_and_segments(settings: dict[str, Any], words: str) -> None:
+    assert words in refusal(**settings)
+
+
+def test_switches_and_segments_as_slurm_knows_them() -> None:
+    for switches in ("1", "2@10", "1@10:00", "1@1-00:00:00"):
+        check(config(cluster__switches=switches))
+    for segment in (1, 2, 4, 8):
+        check(config(cluster__segment=segment, groups__nodes=4, groups__count=2))
+    check(config(cluster__segment=4, groups__nodes=2, groups__count=3, cluster__spare_nodes=2))
+    check(config(cluster__segment=4, groups__nodes=4, groups__count=3, cluster__mode="array"))
+
+
 def test_a_local_run_has_no_interface_to_choose() -> None:
     assert "a local run stays on loopback" in refusal(cluster__interface="ib0", cluster__kind="local")
 

@@ -267,9 +267,8 @@ SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[2-3],gpu-7
 SwitchName=top Level=1 LinkSpeed=1 Nodes=gpu-7,n[1-3] Switches=s[0-1]
 """
 BLOCK = """\
-BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2
-BlockName=b2 BlockIndex=1 Nodes=n[3-4] BlockSize=2
-AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
+BlockName=b1 BlockIndex=0 Nodes=n[1-4] BlockSize=4
+BlockName=b2 BlockIndex=1 Nodes=n[5-8] BlockSize=4
 """
 
 
@@ -277,7 +276,7 @@ AggregatedBlock=b[1-2] BlockIndex=2 Nodes=n[1-4] BlockSize=4
     ("text", "expected"),
     [
         (TREE, {"n1": "s0", "n2": "s0", "n3": "s1", "gpu-7": "s1"}),
-        (BLOCK, {"n1": "b1", "n2": "b1", "n3": "b2", "n4": "b2"}),
+        (BLOCK, {f"n{i}": "b1" if i < 5 else "b2" for i in range(1, 9)}),  # of 24.11.5
         ("", {}),
         ("SwitchName=-x Level=0 LinkSpeed=1 Nodes=n1\nSwitchName=s0 Level=0 LinkSpeed=1 Nodes=n[2\n", {}),
     ],

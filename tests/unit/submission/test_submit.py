@@ -87,7 +87,17 @@ def test_the_cluster_section_passes_through() -> None:
 
 
 def test_what_is_not_set_is_not_passed() -> None:
-    assert not {"partition", "account", "qos", "time", "mem"} & set(options())
+    assert not {"partition", "account", "qos", "time", "mem", "switches", "segment"} & set(options())
+
+
+def test_the_network_is_asked_for_by_the_jobs_of_groups_alone() -> None:
+    made = config(cluster={"switches": "1@10:00", "segment": 4}, groups={"nodes": 2, "count": 4})
+    of_all = sbatch_parameters(made, RUN)["additional_parameters"]
+    assert (of_all["switches"], of_all["segment"]) == ("1@10:00", 4)
+    of_one = sbatch_parameters(made, RUN, group=True)["additional_parameters"]
+    assert (of_one["nodes"], of_one["switches"], of_one["segment"]) == (2, "1@10:00", 2)
+    made.cluster.mode = "array"
+    assert not {"switches", "segment"} & set(sbatch_parameters(made, RUN)["additional_parameters"])
 
 
 def test_the_warning_goes_to_the_controller_alone_and_when_it_is_told_to() -> None:

@@ -119,3 +119,17 @@ def test_ten_thousand_groups_are_placed_at_once(leaf: int) -> None:
         free.remove(spot)
     assert free.find() is None
     assert time.monotonic() - began < 20  # 0.3 s on an idle machine
+
+
+def test_a_group_that_could_have_been_together_is_told_of_once() -> None:
+    made = config(groups={"nodes": 2, "count": 3})
+    of = Map({"n1": "a", "n2": "a", "n3": "a", "n4": "b", "n5": "c", "n6": "d"})
+    story = play((0.0, [replace(granted(6), leaf_of=of)]), config=made)
+    told = [record["text"] for record in story.records("warning")]
+    assert told == [
+        "groups are spread over leaf switches or blocks, the first is group 1 (a, b): none has 2 free nodes left; "
+        "cluster.switches or cluster.segment ask Slurm for nodes that lie together"
+    ]
+    made = config(groups={"nodes": 3, "count": 2})
+    story = play((0.0, [replace(granted(6), leaf_of=Map({"n1": "a", "n2": "a"}))]), config=made)
+    assert story.records("warning") == []  # no leaf has room for a group

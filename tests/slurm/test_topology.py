@@ -1,0 +1,48 @@
+"""Groups of two nodes on a cluster with two leaf switches (topology/tree), whose nodes alternate in Slurm's order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import Backend
+
+pytestmark = pytest.mark.slurm
+TREE = "SwitchName=odd Nodes=n[1,3,5]\nSwitchName=even Nodes=n[2,4,6]\nSwitchName=top Switches=odd,even\n"
+
+
+@pytest.fixture
+def tree(new_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[Backend]:
+    backend = Backend("slurm", {"COLUMNS": "200"} | new_cluster(nodes=6, gpus=0, topology=TREE).env, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+
+
+def test_a_group_stays_within_its_leaf_switch_also_when_a_spare_node_replaces_one(tree: Backend) -> None:
+    size = ("groups.count=2", "groups.nodes=2", "cluster.spare_nodes=2")
+    run = tree.start(*size, "cluster.switches=2@1:00", args={"open-end": True})
+    run.wait_for_steps(2, groups=2)
+    launched = [(e["nodes"], e.get("leaves")) for e in run.named("step_launched") if e["group"] is not None]
+    assert launched == [(["n1", "n3"], ["odd"]), (["n2", "n4"], ["even"])]
+    show = ["scontrol", "show", "job", str(run.named("run_started")[0]["job_id"])]
+    assert "Switches=2@00:01:00" in subprocess.run(show, env=run.environ, capture_output=True, text=True).stdout
+    code, said = run.ask("drain", "n4")
+    assert code == 0, said
+    run.wait_until_back(1)
+    (again,) = run.named("step_launched", group=1, attempt=1)
+    assert (again["nodes"], again["leaves"]) == (["n2", "n6"], ["even"])
+    run.end_soon()
+    run.finish()
+
+    script = tree.script("")
+    words = [sys.executable, "-m", "ftslurm", "plan", "cluster=slurm", f"job.script={script}", "groups.gpus=0", *size]
+    plan = subprocess.run([*words, "cluster.switches=2"], env=run.environ, capture_output=True, text=True)
+    told = "groups of 2 nodes stay within one of Slurm's 2 leaf switches or blocks, if it has room: odd, even"
+    assert told in plan.stdout, plan.stderr
+    assert "asked of Slurm: --switches=2\n" in plan.stdout
+    assert "#SBATCH --switches=2\n" in plan.stdout

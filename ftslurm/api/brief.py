@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ftslurm.config import compose
+from ftslurm.config.schema import ClusterConfig, Config
 from ftslurm.controller.resume_state import Story
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor.status import aged
 from ftslurm.protocol import records
-from ftslurm.run import liveness
+from ftslurm.run import liveness, results
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import Entry, not_readable
 from ftslurm.run.journal import first_line, last_line, number
@@ -45,6 +48,8 @@ class Brief:
     job: str | None = None  # Slurm job, or process, of the controller
     finished: float | None = None
     note: str | None = None  # why it waits, has ended or cannot be read
+    sweep: str | None = None  # the sweep that it belongs to (run.sweep)
+    value: list[float | None] | None = None  # what its script has reported, a number for each objective; null: NaN
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,13 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     started = None if head is None else read(head)
     if isinstance(started, records.RunStarted):
         known = replace(known, groups=started.groups, total_steps=started.total_steps, name=started.name)
+        known = replace(known, sweep=started.sweep)
+    elif head is None:  # it waits
+        known = replace(known, sweep=_config(run).run.sweep)
+    if known.sweep is not None:
+        with suppress(ValueError):
+            numbers = results.read(run)
+            known = replace(known, value=[one if math.isfinite(one) else None for one in numbers or ()] or None)
     known = replace(known, job=run.job() or (started.job_id if isinstance(started, records.RunStarted) else None))
     line = last_line(run.events)
     last = None if line is None else read(line)
@@ -93,17 +105,18 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
         known = _unfinished(known, run)
     except FtslurmError as error:
         return replace(known, note=str(error))
-    kind = started.cluster if isinstance(started, records.RunStarted) else _kind(run)
+    kind = started.cluster if isinstance(started, records.RunStarted) else _config(run).cluster.kind
     goes_on = isinstance(last, records.RunRequeued)
     state, note = _local_state(run, started) if kind == "local" else _slurm_state(entry, started, goes_on, queue)
     return replace(known, state=state, note=note, steps_per_s=known.steps_per_s if state == "running" else None)
 
 
-def _kind(run: RunDir) -> str:
+def _config(run: RunDir) -> Config:
+    """Return the run's settings, or the defaults if they cannot be read."""
     try:
-        return compose.load(run.config, own=False).cluster.kind
+        return compose.load(run.config, own=False)
     except FtslurmError:
-        return "slurm"
+        return Config(cluster=ClusterConfig(kind="slurm"))
 
 
 def _silent(run: RunDir) -> bool:

@@ -24,8 +24,13 @@ _STYLES = {
 WIDE = 120  # columns from which on users and notes have a column
 
 
-def render(rows: Sequence[Brief], width: int, chosen: str | None = None) -> RenderableType:
-    """Return the table, at most `width` columns wide; ids are never cut off. `chosen`: the folder of a marked run."""
+def render(rows: Sequence[Brief], width: int, chosen: str | None = None, headings: bool = False) -> RenderableType:
+    """Return the table, at most `width` columns wide; ids are never cut off.
+
+    Args:
+        chosen: the folder of a marked run.
+        headings: a line with the name of a sweep stands above its runs, which follow one another.
+    """
     now, wide = time.time(), width >= WIDE
     users = len({row.user for row in rows}) > 1
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -33,18 +38,28 @@ def render(rows: Sequence[Brief], width: int, chosen: str | None = None) -> Rend
     for name in ("state", "step", "rate", *(["left"] if wide else []), "groups", "restarts", "job", "age"):
         right = name in ("step", "rate", "left", "groups", "restarts", "age")
         table.add_column("rst" if name == "restarts" and not wide else name, justify="right" if right else "left")
+    values = any(row.value for row in rows)
+    if values:
+        table.add_column("value", justify="right")
     if users:
         table.add_column("user")
     if wide:
         table.add_column("note", overflow="fold")
+    sweep = None
     for row in rows:
+        if headings and row.sweep is not None and row.sweep != sweep:
+            table.add_row(Text(f"sweep {row.sweep}", "bold"))
+        sweep = row.sweep
         cells: list[str | Text] = [
-            row.id,
+            f"  {row.id}" if headings and row.sweep else row.id,
             Text(row.state, _STYLES.get(row.state, "")),
             *_numbers(row, wide),
             row.job or "-",
         ]
         cells += [_age(now - row.created) if row.created else "-"]
+        cells += (
+            [" ".join("-" if number is None else f"{number:.6g}" for number in row.value or [None])] if values else []
+        )
         more = ([row.user] if users else []) + ([row.note or ""] if wide else [])
         table.add_row(*cells, *more, style="reverse" if row.dir == chosen else None)
     return table

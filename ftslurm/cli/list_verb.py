@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from ftslurm.api import listing
+from ftslurm.api import listing, sweeps
 from ftslurm.api.brief import STATES
 from ftslurm.cli import list_table
 from ftslurm.monitor import table
@@ -29,18 +29,21 @@ def main(words: list[str]) -> int:
     parser.add_argument("--root", default="runs", help="where run directories lie (run.root; default: runs)")
     parser.add_argument("--user", metavar="U", help="the runs of this user's Slurm jobs, wherever they lie")
     parser.add_argument("--state", choices=STATES, action="append", help="only these; may be given several times")
+    parser.add_argument("--sweep", metavar="NAME", help="only the runs of this sweep (run.sweep)")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
     args = parser.parse_args(words)
     rows = listing.under(Path(args.root)) if args.user is None else listing.of_user(args.user)
     shown = [row for row in rows if args.state is None or row.state in args.state]
+    shown = sweeps.together([row for row in shown if args.sweep is None or row.sweep == args.sweep])
     if args.json:
         print(json.dumps({"runs": [asdict(row) for row in shown]}, indent=2))
         return 0
     if not shown:
         where = f"under {Path(args.root).absolute()}" if args.user is None else f"in the Slurm jobs of {args.user}"
         which = "" if args.state is None or not rows else f" that is {' or '.join(args.state)}, of {len(rows)}"
+        which = f" of sweep {args.sweep}{which}" if args.sweep is not None else which
         print(f"there is no run {where}{which}")
         return 0
     console = table.console()
-    console.print(list_table.render(shown, console.width))
+    console.print(list_table.render(shown, console.width, headings=True))
     return 0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftslurm.api import submitting
+from ftslurm.cli.sweep import Sweep
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
@@ -24,8 +25,10 @@ def main(words: list[str]) -> int:
     if "--config" in words:
         return _repeat(words)
     warn_of_exposed_secrets(words)
-    sweep = any(word in ("-m", "--multirun") for word in words)
-    return compose.run_hydra(words, lambda config: start(config, sweep))
+    if not any(word in ("-m", "--multirun") for word in words):
+        return compose.run_hydra(words, start)
+    sweep = Sweep(start)
+    return compose.run_hydra(words, sweep.run, sweep)
 
 
 def warn_of_exposed_secrets(words: list[str]) -> None:
@@ -50,7 +53,7 @@ def _repeat(words: list[str]) -> int:
     if len(words) != 2 or words[0] != "--config":
         raise EnvironmentProblem("`run --config RUN/config.yaml` repeats a run as it was and takes no overrides")
     config = compose.load(Path(words[1]))
-    config.run.dir = config.run.parent = None
+    config.run.dir = config.run.parent = config.run.sweep = None
     return start(compose.to_config(config))
 
 

@@ -1,12 +1,23 @@
-"""`ftslurm stop`: end a run."""
+"""`ftslurm stop`: end a run, or all runs of a sweep."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from ftslurm.api import sweeps
 from ftslurm.cli.run_argument import find_run, parser_for
 
 
 def main(words: list[str]) -> int:
-    """End a run."""
-    args = parser_for("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.").parse_args(words)
-    print(find_run(args).stop())
+    """End a run, or all runs of a sweep."""
+    parser = parser_for("stop", "End a run: SIGTERM to the scripts, SIGKILL after stop.grace_s.")
+    parser.add_argument("--sweep", metavar="NAME", help="end all runs of this sweep (run.sweep) instead")
+    args = parser.parse_args(words)
+    if args.sweep is None:
+        print(find_run(args).stop())
+        return 0
+    if args.run is not None:
+        parser.error(f"RUN ({args.run}) and --sweep: name one of them")
+    for line in sweeps.stop(Path(args.root), args.sweep):
+        print(line, flush=True)
     return 0

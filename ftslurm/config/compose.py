@@ -7,20 +7,32 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ftslurm.config import hydra_adapter, overrides, sweep_names
+from ftslurm.config.hydra_adapter import Arguments, Composed, Override, Sweep, Value
 from ftslurm.config.schema import Config, absolute
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
 
 
-def run_hydra(argv: Sequence[str], task: Callable[[Config], int]) -> int:
+class Evaluation(Protocol):
+    """What runs the runs of a sweep whose sweeper wants their values (hydra/sweeper=optuna)."""
+
+    def values(self, configs: Sequence[Config]) -> Sequence[Value]:
+        """Run some, and return what each script has reported."""
+
+    def conclude(self, best: str) -> None:
+        """End the sweep; `best` is what the sweeper says of its runs, "" if nothing."""
+
+
+def run_hydra(argv: Sequence[str], task: Callable[[Config], int], evaluation: Evaluation | None = None) -> int:
     """Run `task` on the configuration that Hydra composes from `argv`; with -m on each combination, in turn.
 
     --help, --cfg job, --info, --config-dir, -m and the rest are Hydra's and work as in every Hydra application. All
-    combinations are composed and checked before the first task runs.
+    combinations are composed and checked before the first task runs, unless a sweeper chooses them by the values of
+    those before: `evaluation` runs these.
 
     Returns:
         The highest exit code of the tasks; 0 if Hydra only printed something. After Ctrl-C (130) no further task runs.
@@ -30,18 +42,19 @@ def run_hydra(argv: Sequence[str], task: Callable[[Config], int]) -> int:
         FtslurmError: what the task raised; no further combination of a sweep is run then.
     """
     codes = [0]
-    for config in [to_config(raw) for raw in compose(argv)]:
+    for config in [to_config(raw) for raw in compose(argv, evaluation=evaluation)]:
         codes.append(task(config))
         if codes[-1] == 130:
             break
     return max(codes)
 
 
-def compose(argv: Sequence[str], base: Config | None = None) -> list[Config]:
+def compose(argv: Sequence[str], base: Config | None = None, evaluation: Evaluation | None = None) -> list[Config]:
     """Compose the configuration of every combination, with checked types; none if Hydra only printed something.
 
     Args:
         base: the configuration that the overrides change, as that of an earlier run; a preset replaces its section.
+        evaluation: runs what a sweeper wants to know the value of.
 
     Raises:
         ConfigError: unknown key or preset, or wrong type.
@@ -54,13 +67,36 @@ def compose(argv: Sequence[str], base: Config | None = None) -> list[Config]:
     if base is not None:
         presets = [one.key for one, word in zip(parsed, words, strict=True) if word == one.word]  # settings have a ++
         defaults |= {name: value for name, value in _mapping(base).items() if name not in presets}
+    sweep = _sweep(parsed, words, arguments, evaluation)
     try:
-        composed = hydra_adapter.compose([*words, *arguments.options], defaults, presets=base is None)
+        composed, best = hydra_adapter.compose([*words, *arguments.options], defaults, sweep, presets=base is None)
     except ConfigError as error:
         given = " ".join(" ".join(arguments.overrides).split())  # one line, whatever a value holds
         raise ConfigError(f"{error} (given: {given})".replace(" ++", " ")) from error
+    if evaluation is not None and sweep.used:
+        evaluation.conclude(best)
     names = sweep_names.suffixes([given for _, given in composed]) if arguments.multirun else [""] * len(composed)
     return [_typed(raw, name) for (raw, _), name in zip(composed, names, strict=True)]
+
+
+def _sweep(
+    parsed: Sequence[Override], words: Sequence[str], arguments: Arguments, evaluation: Evaluation | None
+) -> Sweep:
+    """Describe the sweep that may follow to Hydra's side of it."""
+    own = [word for one, word in zip(parsed, words, strict=True) if one.key.startswith(("hydra.", "hydra/"))]
+    fixed = [word for one, word in zip(parsed, words, strict=True) if not one.sweeps and word not in own]
+
+    def checked(word: str) -> str:
+        return overrides.check_overrides([hydra_adapter.parse(word)], arguments)[0]
+
+    def evaluate(composed: Sequence[Composed], first: int) -> Sequence[Value]:
+        names = [sweep_names.of_trial(first + number, given, fixed) for number, (_, given) in enumerate(composed)]
+        configs = [to_config(_typed(raw, name)) for (raw, _), name in zip(composed, names, strict=True)]
+        assert evaluation is not None
+        with hydra_adapter.outside():
+            return evaluation.values(configs)
+
+    return Sweep(checked, fixed, None if evaluation is None else evaluate)
 
 
 def _mapping(base: Config) -> dict[str, Any]:

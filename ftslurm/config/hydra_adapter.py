@@ -1,8 +1,8 @@
 """Compose presets and overrides with Hydra.
 
-This is the only module that uses Hydra, and it uses two private functions of it: the parser of its command line, to
-tell options from overrides before Hydra sees them, and the conversion of an override's value. pyproject.toml bounds
-Hydra's version to those with which both were tried (docs/versions.md).
+Only this module and config/sweep_launcher.py use Hydra, and this one two private functions of it: the parser of its
+command line, to tell options from overrides before Hydra sees them, and the conversion of an override's value.
+pyproject.toml bounds Hydra's version to those with which both were tried (docs/versions.md).
 
 Hydra composes plain mappings: it knows neither our keys nor our types, which config/overrides.py checks before and
 after. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, --info and -m are its own.
@@ -15,14 +15,16 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ftslurm.config.schema import shipped
-from ftslurm.errors import ConfigError
+from ftslurm.errors import ConfigError, FtslurmError
 
+_BY_ACCIDENT = (AttributeError, TypeError, KeyError, ImportError)  # Hydra and plugins, of what they cannot understand
+BASIC = "basic"  # Hydra's own launcher, and its own sweeper
 _ALONE = threading.RLock()  # Hydra's state and sys.argv belong to the whole process
 
 
@@ -47,6 +49,22 @@ class Override:
     text: str  # what follows the "="
     values: tuple[Any, ...]  # one, several in a sweep, none if it deletes the key or if they are not known yet
     deletes: bool = False
+    sweeps: bool = False  # stands for several values, as 1,2 or interval(0,1)
+
+
+Composed: TypeAlias = tuple[Any, list[str]]  # a configuration of OmegaConf, not resolved, with its overrides
+# What a script has reported: one number, one for each objective, or why there is none.
+Value: TypeAlias = "float | list[float] | FtslurmError"
+
+
+@dataclass
+class Sweep:
+    """How the runs that a sweeper asks for become runs of ftslurm (config/sweep_launcher.py)."""
+
+    word: Callable[[str], str]  # makes an override that a sweeper has chosen one that Hydra takes
+    fixed: Sequence[str]  # overrides with one value; a sweeper need not write them back as they were
+    evaluate: Callable[[Sequence[Composed], int], Sequence[Value]] | None  # runs some, the first with this number
+    used: bool = False  # a sweeper has asked for values
 
 
 def split(words: Sequence[str]) -> Arguments:
@@ -96,11 +114,28 @@ def parse(word: str) -> Override:
         values = [Parsed._convert_value(value) for value in parsed.sweep_iterator()]
     else:
         values = [parsed.value()]
-    return Override(word, parsed.key_or_group, word.partition("=")[2], tuple(values), parsed.is_delete())
+    text, sweeps = word.partition("=")[2], parsed.is_sweep_override()
+    return Override(word, parsed.key_or_group, text, tuple(values), parsed.is_delete(), sweeps)
 
 
-def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = True) -> list[tuple[Any, list[str]]]:
-    """Compose the configuration of every combination; none if Hydra only printed something.
+def check_launcher(name: object) -> None:
+    """Refuse a launcher of Hydra's: it would run ftslurm in a job, and ftslurm submits jobs.
+
+    Raises:
+        ConfigError: it is not the basic one.
+    """
+    if name not in (BASIC, None):
+        raise ConfigError(
+            f"hydra/launcher={name}: ftslurm submits each run by itself, to Slurm if it answers; leave the launcher "
+            f"out. With -m it makes a run of each combination, and what a launcher would ask of Slurm are settings "
+            f"here: cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
+        )
+
+
+def compose(
+    words: Sequence[str], defaults: Mapping[str, Any], sweep: Sweep, presets: bool = True
+) -> tuple[list[Composed], str]:
+    """Compose the configuration of every combination; none if Hydra only printed something, or the sweep has run them.
 
     Args:
         words: overrides first, then options: Hydra's parser refuses overrides on both sides of an option.
@@ -108,10 +143,11 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = T
         presets: apply the presets of conf/config.yaml; else only those that `words` choose.
 
     Returns:
-        Configurations of OmegaConf, not resolved, each with its overrides.
+        Configurations of OmegaConf, not resolved, each with its overrides; and what a sweeper says of its best runs.
 
     Raises:
         ConfigError: Hydra refuses it.
+        FtslurmError: what the sweep raised.
     """
     import hydra
     from hydra.core.config_store import ConfigStore
@@ -121,9 +157,12 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = T
     from omegaconf.errors import ConfigTypeError, OmegaConfBaseException
     from yaml import YAMLError
 
-    composed: list[tuple[Any, list[str]]] = []
+    from ftslurm.config import sweep_launcher
+
+    composed: list[Composed] = []
 
     def keep(config: Any) -> None:
+        check_launcher(HydraConfig.get().runtime.choices.get("hydra/launcher"))
         given = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
         composed.append((config, [str(word) for word in given or []]))
 
@@ -139,17 +178,20 @@ def compose(words: Sequence[str], defaults: Mapping[str, Any], presets: bool = T
         ):
             ConfigStore.instance().store(name="schema", node=dict(defaults))
             ConfigStore.instance().store(name=_primary(presets=False), node=_without_presets(defaults))
-            run()
+            with sweep_launcher.in_place(sweep, composed):
+                run()
+            return composed, sweep_launcher.results(scratch)
     except BrokenPipeError:
         raise  # `--help | head`: nothing is wrong with the configuration
-    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError, *_BY_ACCIDENT) as error:
+        if isinstance(error, _BY_ACCIDENT) and sweep.used:
+            raise  # it may be our own
         if isinstance(error.__cause__, ConfigTypeError):  # only in what has no type: job.args
             key, is_mapping = error.__cause__.full_key, error.__cause__.object_type is dict
             how = f"mapping in this job: set its arguments one by one, as in {key}.lr=0.1"
             raise ConfigError(f"{key} is a {how if is_mapping else 'list in this job: give a list'}") from error
         causes = [error] if error.__cause__ is None else [error, error.__cause__]
         raise ConfigError(": ".join(filter(None, map(first_lines, causes)))) from error
-    return composed
 
 
 def _primary(presets: bool) -> str:
@@ -178,6 +220,17 @@ def _hydra_of_the_caller_kept() -> Iterator[None]:
         yield
     finally:
         application.hydra, settings.cfg, store.repo = before
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Undo for a while what Hydra needs: processes that are started inherit the environment."""
+    kept = os.environ.pop("HYDRA_FULL_ERROR", None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.environ["HYDRA_FULL_ERROR"] = kept
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ftslurm.config.hydra_adapter import Arguments, Override
+from ftslurm.config.hydra_adapter import BASIC, Arguments, Override, check_launcher
 from ftslurm.config.schema import MISSING as MUST_BE_GIVEN
 from ftslurm.config.schema import Config, shipped
 from ftslurm.errors import ConfigError
@@ -106,6 +106,7 @@ def check_overrides(overrides: Sequence[Override], arguments: Arguments) -> list
             raise ConfigError(f"--config-dir {arguments.config_dir}: the folder was not found")
     own_presets = arguments.own_config or any(one.key == "hydra.searchpath" for one in overrides)
     sweeps = arguments.multirun or any(one.key == "hydra.mode" for one in overrides)
+    basic = all(one.text == BASIC for one in overrides if one.key == "hydra/sweeper")
     words = []
     for override in overrides:
         word, key = override.word, override.key.partition("@")[0]
@@ -114,6 +115,7 @@ def check_overrides(overrides: Sequence[Override], arguments: Arguments) -> list
                 f"{word} has several values: add --multirun (-m) for one run with each, write {key}=[...] for a list, "
                 f"or put quotes around a text with commas"
             )
+        _check_hydras_own(override, key, sweeps)
         section = any((folder / key).is_dir() for folder in folders)
         if key.startswith(("hydra.", "hydra/")) or (own_presets and (section or "/" in key)):
             pass
@@ -121,9 +123,19 @@ def check_overrides(overrides: Sequence[Override], arguments: Arguments) -> list
             _check_preset(override, key, folders)
         else:
             check_setting(override)
-            word = word if override.deletes else f"++{word.lstrip('+')}"
+            # A sweeper that is not Hydra's own names its parameters, in its results and its storage, as they are here.
+            plain = override.deletes or (override.sweeps and not basic)
+            word = word if plain else f"++{word.lstrip('+')}"
         words.append(word)
     return words
+
+
+def _check_hydras_own(override: Override, key: str, sweeps: bool) -> None:
+    """Refuse a launcher, and a sweeper where nothing sweeps."""
+    if key == "hydra/launcher":
+        check_launcher(override.text)
+    if key == "hydra/sweeper" and not sweeps:
+        raise ConfigError(f"{override.word} without --multirun (-m): there is no sweep; add -m, or leave it out")
 
 
 def _check_preset(override: Override, section: str, folders: Sequence[Path]) -> None:

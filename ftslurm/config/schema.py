@@ -38,6 +38,7 @@ class RunConfig:
     # A Unix group that may read the run (status, logs, report): lab; lab:steer may also stop, scale, restart, ... it.
     share: str | None = None
     parent: str | None = None  # the directory of the run that this one resumes; set by `ftslurm resume`
+    sweep: str | None = None  # the sweep that the run belongs to, for `ftslurm list`; -m sets it: ddp-TIME-RANDOM
 
 
 @dataclass

@@ -22,6 +22,15 @@ def suffixes(combinations: Sequence[Sequence[str]]) -> list[str]:
     return ["-".join(_brief(word, lasts) for word in given) for given in varied]
 
 
+def of_trial(number: int, given: Sequence[str], fixed: Sequence[str]) -> str:
+    """Return the number of a sweeper's trial, with those of its overrides that are not the same in all trials."""
+    same = {word.lstrip("+") for word in fixed}
+    words = [word.lstrip("+") for word in given if not word.startswith("~")]
+    varied = [word for word in words if word not in same and _key(word) not in _IN_THE_NAME]
+    lasts = Counter(_last(_key(word)) for word in varied)
+    return "-".join([str(number), *(_brief(_rounded(word), lasts) for word in varied)])
+
+
 def joined(name: str, suffix: str) -> str:
     """Return a run's name with a suffix; one that is too long is cut and keeps a digest, so that names differ."""
     whole = f"{name}-{suffix}"
@@ -29,6 +38,12 @@ def joined(name: str, suffix: str) -> str:
         return whole
     digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return f"{whole[: LONGEST - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+def _rounded(word: str) -> str:
+    """Shorten 0.0123456789012345, as samplers choose it."""
+    key, _, value = word.partition("=")
+    return f"{key}={float(value):.4g}" if re.fullmatch(r"-?\d+\.\d{5,}(e-?\d+)?", value) else word
 
 
 def _key(word: str) -> str:

@@ -185,8 +185,8 @@ def _check_size(config: Config) -> None:
 
 
 def _check_notation(config: Config) -> None:
-    for key, name in (("job.name", config.job.name), ("run.name", config.run.name)):
-        if not NAME.fullmatch(name):
+    for key, name in (("job.name", config.job.name), ("run.name", config.run.name), ("run.sweep", config.run.sweep)):
+        if name is not None and not NAME.fullmatch(name):
             raise ConfigError(
                 f"{key}={name!r}: must be up to 64 letters, digits, dots, dashes and underscores, the first one a "
                 f"letter or a digit"

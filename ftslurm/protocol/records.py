@@ -103,6 +103,7 @@ class RunStarted(JournalRecord):
     after: Annotated[str | None, "how the controller before it crashed; null: it did not"]
     limits: Annotated[dict[str, float], "settings that limit how long a group waits: health.start_timeout_s: 600"]
     parent: Annotated[str | None, "run.parent: the directory of the run that this one resumes"] = None
+    sweep: Annotated[str | None, "run.sweep: the sweep that the run belongs to"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

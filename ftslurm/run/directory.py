@@ -139,6 +139,11 @@ class RunDir:
         return self.root / "checkpoints"
 
     @property
+    def results(self) -> Path:
+        """Where scripts write the value of the run, one file for each group (ftslurm.run.results)."""
+        return self.root / "results"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -190,7 +195,7 @@ class RunDir:
         self.root.mkdir(mode=0o700)
         if group is not None:
             sharing.share(self.root, group)
-        for folder in (self.logs, self.submitit):
+        for folder in (self.logs, self.submitit, self.results):
             sharing.make_folder(folder)
         for folder in (self.inbox, self.checkpoints):
             folder.mkdir(mode=0o700)

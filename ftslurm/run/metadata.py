@@ -51,6 +51,7 @@ def run_started(
         after=after,
         limits={f"health.{name}": getattr(config.health, name) for name in _LIMITS},
         parent=config.run.parent,
+        sweep=config.run.sweep,
     )
 
 

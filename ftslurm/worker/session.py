@@ -441,6 +441,7 @@ def environment(assign: messages.Assign, me: messages.Place) -> dict[str, str]:
         "REPLICA_GROUP_ID": str(assign.group),
         "NUM_REPLICA_GROUPS": str(assign.groups),
         "FTSLURM_ATTEMPT": str(assign.attempt),
+        "FTSLURM_RESULT": os.path.join(os.environ.get("FTSLURM_RUN_DIR", ""), "results", f"group-{assign.group:04d}"),
         "FTSLURM_GLOBAL_RANK": str(assign.group * world + me.rank),
         "FTSLURM_GLOBAL_WORLD_SIZE": str(assign.groups * world),
         "FTSLURM_LEADER": str(int(assign.group == 0 and me.rank == 0)),

@@ -453,6 +453,7 @@ def test_config_yaml_is_the_whole_configuration_with_nothing_left_open(finished:
         "share": None,
         "trust": [],
         "parent": None,
+        "sweep": None,
     }
     assert config["cluster"]["kind"] == "local"
     assert config["groups"]["gpus"] is not None

@@ -135,10 +135,12 @@ def test_only_the_worker_and_what_scripts_use_import_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "adapter"), [("submitit", "submission.submitit_adapter"), ("hydra", "config.hydra_adapter")]
+    ("package", "adapters"),
+    [("submitit", {"submission.submitit_adapter"}), ("hydra", {"config.hydra_adapter", "config.sweep_launcher"})],
+    ids=["submitit", "hydra"],
 )
-def test_only_an_adapter_uses_a_package_whose_private_functions_are_needed(package: str, adapter: str) -> None:
-    assert {name for name in MODULES if package in imports(name)} == {f"ftslurm.{adapter}"}
+def test_only_an_adapter_uses_a_package_whose_private_functions_are_needed(package: str, adapters: set[str]) -> None:
+    assert {name for name in MODULES if package in imports(name)} == {f"ftslurm.{adapter}" for adapter in adapters}
 
 
 @pytest.mark.parametrize(

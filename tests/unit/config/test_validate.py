@@ -56,6 +56,11 @@ def test_a_choice_that_does_not_exist_is_answered_with_those_that_do(key: str, v
     assert refusal(**{key.replace(".", "__"): value}) == f"{key}={value}: must be one of {valid}"
 
 
+def test_a_sweep_has_a_name_as_a_run_has() -> None:
+    check(config(run__sweep="lr-scan.2"))
+    assert "run.sweep='a b': must be up to 64 letters" in refusal(run__sweep="a b")
+
+
 def test_only_one_binds_the_workers_to_cpus() -> None:
     check(config(cluster__srun=["--cpu-bind=cores"]))
     assert "groups.bind=cores with --cpu-bind" in refusal(cluster__srun=["--cpu-bind=cores"], groups__bind="cores")

@@ -1,0 +1,40 @@
+"""The runs of a sweep: which they are, in which order people see them, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ftslurm.api import listing, stopping
+from ftslurm.api.brief import Brief
+from ftslurm.errors import FtslurmError, RunNotFound
+from ftslurm.run.directory import RunDir
+
+OPEN = ("running", "waiting", "silent", "lost")  # states of a run that has no end
+
+
+def together(rows: Sequence[Brief]) -> list[Brief]:
+    """Return the rows with those of a sweep one after the other, where the first of them stands."""
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        first.setdefault(row.sweep or row.dir, number)
+    return sorted(rows, key=lambda row: first[row.sweep or row.dir])
+
+
+def stop(root: Path, sweep: str) -> Iterator[str]:
+    """End all runs of a sweep that are not over. Yield what has happened to each, for a person.
+
+    Raises:
+        RunNotFound: there is no such sweep below the folder.
+    """
+    mine = [row for row in listing.under(root) if row.sweep == sweep]
+    if not mine:
+        raise RunNotFound(f"there is no run of a sweep {sweep!r} under {root.absolute()}; see: ftslurm list")
+    going = [row for row in mine if row.state in OPEN]
+    if not going:
+        yield f"all {len(mine)} runs of {sweep} are over already"
+    for row in reversed(going):  # the oldest first
+        try:
+            yield stopping.stop(RunDir(Path(row.dir)))
+        except FtslurmError as error:
+            yield f"{row.id}: {error}"

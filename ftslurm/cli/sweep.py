@@ -1,0 +1,114 @@
+"""Runs the runs of a sweep (-m), and tells a sweeper that optimizes what their scripts have reported."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.api import stopping, waiting
+from ftslurm.api.state import look
+from ftslurm.config.hydra_adapter import Value
+from ftslurm.config.schema import Config
+from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
+from ftslurm.run import results
+from ftslurm.run.directory import RunDir
+
+
+class Sweep:
+    """The runs of one `ftslurm run -m`: they have the same run.sweep, by which `list` and `stop` know them."""
+
+    def __init__(self, start: Callable[[Config, bool], int]) -> None:
+        """Set what submits one run, and follows it if it is to be followed; it returns an exit code."""
+        self._start = start
+        self._id: str | None = None
+        self.outcomes: list[tuple[str, Value]] = []
+
+    def run(self, config: Config) -> int:
+        """Start a run of the sweep."""
+        self._mark(config)
+        return self._start(config, True)
+
+    def values(self, configs: Sequence[Config]) -> list[Value]:
+        """Run some, on Slurm at the same time, and return their values when all are over.
+
+        Raises:
+            FtslurmError: one cannot be started.
+            KeyboardInterrupt: a local run is stopped then; runs on Slurm go on.
+        """
+        runs: list[RunDir] = []
+        try:
+            for config in configs:
+                self._begin(config)
+                runs.append(RunDir(Path(str(config.run.dir))))
+                if config.cluster.kind == "local":  # one at a time: they would use the same GPUs
+                    _wait(config, runs[-1])
+            for config, run in zip(configs, runs, strict=True):
+                _wait(config, run)
+        except KeyboardInterrupt:
+            for run in runs if configs[0].cluster.kind == "local" else ():
+                with suppress(FtslurmError):
+                    stopping.stop(run)
+            if configs[0].cluster.kind == "slurm":
+                print(f"ftslurm: the sweep ends here, its runs go on; end them with: {self._stop(configs[0])}")
+            raise
+        found = [_value(config, run) for config, run in zip(configs, runs, strict=True)]
+        for run, value in zip(runs, found, strict=True):
+            self.outcomes.append((run.root.name, value))
+            print(f"run {run.root.name}: {_said(value)}", flush=True)
+        return found
+
+    def conclude(self, best: str) -> None:
+        """Print what the sweeper says of its runs."""
+        reported = sum(not isinstance(value, FtslurmError) for _, value in self.outcomes)
+        print(f"sweep {self._id}: {len(self.outcomes)} runs, {reported} with a value")
+        print("".join(f"  {line}\n" for line in best.splitlines()), end="", flush=True)
+
+    def _begin(self, config: Config) -> None:
+        self._mark(config)
+        if self._start(config, True) == 130:
+            raise KeyboardInterrupt
+
+    def _mark(self, config: Config) -> None:
+        """Give a run the name of the sweep; one that the user has chosen stays."""
+        if self._id is None:
+            self._id = config.run.sweep or f"sweep-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            print(f"sweep {self._id}; its runs: ftslurm list --sweep {self._id}", file=sys.stderr)
+        config.run.sweep = config.run.sweep or self._id
+
+    def _stop(self, config: Config) -> str:
+        return f"ftslurm stop --sweep {self._id} --root {config.run.root}"
+
+
+def _wait(config: Config, run: RunDir) -> None:
+    try:
+        waiting.wait(config, run, None)
+    except EnvironmentProblem as error:  # its controller is gone: a run without a value
+        print(f"ftslurm: {error}", file=sys.stderr)
+
+
+def _value(config: Config, run: RunDir) -> Value:
+    """Return what a run's script has reported, or an error that says why it counts as failed."""
+    status = look(config, run).status
+    if status.outcome != "succeeded":
+        why = f": {status.reason}" if status.reason else ""
+        return NotDone(f"run {run.root.name} of the sweep has {status.outcome}{why}. See {run.logs}")
+    try:
+        found = results.read(run)
+    except ValueError as error:
+        return NotDone(f"run {run.root.name} of the sweep has no value: {error}")
+    if found is None:
+        return NotDone(
+            f"run {run.root.name} of the sweep has no value, which the sweeper wants: rank 0 of the script must write "
+            f"a number to the file named by the variable FTSLURM_RESULT (ftslurm help scripts)"
+        )
+    return found[0] if len(found) == 1 else found
+
+
+def _said(value: Value) -> str:
+    if isinstance(value, FtslurmError):
+        return "no value"
+    return "value " + " ".join(f"{number:g}" for number in (value if isinstance(value, list) else [value]))

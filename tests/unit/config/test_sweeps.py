@@ -1,0 +1,100 @@
+"""Sweeps that Hydra's plugins lead: the runs that Optuna asks for, and launchers, which are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ftslurm.config import compose, sweep_names
+from ftslurm.config.hydra_adapter import Value
+from ftslurm.config.schema import Config
+from ftslurm.errors import ConfigError, NotDone
+
+JOB = (f"job.script={__file__}", "job.args.note='two words, and a comma'", "~faults", "groups.count=3")
+OPTUNA = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=6", "hydra.sweeper.n_jobs=3")
+
+
+class Square:
+    """Runs whose value is (x - 3)^2, without running anything."""
+
+    def __init__(self, fails: int | None = None) -> None:
+        self.batches: list[list[Config]] = []
+        self.fails, self.best = fails, ""
+
+    def values(self, configs: Sequence[Config]) -> Sequence[Value]:
+        first = sum(map(len, self.batches))
+        self.batches.append(list(configs))
+        return [
+            NotDone(f"run {number} failed") if number == self.fails else (float(one.job.args["x"]) - 3) ** 2
+            for number, one in enumerate(configs, first)
+        ]
+
+    def conclude(self, best: str) -> None:
+        self.best = best
+
+
+def never(config: Config) -> int:
+    raise AssertionError(config)
+
+
+def test_optuna_gets_the_value_of_each_run_and_asks_for_the_next_ones() -> None:
+    runs = Square()
+    chosen = ("job.args.x=interval(0,5)", "job.args.deep=1,2")
+    assert compose.run_hydra([*JOB, *chosen, *OPTUNA], never, runs) == 0
+    assert [len(batch) for batch in runs.batches] == [3, 3]
+    configs = [one for batch in runs.batches for one in batch]
+    assert {(one.groups.count, one.job.args["note"]) for one in configs} == {(3, "two words, and a comma")}
+    assert {one.job.args["deep"] for one in configs} <= {1, 2}
+    assert all(one.run.name.startswith(f"script-{number}-") for number, one in enumerate(configs))
+    assert all("note" not in one.run.name for one in configs)
+    least = min((one.job.args["x"] - 3) ** 2 for one in configs)
+    assert "job.args.x: " in runs.best  # named as the user does
+    assert f"best_value: {least}" in runs.best
+
+
+def test_a_sweeper_decides_what_a_failed_run_means() -> None:
+    words = [*JOB, "job.args.x=interval(0,5)", *OPTUNA]
+    with pytest.raises(NotDone, match="run 1 failed"):
+        compose.run_hydra(words, never, Square(fails=1))
+    runs = Square(fails=1)
+    compose.run_hydra([*words, "hydra.sweeper.max_failure_rate=0.5"], never, runs)
+    assert [len(batch) for batch in runs.batches] == [3, 3]
+
+
+def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
+    with pytest.raises(ConfigError, match=r"groups\.min=[45] is above groups\.count=3"):
+        compose.run_hydra([*JOB, "groups.min=4,5", *OPTUNA], never, Square())
+    with pytest.raises(ConfigError, match=r"hydra\.sweeper\.params"):  # Hydra 1.3 raises an AttributeError here
+        compose.run_hydra([*JOB, "hydra.sweeper.params={groups.count: '1,2'}", *OPTUNA], never, Square())
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("hydra/launcher=submitit_slurm",), "ftslurm submits each run by itself"),
+        (("hydra/launcher=submitit_slurm", "-m", "groups.count=1,2"), "ftslurm submits each run by itself"),
+        (("hydra/sweeper=optuna",), "without --multirun"),
+        (("hydra/sweeper=optuna", "-m", "groups.count=1,2"), "which runs it asks for depends on the values"),
+    ],
+    ids=["launcher", "launcher of a sweep", "no sweep", "nothing is run"],
+)
+def test_what_hydra_would_do_beside_ftslurm_is_refused(words: Sequence[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compose.compose([f"job.script={__file__}", *words])
+
+
+def test_a_launcher_in_a_configuration_of_ones_own_is_refused_too(tmp_path: Path) -> None:
+    (tmp_path / "hydra/launcher").mkdir(parents=True)
+    (tmp_path / "hydra/launcher/mine.yaml").write_text("_target_: somewhere.Else\n")
+    (tmp_path / "own.yaml").write_text("defaults: [schema, {override hydra/launcher: mine}]\n")
+    own = ["--config-path", str(tmp_path), "--config-name", "own", f"job.script={__file__}"]
+    for more in ((), ("-m", "groups.count=1,2")):
+        with pytest.raises(ConfigError, match="hydra/launcher=mine: ftslurm submits each run by itself"):
+            compose.compose([*own[4:], *more[1:], *own[:4], *more[:1]])
+
+
+def test_numbers_in_names_are_short() -> None:
+    given = ["++groups.count=3", "job=ddp", "++job.args.lr=0.0123456789", "++job.args.x=1.23456789e-05", "~faults"]
+    assert sweep_names.of_trial(7, given, ["++groups.count=3"]) == "7-lr_0.01235-x_1.235e-05"

@@ -25,6 +25,7 @@ class KernelWatch:
 
     def __init__(self, tail: Tail) -> None:
         self.tail = tail
+        self.gpus = devices() if tail.readable else {}  # now: the driver may not answer about a GPU that is lost
         self.lines: deque[tuple[float, str]] = deque(maxlen=_MOST)
 
     def tend(self) -> None:
@@ -82,17 +83,25 @@ def in_log(text: str, local_rank: int | None, visible: str) -> str:
     return ""
 
 
-def report(
-    kernel: Sequence[str], log: str | None, environ: Mapping[str, str], local_rank: int | None, visible: str
-) -> str:
+def report(kernel: KernelWatch, seconds: float, log: str | None, local_rank: int | None, visible: str) -> str:
     """Return the line that blames the node's hardware for the end of a worker; empty: there is none.
 
-    The kernel log knows best which GPU it is. In the worker's log only errors count, as the script may have gone on.
+    The kernel log knows best which GPU it is.
+
+    Args:
+        kernel: what the kernel has written.
+        seconds: how old its lines may be.
+        log: the worker's log.
+        local_rank: the worker's number on its node.
+        visible: CUDA_VISIBLE_DEVICES of the worker.
     """
     from ftslurm.run.last_words import end_of
 
-    told = in_kernel_log(kernel, devices(), own_devices(environ)) if kernel else ""
-    return told or (in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank, visible) if log else "")
+    lines = kernel.since(seconds)
+    told = in_kernel_log(lines, kernel.gpus, own_devices(os.environ, visible)) if lines else ""
+    if told or log is None:
+        return told
+    return in_log(end_of(log, _TAIL).decode(errors="replace"), local_rank, visible)
 
 
 def devices(folder: Path = _DRIVER) -> dict[str, int]:
@@ -106,10 +115,20 @@ def devices(folder: Path = _DRIVER) -> dict[str, int]:
     return found
 
 
-def own_devices(environ: Mapping[str, str]) -> tuple[int, ...]:
-    """Return the numbers of the GPUs that Slurm has given this step; empty: not known."""
-    given = (environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or "").split(",")
-    return tuple(map(int, given)) if all(number.isdecimal() for number in given) else ()
+def own_devices(given: Mapping[str, str], visible: str) -> tuple[int, ...]:
+    """Return the numbers of the GPUs that a worker has; empty: not known.
+
+    Args:
+        given: the environment in which Slurm has started the task.
+        visible: CUDA_VISIBLE_DEVICES of the worker: its group's share of them.
+    """
+    numbers = (given.get("SLURM_STEP_GPUS") or given.get("SLURM_JOB_GPUS") or "").split(",")
+    if not all(number.isdecimal() for number in numbers):
+        return ()
+    names, share = given.get("CUDA_VISIBLE_DEVICES", "").split(","), visible.split(",")
+    if len(names) == len(numbers) and set(share) <= set(names):
+        return tuple(int(numbers[names.index(name)]) for name in share)
+    return tuple(map(int, numbers))
 
 
 def shared_memory(folder: str = "/dev/shm") -> str:  # noqa: S108 nothing is written there

@@ -387,13 +387,11 @@ class Guard:
 
     def broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end, in its log or the kernel's; None: nothing."""
-        environ = os.pread(self.task.environment, 1 << 20, 0).split(b"\0")
-        seen = next((pair.partition(b"=")[2] for pair in environ if pair.startswith(b"CUDA_VISIBLE_DEVICES=")), None)
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if seen is None else os.fsdecode(seen)
-        assign = self.wire.notes.assign
+        script = dict(pair.partition(b"=")[::2] for pair in os.pread(self.task.environment, 1 << 20, 0).split(b"\0"))
+        visible = script.get(b"CUDA_VISIBLE_DEVICES", os.environb.get(b"CUDA_VISIBLE_DEVICES", b""))
+        assign, log = self.wire.notes.assign, self.log.path if self.log else None
         local_rank = None if assign is None else assign.ranks[self.task.index].local_rank
-        log = self.log.path if self.log else None
-        return broken_hardware.report(self.kernel.since(seconds), log, os.environ, local_rank, visible) or None
+        return broken_hardware.report(self.kernel, seconds, log, local_rank, os.fsdecode(visible)) or None
 
     def end_tree(self, code: int) -> NoReturn:
         self.kill_descendants()

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ftslurm.guard import guard
+from ftslurm.guard import guard, kernel_tail
 from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session
 
 PATIENCE_S = 20.0
@@ -170,6 +171,8 @@ class _Watch:
 
 
 if __name__ == "__main__":
+    if "KERNEL_LOG" in os.environ:
+        guard.Tail = partial(kernel_tail.Tail, os.environ["KERNEL_LOG"])  # type: ignore[assignment, misc]
     if os.environ["GUARDED"] != "torch":
         session.import_everything = lambda task, *_: session.Watchers(
             _Observer(),

@@ -31,6 +31,7 @@ PATIENT_STARTS = 3  # launches that reached no node before the same error from a
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
 MOST_EXITS = 1000  # exits of one unit that are kept
 MOST_SIGNS = 8  # pieces of evidence that are journaled
+_STANDBYS = -1  # stands for all of them among the groups that have found a node suspect
 TRIES = 2  # failed starts of every group, without any committed step, after which the run ends
 
 
@@ -195,6 +196,9 @@ def _standby_ended(state: RunState, unit: Unit, verdict: Exit, config: Config, a
     """Handle the exit of a standby: launch it again as a group, on its own restart budget."""
     if state.ending is not None:
         return swap(state, give_up(unit)), actions
+    if verdict.cause is Cause.HARDWARE:
+        state, more = _blame(state, unit, config)
+        actions += more
     own = [e for e in unit.exits if e.cause is not Cause.NODE_LOST or e is verdict]  # earlier lost nodes do not count
     answer = restart.judge(own, config.restart, config.health.start_timeout_s)
     if isinstance(answer, restart.GiveUp):
@@ -268,14 +272,15 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
 
     The latter is readmitted if the group fails elsewhere too. Both are used again when no other node is free.
     """
-    if config.cluster.kind == "local" or state.allocation is None or unit.group is None:
+    if config.cluster.kind == "local" or state.allocation is None:
         return state, []  # local nodes are all this machine
     actions: list[Action] = []
+    number = _STANDBYS if unit.group is None else unit.group
     last, broken = unit.exits[-1], {e.node for e in unit.exits if e.cause is Cause.HARDWARE}
     node = placement.suspect(unit.exits, config.restart.window_s)
-    wrongly = [n for n, group in state.nodes.suspected if group == unit.group and n != node and n not in broken]
+    wrongly = [n for n, group in state.nodes.suspected if group == number and n != node and n not in broken]
     for other in wrongly:
-        suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, unit.group))
+        suspected = tuple(pair for pair in state.nodes.suspected if pair != (other, number))
         state = replace(state, nodes=replace(state.nodes, avoid=state.nodes.avoid - {other}, suspected=suspected))
         actions.append(records.NodeRestored(node=other, reason=f"group {unit.group} fails elsewhere too"))
     reason = f"group {unit.group} failed there {placement.TWICE} times, and nowhere else"
@@ -286,9 +291,8 @@ def _blame(state: RunState, unit: Unit, config: Config) -> Outcome:
     if node not in broken and not _is_place_without(state, unit, node, config):
         return state, actions
     actions.append(records.NodeExcluded(node=node, group=unit.group, reason=reason))
-    nodes = replace(
-        state.nodes, avoid=state.nodes.avoid | {node}, suspected=(*state.nodes.suspected, (node, unit.group))
-    )
+    suspected = (*state.nodes.suspected, (node, number))
+    nodes = replace(state.nodes, avoid=state.nodes.avoid | {node}, suspected=suspected)
     return replace(state, nodes=nodes), actions
 
 

@@ -57,9 +57,23 @@ def test_the_devices_of_the_node_are_read_from_the_driver(tmp_path: Path) -> Non
     (tmp_path / "0000:af:00.0" / "information").mkdir(parents=True)  # a GPU that is lost cannot be asked
     assert hw.devices(tmp_path) == {"0000:3b:00": 3}
     assert hw.devices(tmp_path / "none") == {}
-    assert hw.own_devices({"SLURM_STEP_GPUS": "3,5"}) == (3, 5)
-    assert hw.own_devices({"SLURM_JOB_GPUS": "0"}) == (0,)
-    assert hw.own_devices({}) == hw.own_devices({"SLURM_STEP_GPUS": "MIG-7"}) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "visible", "own"),
+    [
+        ({"SLURM_STEP_GPUS": "3,5"}, "", (3, 5)),
+        ({"SLURM_JOB_GPUS": "0"}, "", (0,)),
+        ({"SLURM_STEP_GPUS": "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, "2,3", (6, 7)),  # two groups on a node
+        ({"SLURM_STEP_GPUS": "4,5,6,7", "CUDA_VISIBLE_DEVICES": "0,1"}, "1", (4, 5, 6, 7)),
+        ({"SLURM_STEP_GPUS": "MIG-7"}, "0", ()),
+        ({}, "0,1", ()),
+    ],
+)
+def test_the_gpus_of_a_worker_are_its_share_of_those_of_the_step(
+    given: dict[str, str], visible: str, own: tuple[int, ...]
+) -> None:
+    assert hw.own_devices(given, visible) == own
 
 
 def test_only_what_the_kernel_has_written_lately_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,25 @@ def test_a_warning_about_hardware_and_an_end_by_order_tell_nothing(tmp_path: Pat
         assert task.until("exited")["hardware"] is None
 
 
+@pytest.mark.parametrize("ends", [True, False], ids=["it fails", "it hangs, and is killed by order"])
+def test_what_the_kernel_says_about_a_gpu_while_the_worker_runs_is_told(ends: bool, tmp_path: Path) -> None:
+    kernel = tmp_path / "kmsg"
+    kernel.write_text("3,1,1000000,-;NVRM: Xid (PCI:0000:af:00): 48, pid=9, an earlier one of another job\n")
+    xid = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+    script = "import os, time\nprint('now', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nos.abort()"
+    with step(tmp_path / "run", env={"KERNEL_LOG": str(kernel)}) as task:
+        task.begin(script)
+        with kernel.open("a") as log:
+            log.write(f"3,2,2000000,-;{xid}\n")
+        if ends:
+            (tmp_path / "run" / "go").touch()
+        else:
+            task.send("kill")
+        told = task.until("exited")
+    assert told["hardware"] == "GPU 0000:3b:00: XID 79, the GPU has fallen off the bus"
+    assert told["signal"] == (signal.SIGABRT if ends else signal.SIGKILL)
+
+
 def test_a_worker_that_hangs_with_broken_hardware_is_told_as_that_when_it_is_killed(tmp_path: Path) -> None:
     with step(tmp_path / "run") as task:
         task.begin("import time\nprint('CUDA error: uncorrectable ECC error encountered', flush=True)\ntime.sleep(99)")

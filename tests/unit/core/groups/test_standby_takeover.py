@@ -303,3 +303,13 @@ def test_a_standby_that_is_taken_leaves_its_records_in_order() -> None:
         "restart_scheduled",
         "step_launched",
     ]
+
+
+def test_a_standby_that_finds_its_hardware_broken_leaves_the_node_out() -> None:
+    error = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    broken = [ev.TaskFailed(S0, Evidence(0, None, code=1, error=error, started=False)), ev.Ended(S0, 1)]
+    story = play((0, granted(4)), *STARTED[1:], (30, broken), (40,), config=warm())
+    assert [record["node"] for record in story.records("node_excluded")] == ["n3"]
+    assert story.unit(S1).place == Place(("n4",))
+    only = play(*STARTED, (30, broken), (40, killed(B0)), (41, node_lost(B1, "n2")), (60,), config=warm())
+    assert only.unit(B2).place == Place(("n3",))  # the last resort

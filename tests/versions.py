@@ -88,12 +88,12 @@ def name_of(requirement: str) -> str:
 
 
 def requirements(pyproject: str, named: Iterable[str]) -> list[str]:
-    """Return the requirements: the named, and all other dependencies of ftslurm and of its tests."""
+    """Return the named requirements, and all other dependencies of ftslurm and of its tests, but not its examples'."""
     taken = {name_of(one) for one in named}
     taken |= {REPLACES[one] for one in taken & REPLACES.keys()}
     lists = re.findall(r"^(?:dependencies|test) = \[(.*?)\](?: #.*)?$", pyproject, re.MULTILINE | re.DOTALL)
     declared = [one for text in lists for one in re.findall(r'"([^"]+)"', text)]
-    return [*named, *(one for one in declared if name_of(one) not in taken)]
+    return [*named, *(one for one in declared if name_of(one) not in taken and not one.startswith("ftslurm["))]
 
 
 def interpreter(version: str) -> str | None:

@@ -105,9 +105,9 @@ def test_one_run_of_each_tracker_has_every_step_once_when_its_leader_dies(
         assert len(set(run.weights().values())) == 1
 
 
-@pytest.mark.parametrize("backend", ["local"], indirect=True)
-def test_steps_that_a_full_restart_repeats_are_not_logged_twice(backend: Backend) -> None:
-    run = start(backend, "tensorboard", f"all 0 {KILLED} should_commit", "checkpoint.every=4").finish()
+@pytest.mark.slurm
+def test_steps_that_a_full_restart_repeats_are_not_logged_twice(slurm: Backend) -> None:
+    run = start(slurm, "tensorboard", f"all 0 {KILLED} should_commit", "checkpoint.every=4").finish()
     assert [event["checkpoint_step"] for event in run.named("full_restart")] == [4]
     check(of_tensorboard(run)[0])
 

@@ -32,8 +32,7 @@ class Resumption:
     config: Config
     begins: str  # where the training begins, for a person
     source: Path | None  # the folder whose checkpoints it is given; None: it shares a folder, or begins anew
-    give_code: code_of_run.GiveCode
-    code: str  # which code it has, for a person
+    code: code_of_run.Inheritance
 
     def create(self, config: Config) -> RunDir:
         """Create the run directory, with the checkpoints of the parent.
@@ -41,7 +40,7 @@ class Resumption:
         Raises:
             FtslurmError: it cannot be created, or the checkpoints cannot be handed on.
         """
-        run = submit.create(config, self.give_code)
+        run = submit.create(config, self.code.give)
         if self.source is None:
             return run
         target = Path(config.checkpoint.dir or run.checkpoints)
@@ -79,18 +78,18 @@ def resume(
     if from_scratch or saved is None:
         if config.checkpoint.dir == before.checkpoint.dir:
             config.checkpoint.dir = None  # nothing of that folder is to be found
-        return Resumption(config, "step 0 (--from-scratch)", None, *code)
+        return Resumption(config, "step 0 (--from-scratch)", None, code)
     if saved.step is None:  # the script's own format: only the script knows which files belong together
         config.checkpoint.dir = config.checkpoint.dir or str(source)
-        return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None, *code)
+        return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None, code)
     step = f"step {saved.step}"
     if config.checkpoint.dir == str(source):
-        return Resumption(config, f"{step}, checkpoint.dir={source} as before", None, *code)
+        return Resumption(config, f"{step}, checkpoint.dir={source} as before", None, code)
     if config.checkpoint.dir is not None and (there := newest_checkpoint(config, parent)) is not None:
         raise EnvironmentProblem(
             f"checkpoint.dir={config.checkpoint.dir} has checkpoints already ({there.path}): name an empty folder"
         )
-    return Resumption(config, f"{step} ({saved.path})", source, *code)
+    return Resumption(config, f"{step} ({saved.path})", source, code)
 
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:

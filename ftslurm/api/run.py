@@ -117,7 +117,7 @@ class Run:
             FtslurmError: this run is not over, has nothing to resume from, or the new one cannot be started.
         """
         resumption = resuming.resume(self.files, overrides, from_scratch, new_code)
-        submitting.settle(resumption.config)
+        submitting.settle(resumption.config, judge=not resumption.code.kept)
         return Run(submitting.launch(resumption.config, resumption.create).root)
 
     def stop(self) -> str:

@@ -12,18 +12,20 @@ from ftslurm.security import secret_variables
 from ftslurm.submission import capabilities, pilot_jobs, preflight, submit
 
 
-def settle(config: Config, preview: bool = False) -> list[str]:
+def settle(config: Config, preview: bool = False, judge: bool = True) -> list[str]:
     """Set what depends on the cluster (cluster.kind, groups.gpus), and check script and secrets. Return notes about it.
 
     Args:
         preview: nothing will be submitted.
+        judge: look for errors in the script where it lies; false: the run has a copy of another run.
 
     Raises:
         FtslurmError: the cluster cannot hold the run, or a secret is missing, or the script has a syntax error.
     """
     found = list(filter(None, [capabilities.resolve(config, preview)]))
     found += keep_secrets(config)
-    preflight.check_script(config)
+    if judge:
+        preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if not preview:
         callback_receiver.check_imports(config, os.environ)

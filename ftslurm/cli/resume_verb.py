@@ -37,5 +37,5 @@ def main(words: list[str]) -> int:
     run_verb.warn_of_exposed_secrets(args.overrides)
     parent = find_run(args)
     resumption = resuming.resume(parent.files, args.overrides, args.from_scratch, args.new_code)
-    print(f"ftslurm: resuming {parent.id} from {resumption.begins}, with {resumption.code}", file=sys.stderr)
-    return run_verb.start(resumption.config, create=resumption.create)
+    print(f"ftslurm: resuming {parent.id} from {resumption.begins}, with {resumption.code.says}", file=sys.stderr)
+    return run_verb.start(resumption.config, create=resumption.create, judge=not resumption.code.kept)

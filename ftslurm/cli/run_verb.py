@@ -38,9 +38,9 @@ def warn_of_exposed_secrets(words: list[str]) -> None:
         print(f"ftslurm: {secret_variables.warning(names)}", file=sys.stderr)
 
 
-def settle(config: Config, preview: bool = False) -> None:
+def settle(config: Config, preview: bool = False, judge: bool = True) -> None:
     """Set what depends on the cluster, and print notes about it (ftslurm.api.submitting.settle)."""
-    _tell(submitting.settle(config, preview))
+    _tell(submitting.settle(config, preview, judge))
 
 
 def _tell(notes: list[str]) -> None:
@@ -57,18 +57,21 @@ def _repeat(words: list[str]) -> int:
     return start(compose.to_config(config))
 
 
-def start(config: Config, sweep: bool = False, create: Callable[[Config], RunDir] = submit.create) -> int:
+def start(
+    config: Config, sweep: bool = False, create: Callable[[Config], RunDir] = submit.create, judge: bool = True
+) -> int:
     """Submit one run and follow it. Return its exit code.
 
     Args:
         sweep: others follow.
         create: creates the run directory.
+        judge: as for ftslurm.api.submitting.settle.
 
     Raises:
         FtslurmError: it cannot be started.
     """
     config.cluster.pilots = array_task.array_of(config, os.environ) or config.cluster.pilots
-    settle(config)
+    settle(config, judge=judge)
     if array_task.array_of(config, os.environ):
         return array_task.take_part(config)
     if config.cluster.controller == "here":

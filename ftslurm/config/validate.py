@@ -156,7 +156,8 @@ def _check_job(config: Config) -> None:
             f"job.script and job.module: {which}; give exactly one, as in `job.script=train.py`, "
             f"or choose a ready job such as `job=ddp`"
         )
-    if job.script is not None and not Path(job.script).expanduser().is_file():
+    copied = config.run.parent is not None and Path(config.run.parent, "code").is_dir()  # resumed with that copy
+    if job.script is not None and not Path(job.script).expanduser().is_file() and not copied:
         what = "is a folder" if Path(job.script).expanduser().is_dir() else f"no such file, seen from {Path.cwd()}"
         raise ConfigError(f"job.script={job.script}: {what}")
     if not isinstance(job.args, (list, dict, type(None))):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from ftslurm.code import copying, provenance, record
 from ftslurm.code.survey import Survey, survey
@@ -20,10 +22,12 @@ def take(config: Config, run: RunDir) -> None:
     """Copy or hash the code of a run into its directory.
 
     Raises:
-        ConfigError: job.snapshot=copy, and it cannot be copied.
+        ConfigError: job.snapshot=copy, and it cannot be copied; or the script of a resumed run is gone.
         EnvironmentProblem: the files cannot be read or written.
     """
     begun = time.monotonic()
+    if config.run.parent is not None and config.job.script is not None and not Path(config.job.script).is_file():
+        raise ConfigError(f"job.script={config.job.script}: no such file any more")
     found = survey(config)
     check(config, found)
     copying.keep(found, run.root, config.job.on_code_change == "warn")
@@ -36,8 +40,20 @@ def take(config: Config, run: RunDir) -> None:
         print(f"ftslurm: code: {found.sentence()} (took {took_s:.1f} s)", file=sys.stderr)
 
 
-def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> tuple[GiveCode, str]:
-    """Return how a run that resumes another one gets its code, and what its user should know about that.
+@dataclass(frozen=True)
+class Inheritance:
+    """How a run that resumes another one gets its code.
+
+    says: what its user should know. kept: it is the copy of the other run, so it has been checked.
+    """
+
+    give: GiveCode
+    says: str
+    kept: bool = False
+
+
+def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> Inheritance:
+    """Return how a run that resumes another one gets its code.
 
     Args:
         before, config: the configurations of the parent and of the new run.
@@ -51,13 +67,13 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> tuple[
     except OSError as error:
         raise EnvironmentProblem(f"{error}; --new-code takes the code as it is now") from error
     if new or old is None or old.kind == record.NONE or _settings(before) != _settings(config):
-        return take, "the code as it is now"
+        return Inheritance(take, "the code as it is now")
     if old.kind == record.HASH:
         if paths := record.changed(old):
             raise EnvironmentProblem(
                 f"{record.complaint(paths, old.why)}; put the old content back, or take the new code with --new-code"
             )
-        return take, "its code, which has not changed"
+        return Inheritance(take, "its code, which has not changed")
     edited = copying.edited(parent.root, old)
     since = f"; {record.few(edited)} changed since, --new-code takes the new code" if edited else ""
 
@@ -65,7 +81,7 @@ def inherit(before: Config, config: Config, parent: RunDir, new: bool) -> tuple[
         copying.hand_on(parent.root, run.root, old)
         provenance.write(config, run.root, *provenance.inherited(parent.root))
 
-    return hand_on, f"its copy of the code{since}"
+    return Inheritance(hand_on, f"its copy of the code{since}", kept=True)
 
 
 def _settings(config: Config) -> tuple[object, ...]:

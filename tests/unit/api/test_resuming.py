@@ -12,8 +12,10 @@ from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.layout import Writer
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, Fault
-from ftslurm.errors import EnvironmentProblem
+from ftslurm.errors import ConfigError, EnvironmentProblem
+from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
+from ftslurm.submission import code_of_run
 
 
 def parent(folder: Path, *lines: ex.Line, **checkpoint: object) -> RunDir:
@@ -91,3 +93,44 @@ def test_a_folder_that_was_named_is_shared_unless_another_is_named(tmp_path: Pat
     assert resume(run, from_scratch=True).config.checkpoint.dir is None
     other = resume(run, [f"checkpoint.dir={tmp_path}/other"])
     assert (other.source, other.config.checkpoint.dir) == (folder, f"{tmp_path}/other")
+
+
+def test_a_run_is_resumed_with_its_copy_of_the_code_also_if_the_script_is_gone(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    save(run.checkpoints, 10)
+    script = tmp_path / "train.py"
+    assert resume(run).code.says == "the code as it is now"  # an older ftslurm has kept none
+    script.write_text("old = 1\n")
+    code_of_run.take(configuration.of_run(run), run)
+    assert (resume(run).code.says, resume(run).code.kept) == ("its copy of the code", True)
+    script.write_text("new = 2\n")
+    assert resume(run).code.says == "its copy of the code; train.py changed since, --new-code takes the new code"
+    assert resume(run, new_code=True).code.says == "the code as it is now"
+    (tmp_path / "other.py").touch()
+    assert resume(run, [f"job.script={tmp_path}/other.py"]).code.says == "the code as it is now"
+
+    def child(name: str, new_code: bool) -> str:
+        resumption = resume(run, [f"run.dir={tmp_path}/{name}"], new_code=new_code)
+        made = resumption.create(resumption.config)
+        return (made.code / "train.py").read_text()
+
+    assert child("new", True) == "new = 2\n"
+    script.unlink()
+    assert child("old", False) == "old = 1\n"
+    with pytest.raises(ConfigError, match="no such file any more"):
+        child("gone", True)
+    assert not (tmp_path / "gone").exists()
+
+
+def test_a_run_without_a_copy_is_not_resumed_with_other_code_unless_told_to(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    save(run.checkpoints, 10)
+    config = configuration.of_run(run)
+    config.job.snapshot = "hash"
+    run.config.write_text(compose.dump(config))
+    code_of_run.take(config, run)
+    assert resume(run).code.says == "its code, which has not changed"
+    (tmp_path / "train.py").write_text("new = 2\n")
+    with pytest.raises(EnvironmentProblem, match=r"train\.py changed after .*--new-code"):
+        resume(run)
+    assert resume(run, new_code=True).code.says == "the code as it is now"

@@ -15,14 +15,17 @@ from cluster import PATH, Cluster
 from harness import Backend
 from own_network import own_network
 
+from ftslurm.guard import interfaces
+from ftslurm.guard.interfaces import Reach
+
 pytestmark = pytest.mark.slurm
 IP = shutil.which("ip", path=PATH)
 FABRIC, STORAGE = "fd00:5::7", "192.0.2.7"  # the only address of each interface
 
 
 @pytest.fixture
-def two_networks(cluster_folder: Path, tmp_path: Path) -> Iterator[Backend]:
-    """A cluster of two nodes on a machine with two networks beside that of its name; the test is in it, too."""
+def networks() -> Iterator[None]:
+    """Two networks beside that of the machine's name, for the test and what it starts."""
     if IP is None:
         pytest.skip("there is no `ip` here (Debian: apt install iproute2)")
     with contextlib.ExitStack() as stack:
@@ -38,12 +41,34 @@ def two_networks(cluster_folder: Path, tmp_path: Path) -> Iterator[Backend]:
             f"addr add {STORAGE}/24 dev storage",
         ):
             subprocess.run([IP, *words.split()], check=True, timeout=30)
-        cluster = Cluster.start(cluster_folder / "networks", nodes=2, gpus=0)
-        stack.callback(cluster.stop)
-        backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
-        yield backend
-        for run in backend.runs:
-            run.abandon()
+        yield
+
+
+@pytest.fixture
+def two_networks(networks: None, cluster_folder: Path, tmp_path: Path) -> Iterator[Backend]:
+    """A cluster of two nodes on a machine with these networks."""
+    cluster = Cluster.start(cluster_folder / "networks", nodes=2, gpus=0)
+    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    yield backend
+    for run in backend.runs:
+        run.abandon()
+    cluster.stop()
+
+
+def test_the_route_to_another_node_decides_where_the_own_name_is_loopback(networks: None) -> None:
+    there = interfaces.known()
+    assert (there["fabric"], there["storage"]) == ((FABRIC,), (STORAGE,))
+    for other, expected in (
+        ("192.0.2.9", Reach(STORAGE, interface="storage")),
+        ("fd00:5::9", Reach(f"[{FABRIC}]", interface="fabric")),
+        ("203.0.113.1", Reach("localhost")),  # there is no route
+    ):
+        assert interfaces.automatic("localhost", there, ["127.0.0.1", other]) == expected
+    environ = {interfaces.WANTED: "auto", "SLURM_LAUNCH_NODE_IPADDR": "192.0.2.9"}
+    assert interfaces.reach(environ).variables({"NCCL_SOCKET_IFNAME": "x"}).keys() <= {
+        "GLOO_SOCKET_IFNAME",
+        "TP_SOCKET_IFNAME",
+    }
 
 
 def test_a_run_trains_and_heals_over_an_interface_that_has_ipv6_alone(two_networks: Backend) -> None:

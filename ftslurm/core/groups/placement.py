@@ -44,11 +44,8 @@ class FreePlaces:
             for key, names in self._names.items()
             for slot in range(per_node)
         }
-        self._leaves = {  # of allocations in which the leaf makes a difference
-            key: Leaves(names, leaf_of, {slot: self._free[key, slot] for slot in range(per_node)}, nodes)
-            for key, names in self._names.items()
-            if nodes > 1 and 1 < len({leaf_of.get(name, name) for name in names}) < len(names)
-        }
+        self._leaf_of = leaf_of
+        self._leaves: dict[str | None, Leaves | None] = {}  # of the allocations that were searched
 
     def find(self, prefer: Place | None = None) -> Place | None:
         """Return a free place for one group, or None if it has to wait.
@@ -76,13 +73,24 @@ class FreePlaces:
         if (leaves := self._leaves.get(place.allocation)) is not None:
             leaves.remove(place.slot, there)
 
+    def _leaves_of(self, key: str | None) -> Leaves | None:
+        """Return the leaves of an allocation; None: they make no difference to its groups."""
+        if key not in self._leaves:
+            names, leaf_of = self._names[key], self._leaf_of
+            different = (
+                self._nodes > 1 and leaf_of and 1 < len({leaf_of.get(name, name) for name in names}) < len(names)
+            )
+            free = {slot: self._free[key, slot] for slot in range(self._per_node)}
+            self._leaves[key] = Leaves(names, leaf_of, free, self._nodes) if different else None
+        return self._leaves[key]
+
     def _is_free(self, place: Place) -> bool:
         index, free = self._index.get(place.allocation, {}), self._free.get((place.allocation, place.slot), [])
         return all((i := index.get(node)) is not None and _holds(free, i) for node in place.nodes)
 
     def _first(self, key: str | None, prefer: Place | None) -> Place | None:
         """Return the first of the places in one allocation whose nodes are closest together; None: none is free."""
-        if (leaves := self._leaves.get(key)) is not None:
+        if (leaves := self._leaves_of(key)) is not None:
             last = prefer.nodes if prefer is not None and prefer.allocation == key else ()
             found = leaves.find(last, self._index[key])
             return None if found is None else Place(tuple(self._names[key][i] for i in found[1]), found[0], key)

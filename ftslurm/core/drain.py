@@ -10,6 +10,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core import handover
 from ftslurm.core.groups import placement, standby
 from ftslurm.core.groups.exits import Outcome
+from ftslurm.core.health import fitness
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import DrainAsked, UndrainAsked
@@ -34,7 +35,13 @@ def drain(state: RunState, event: DrainAsked, now: float, config: Config) -> Out
 
 
 def undrain(state: RunState, event: UndrainAsked, config: Config) -> Outcome:
-    """Use a drained node again, or refuse to."""
+    """Use a drained node again, or check one again that has failed its check; or refuse to."""
+    if event.node in state.nodes.unfit:
+        nodes = replace(state.nodes, drained=state.nodes.drained - {event.node})
+        state, restored = fitness.forgive(replace(state, nodes=nodes), event.node)
+        undrained = records.NodeUndrained(node=event.node, by=event.by.name)
+        done = _done("undrain", event, f"{event.node} is checked again (health.preflight), and used if it passes")
+        return state, [undrained, *restored, done, *supply.told_to_avoid(state, config)]
     if event.node not in state.nodes.drained:
         there = ", ".join(sorted(state.nodes.drained)) or "none is"
         return state, [_refused("undrain", event, f"{event.node} is not drained; drained: {there}")]

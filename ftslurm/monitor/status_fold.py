@@ -177,7 +177,8 @@ class StatusFold:
             case records.NodeExcluded(node=node):
                 self._run = replace(run, excluded_nodes=_with(run.excluded_nodes, node))
             case records.NodeRestored(node=node):
-                self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, node))
+                unfit = tuple(pair for pair in run.unfit_nodes if pair[0] != node)
+                self._run = replace(run, excluded_nodes=_without(run.excluded_nodes, node), unfit_nodes=unfit)
             case records.NodeCheckFailed(node=node):
                 why = f"{record.reason}; see {record.log}" if record.log else record.reason or "no reason given"
                 unfit = (*(pair for pair in run.unfit_nodes if pair[0] != node), (node, why))

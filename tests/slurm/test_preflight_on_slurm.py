@@ -81,3 +81,14 @@ def test_a_run_without_a_sound_node_fails_at_once_and_says_why(slurm: Backend, t
     assert "none of the run's nodes has passed its check (health.preflight)" in reason
     assert "exit code 1: no GPU here; see logs/preflight-n" in reason
     assert [e["unit"] for e in run.named("step_launched")] in ([], ["lighthouse"])
+
+
+def test_a_run_that_is_stopped_while_nodes_are_checked_leaves_nothing(slurm: Backend, tmp_path: Path) -> None:
+    check = program(tmp_path, '#!/bin/sh\ntouch "$FTSLURM_RUN_DIR/begun"\nsleep 600\n')
+    run = slurm.start("groups.count=1", f"health.preflight=[[{check}]]", args={"steps": 3})
+    run.until(lambda: (run.dir / "begun").exists(), "the check")
+    assert "checking n" in run.text
+    assert "waits for the check of a node (health.preflight)" in " ".join(run.text.split())
+    assert not run.named("allocation_requested")  # the node may pass
+    assert run.ask("stop")[0] == 0
+    run.finish(1, outcome="stopped")  # and no process is left

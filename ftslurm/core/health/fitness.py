@@ -4,8 +4,8 @@ A node is checked when it comes to the run, before anything is placed there, and
 a way that no script causes, or after it was excluded and restored. A node that runs a group or a standby is not
 checked: its GPUs are in use.
 
-A node that fails is excluded for the rest of the run. One on which the check cannot be started is lost, as any node
-that a probe does not reach.
+A node that fails is excluded for the rest of the run, unless a user asks to check it again (`ftslurm undrain`). One on
+which the check cannot be started is lost, as any node that a probe does not reach.
 """
 
 from __future__ import annotations
@@ -197,6 +197,13 @@ def doubt(state: RunState, unit: str, config: Config) -> RunState:
     idle = {node for node in blamed if not _is_busy(state, node, but=unit)}
     checks = state.nodes.checks
     return _with_checks(state, replace(checks, passed=checks.passed - idle))
+
+
+def forgive(state: RunState, node: str) -> Outcome:
+    """Restore a node that has failed its check: `watch` has it checked again."""
+    failed = tuple(pair for pair in state.nodes.checks.failed if pair[0] != node)
+    nodes = replace(state.nodes, avoid=state.nodes.avoid - {node}, checks=replace(state.nodes.checks, failed=failed))
+    return replace(state, nodes=nodes), [records.NodeRestored(node=node, reason="a user has asked to check it again")]
 
 
 def deadlines(state: RunState) -> Iterator[float]:

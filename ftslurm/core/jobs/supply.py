@@ -102,7 +102,7 @@ def wanted(state: RunState, pool: int, now: float, config: Config) -> int:
     names = {name for job in there for name in state.table.in_job.get(job, ())}
     units = state.table.named({*names, *state.table.having_trait(Trait.WAITING)})
     away = sum(_is_open(unit) and pool_of(unit.group, config) == pool for unit in units)
-    away += _stuck(state, config) if pool == 0 else 0
+    away += _stuck(state, config) - _being_checked(state, config) if pool == 0 else 0
     return max(away, _instead(state, groups, now, config) if pool == 0 else 0)
 
 
@@ -131,6 +131,14 @@ def _stuck(state: RunState, config: Config) -> int:
     taken = sum(drained.isdisjoint(place.nodes) for place in own)
     shares = len(sound) // config.groups.nodes * config.groups.per_node
     return max(0, stay - max(0, shares - taken))
+
+
+def _being_checked(state: RunState, config: Config) -> int:
+    """Return how many groups get a place in the controller's allocation if the nodes pass that are being checked."""
+    if not state.nodes.checks.waiting or state.allocation is None:
+        return 0
+    nodes = sum(node in state.nodes.checks.waiting for node in state.allocation.nodes)
+    return nodes // config.groups.nodes * config.groups.per_node
 
 
 def _instead(state: RunState, groups: int, now: float, config: Config) -> int:

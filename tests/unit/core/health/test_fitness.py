@@ -23,7 +23,7 @@ from histories import (
     stepped,
     store,
 )
-from steps import A0, B0, B1, LIGHT0, S0, URL
+from steps import A0, ANN, B0, B1, LIGHT0, S0, URL
 
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state import actions as act
@@ -76,6 +76,16 @@ def test_a_node_that_fails_is_left_out_and_new_jobs_avoid_it() -> None:
     assert story.state.nodes.avoid == story.state.nodes.unfit == {"n1"}
     story.wait(3000)
     assert story.all(act.Probe) == []  # it is not lost: no probe brings it back
+
+
+def test_undrain_has_a_node_checked_again_that_has_failed() -> None:
+    story = play((0, granted(3)), (1, LIGHTHOUSE_UP), (2, failed("n1")), (3, passed("n2")), config=settings())
+    story.turn(4, [ev.UndrainAsked("n1", ANN, "c1")])
+    assert [one.nodes for one in story.all(act.CheckNodes)][3:] == [("n1",)]
+    assert "n1 is checked again" in story.records("command_done")[0]["text"]
+    assert [r["node"] for r in story.records("node_restored")] == ["n1"]
+    story.turn(5, passed("n1"))
+    assert on(story, B0) == ("n1",)
 
 
 def test_a_run_all_of_whose_nodes_fail_ends_at_once_with_the_reasons() -> None:
@@ -187,6 +197,16 @@ def test_on_one_machine_all_nodes_share_one_check() -> None:
     story = play((0, local), *going, (20, killed(B0)), config=made)
     assert len(story.all(act.CheckNodes)) == 1  # the other group works on this machine
     assert story.ids(act.Launch)[-1] == B1
+
+
+def test_no_job_is_asked_for_while_a_check_may_give_a_place() -> None:
+    made = settings(cluster={"kind": "slurm"})
+    story = play((0, granted(2)), (1, LIGHTHOUSE_UP, ev.JobsSeen((), asked=0.0)), (20,), config=made)
+    assert story.all(act.RequestJobs) == []
+    story.turn(21, passed("n2"))
+    assert story.all(act.RequestJobs) == []
+    story.turn(22, failed("n1"))
+    assert story.all(act.RequestJobs) == [act.RequestJobs(0, 1, ("n1",))]
 
 
 def test_in_array_mode_each_job_is_checked_and_one_with_a_bad_node_is_replaced() -> None:

@@ -214,7 +214,7 @@ def _network(node: NodeFacts, several: bool) -> Iterator[Finding]:
     fast = ", ".join(said.get("infiniband") or [])
     shown += f"; InfiniBand or RoCE: {fast}" if fast else ""
     fix = f"set cluster.interface to one of: {', '.join(found) or 'none is up'}"
-    if several and (not address or address.startswith("127.")):
+    if several and (not address or address.startswith("127.") or address == "::1"):
         to = address or "no address"
         known = f"{node.name}: its own name stands for {to}, so the route to the controller decides; {shown}"
         yield warn("network", known, fix) if found else fail("network", known, fix)

@@ -105,13 +105,19 @@ def xids() -> list[tuple[str, str]] | None:
 def own_address() -> str:
     """Return the address that this machine's name stands for, or "" if it stands for none."""
     try:
-        return socket.gethostbyname(socket.gethostname())
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     except OSError:
         return ""
+    own = [str(where[0]) for *_, where in found]
+    return next((address for address in own if not loopback(address)), own[0] if own else "")
+
+
+def loopback(address: str) -> bool:
+    return address.startswith("127.") or address == "::1"
 
 
 def interfaces() -> dict[str, str]:
-    """Return the IPv4 address of each interface that is up and not loopback."""
+    """Return the address of each interface that is up and not loopback: IPv4, or IPv6 if it has that alone."""
     found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
@@ -120,7 +126,12 @@ def interfaces() -> dict[str, str]:
             except OSError:
                 continue
             found[name] = socket.inet_ntoa(answer[20:24])
-    return {name: address for name, address in found.items() if not address.startswith("127.")}
+    if os.path.exists("/proc/net/if_inet6"):
+        with open("/proc/net/if_inet6") as file:
+            for digits, _, _, scope, _, name in map(str.split, file):
+                if scope != "20":  # link-local
+                    found.setdefault(name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return {name: address for name, address in found.items() if not loopback(address)}
 
 
 def ports() -> dict[str, int]:
@@ -200,9 +211,9 @@ LISTENING: list[socket.socket] = []
 
 def listen() -> dict[str, Any]:
     """Open a port for the other nodes; they only connect, so that nothing needs to be accepted."""
-    sock = socket.socket()
-    sock.bind(("", 0))
-    sock.listen(64)
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    sock = socket.create_server(("", 0), family=family, backlog=64, dualstack_ipv6=both)
     LISTENING.append(sock)
     return {"port": sock.getsockname()[1], "host": socket.gethostname()}
 

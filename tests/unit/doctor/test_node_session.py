@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from pathlib import Path
@@ -41,6 +42,14 @@ def test_a_folder_that_the_node_does_not_have_is_not_shared(tmp_path: Path) -> N
         (tmp_path / "x").mkdir()
         os.rename(tmp_path / "x", tmp_path / "y")
         assert session.ask("exists", path=str(tmp_path / "x")) == {"exists": False}
+
+
+def test_other_nodes_reach_its_port_over_ipv4_and_over_ipv6(tmp_path: Path) -> None:
+    with examine.sessions_on([("here", [])], options(tmp_path), tmp_path / "x") as (session,):
+        assert session.hello(PATIENCE_S)
+        port = int(str(session.ask("listen")["port"]))
+        for host in ("127.0.0.1", "::1") if socket.has_dualstack_ipv6() else ("127.0.0.1",):
+            assert float(str(session.ask("connect", host=host, port=port)["seconds"])) >= 0
 
 
 def test_the_program_removes_the_folder_when_nobody_listens_any_more(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 
 from ftslurm.api import drills
 from ftslurm.cli.run_argument import find_run, parser_for
+from ftslurm.config.schema import AUTO
 from ftslurm.config.validate import FAULTS
 
 HARM = {
@@ -35,8 +36,14 @@ def main(words: list[str]) -> int:
     print(run.inject(args.fault, args.group, args.rank))
     if args.fault in ("stop", "hang") and run.config.health.hang_after_s == 0:
         print(
-            "all groups may wait for it, and nobody looks for who hangs (health.hang_after_s=0; a run that is started "
-            "with health=hangs finds it by itself): ftslurm inject kill on the same rank ends it",
+            "all groups may wait for it, and nobody looks for who hangs (health.hang_after_s=0): ftslurm inject kill "
+            "on the same rank ends it",
+            file=sys.stderr,
+        )
+    elif args.fault in ("stop", "hang") and run.config.health.hang_after_s == AUTO:
+        print(
+            "it is found after the limit that `ftslurm status` shows (health.hang_after_s=auto, at least "
+            f"health.hang_least_s={run.config.health.hang_least_s:g} s)",
             file=sys.stderr,
         )
     return 0

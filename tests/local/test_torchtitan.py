@@ -86,6 +86,7 @@ def test_torchtitans_own_parser_takes_the_arguments_of_each_group(local: Backend
         assert (found["class"], found["steps"]) == ("FaultTolerantTrainer.Config", 7)
         assert found["dump"] == f"{run.dir}/torchtitan"
         ft, checkpoint = found["fault_tolerance"], found["checkpoint"]
+        assert ft["process_group"] == "gloo"  # said by torchft.process_group=auto: there is no GPU
         assert (ft["enable"], ft["replica_id"], ft["group_size"], ft["semi_sync_method"]) == (True, group, 2, None)
         assert (checkpoint["enable"], checkpoint["interval"], checkpoint["keep_latest_k"]) == (True, 50, 3)
         assert checkpoint["folder"] == f"{run.dir}/checkpoints"

@@ -15,7 +15,6 @@ from ftslurm.config.schema import Config
 from ftslurm.core.health.hang_limit import ENOUGH, Limits, limits
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Standstill, StepId
-from ftslurm.core.state.past import Past
 from ftslurm.core.state.step_times import RECENT, StepTimes, remembered
 from ftslurm.protocol.stages import Stage
 
@@ -138,12 +137,6 @@ def test_a_time_in_which_a_group_failed_or_joined_teaches_nothing() -> None:
     later = [(1700.0, progress(A0, 301, 290.0), progress(B0, 301, 290.0))]  # while C is launched again
     story = play(*STARTED, *quiet, *failed, *later, config=settings())
     assert story.state.standstill.times.longest_s == 290.0
-
-
-def test_a_new_controller_goes_on_with_what_the_journal_has() -> None:
-    past = Past(attempts=(), step=9, step_times=(100.0, 2000.0, 400))
-    assert past.step_times is not None
-    assert limits(Standstill(times=remembered(*past.step_times)), settings()).between_s == 6000.0
 
 
 class Training:

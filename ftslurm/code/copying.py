@@ -32,12 +32,18 @@ def keep(found: Survey, run: Path, warn: bool) -> CodeRecord:
         linked = 0
         if found.kind == record.COPY:
             linked = _copy(found, run / record.FOLDER)
+        others: dict[str, str] = {}
+        for number, one in enumerate(one for one in found.libraries if one.kind == record.COPY):
+            folder = f"{record.LIBRARIES}/{number}-{os.path.basename(one.root)}"
+            linked += _copy(one, run / folder)
+            others |= dict.fromkeys(one.spellings, folder)
         hashes = {path: record.digest(path) for path in found.hashed}
         made = CodeRecord(
             kind=found.kind,
             root=found.root,
             spellings=found.spellings,
             script=found.script,
+            others=others,
             why=found.why,
             files=len(found.files),
             bytes=found.size,
@@ -61,9 +67,10 @@ def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
         EnvironmentProblem: it cannot be copied.
     """
     try:
-        if code.kind == record.COPY:
-            source = str(parent / record.FOLDER)
-            _lay_out(source, frozenset(_contents(source)), run / record.FOLDER, keep_links=True)
+        for _, source in record.trees(str(parent), code):
+            target = run / os.path.relpath(source, parent)
+            if not target.exists():  # a tree may have two spellings
+                _lay_out(source, frozenset(_contents(source)), target, keep_links=True)
         record.write(run, code)
     except OSError as error:
         raise EnvironmentProblem(
@@ -73,9 +80,15 @@ def hand_on(parent: Path, run: Path, code: CodeRecord) -> None:
 
 
 def edited(run: Path, code: CodeRecord) -> list[str]:
-    """Return the copied files that are no longer like their originals, by their paths in the tree."""
-    copy = run / record.FOLDER
-    return sorted(path for path in _contents(str(copy)) if _differs(copy / path, Path(code.root) / path))
+    """Return the copied files that are no longer like their originals: paths in the tree, absolute ones of others."""
+    found: dict[str, None] = {}
+    for spellings, copy in record.trees(str(run), code):
+        root = code.root if spellings == code.spellings else spellings[0]
+        changed = [path for path in _contents(copy) if _differs(Path(copy, path), Path(root, path))]
+        found |= dict.fromkeys(
+            path if root == code.root else os.path.realpath(os.path.join(root, path)) for path in changed
+        )
+    return sorted(found)
 
 
 def _differs(copy: Path, original: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from ftslurm.security import owned_files
 
 COPY, HASH, NONE = "copy", "hash", "none"
-NAME, FOLDER = "code.json", "code"
+NAME, FOLDER, LIBRARIES = "code.json", "code", "code-libraries"
 MOST_NAMED = 3  # files in a sentence
 
 
@@ -26,13 +26,15 @@ class CodeRecord:
 
     kind: copy (RUN/code), hash (the files are only compared) or none. root: the folder that was copied. spellings: how
     its path is written in PYTHONPATH and elsewhere, links among it. script: its path in the copy; None for job.module.
-    why: why it is not copied. hashes: SHA-256 of files, by absolute path. warn: a changed file is told and not refused.
+    others: other copied trees, and where they lie in the run directory. why: why it is not copied. hashes: SHA-256 of
+    files, by absolute path. warn: a changed file is told and not refused.
     """
 
     kind: str
     root: str = ""
     spellings: tuple[str, ...] = ()
     script: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
     why: str = ""
     files: int = 0
     bytes: int = 0
@@ -74,6 +76,7 @@ def _checked(found: dict[str, Any]) -> CodeRecord:
     known["spellings"] = tuple(str(one) for one in known.get("spellings", ()))
     record = CodeRecord(**known)
     texts = (record.kind, record.root, record.script or "", *record.hashes, *record.hashes.values())
+    texts += (*record.others, *record.others.values())
     if not all(isinstance(text, str) for text in texts) or record.kind not in (COPY, HASH, NONE):
         raise ValueError("not the record of a run's code")
     return record
@@ -102,6 +105,14 @@ def few(paths: Sequence[str]) -> str:
     """Return the names of some files for a sentence."""
     more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
     return ", ".join(paths[:MOST_NAMED]) + more
+
+
+def trees(run: str, record: CodeRecord) -> list[tuple[tuple[str, ...], str]]:
+    """Return the copied trees: how their paths are written, and their copies."""
+    if record.kind != COPY:
+        return []
+    others = [((root,), os.path.join(run, folder)) for root, folder in record.others.items()]
+    return [(record.spellings, os.path.join(run, FOLDER)), *others]
 
 
 def counterpart(path: str, spellings: tuple[str, ...], copy: str) -> str | None:

@@ -24,22 +24,22 @@ class RunCode:
     def __init__(self, run: str, of: CodeRecord | None) -> None:
         """Arguments: the run directory, and its record; None: there is none."""
         self._of = of or CodeRecord(record.NONE)
-        self._copy = os.path.join(run, record.FOLDER) if self._of.kind == record.COPY else None
+        self._trees = record.trees(run, self._of)
 
     def place(self, path: str) -> str:
         """Return where the code at a path is taken from: from the copy, or from the path itself."""
-        found = record.counterpart(path, self._of.spellings, self._copy) if self._copy else None
-        return found or path
+        found = (record.counterpart(path, spellings, copy) for spellings, copy in self._trees)
+        return next((there for there in found if there is not None), path)
 
     def script(self, script: str | None) -> str | None:
         """Return the script that is run instead of job.script."""
-        if script is None or self._copy is None or self._of.script is None:
+        if script is None or not self._trees or self._of.script is None:
             return script
-        return os.path.join(self._copy, self._of.script)
+        return os.path.join(self._trees[0][1], self._of.script)
 
     def enter(self, environ: MutableMapping[str, str]) -> None:
         """Redirect sys.path, PYTHONPATH (for child processes) and imports to the copy."""
-        if self._copy is None:
+        if not self._trees:
             return
         sys.path[:] = [self.place(entry) for entry in sys.path]
         if environ.get("PYTHONPATH"):

@@ -92,9 +92,9 @@ def choose(sizes: Mapping[str, int], tracked: frozenset[str], rules: Rules) -> f
         }
     if _fits(wanted, rules):
         return frozenset(wanted)
-    total = sum(wanted.values()) / (1 << 20)
+    many = "1 file" if len(wanted) == 1 else f"{len(wanted)} files"
     return (
-        f"{len(wanted)} files with {total:.0f} MB are more than job.snapshot_max_mb={rules.max_bytes >> 20} or "
+        f"{many} with {sum(wanted.values()) >> 20} MB are more than job.snapshot_max_mb={rules.max_bytes >> 20} or "
         f"{MOST_FILES} files; leave out data with job.snapshot_exclude"
     )
 

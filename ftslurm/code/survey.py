@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ftslurm.code import git_tree, module_file, record
+from ftslurm.code.libraries import folders
 from ftslurm.code.selection import MOST_FILES, Rules, choose, is_code, is_module
 from ftslurm.config.schema import Config, shipped
 
@@ -35,6 +36,7 @@ class Survey:
     links: bool = True  # whether what is not copied is linked to the original
     git: bool = False
     note: str = ""  # why it is no git tree, if git refuses to read it
+    libraries: tuple[Survey, ...] = ()  # other trees: editable installations, PYTHONPATH
     rules: Rules = field(default_factory=Rules)
 
     def sentence(self) -> str:
@@ -43,15 +45,43 @@ class Survey:
             where = f"git tree {self.root}" if self.git else self.root
             files = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
             size = f"{files}, {self.size / (1 << 20):.1f} MB"
-            return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory"
+            more = "".join(f"; {one.about_library()}" for one in self.libraries)
+            return f"{size}, of {where}{self.note}: every attempt runs the copy in the run directory{more}"
         if self.kind == record.HASH:
             files = "1 file" if len(self.hashed) == 1 else f"{len(self.hashed)} files"
             return f"not copied: {self.why}. {files} hashed instead; an attempt refuses to run if one has changed"
         return f"not kept: {self.why}. Attempts run what the files contain when they start"
 
+    def about_library(self) -> str:
+        """Return what happens with another tree."""
+        if self.kind == record.COPY:
+            return f"also {self.root} ({len(self.files)} files)"
+        return f"not {self.root}: {self.why}"
+
 
 def survey(config: Config) -> Survey:
     """Return how the code of a run will be kept, without changing anything."""
+    found = _of_job(config)
+    if found.kind != record.COPY:
+        return found
+    return replace(found, libraries=tuple(_library(folder, config) for folder in folders(config, found.root)))
+
+
+def _library(folder: str, config: Config) -> Survey:
+    """Survey a folder of modules that is not in the tree of the script."""
+    rules, skipped = rules_of(config), frozenset(_of_runs(config))
+    real = os.path.realpath(folder)
+    spellings = tuple(dict.fromkeys((folder, real)))
+    if _is_broad(folder):
+        return Survey(record.NONE, root=folder, why="it holds all kinds of things")
+    chosen = choose(_walk(folder, skipped, False, rules), frozenset(), rules)
+    if isinstance(chosen, str):
+        return Survey(record.NONE, root=folder, why=chosen)
+    return Survey(record.COPY, root=real, spellings=spellings, files=chosen, rules=rules)
+
+
+def _of_job(config: Config) -> Survey:
+    """Survey the script or module of a run."""
     job = config.job
     if job.snapshot == record.NONE:
         return Survey(record.NONE, why="job.snapshot=none")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ftslurm.code import copying, record
+from ftslurm.code.running import RunCode
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config, absolute, shipped
 
@@ -173,3 +174,31 @@ def test_a_damaged_record_is_an_error_and_not_no_record(tmp_path: Path, text: st
     (tmp_path / record.NAME).chmod(0o600)
     with pytest.raises(OSError, match="damaged"):
         record.read(tmp_path)
+
+
+def test_other_folders_of_modules_are_copied_too_and_redirected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, lib, link, huge = tmp_path / "tree", tmp_path / "lib", tmp_path / "link", tmp_path / "huge"
+    write(tree, "train.py")
+    write(lib, "src/mine/__init__.py", "src/mine/a.py", "data.csv")
+    write(huge, "b.py")
+    (huge / "b.py").write_bytes(b"#" * (2 << 20))
+    link.symlink_to(lib)
+    monkeypatch.setenv("PYTHONPATH", f"{link}:{tree}:{tmp_path}/missing:{huge}")
+    found = look(tree / "train.py", job__snapshot_max_mb=1)
+    assert [one.root for one in found.libraries] == [str(lib), str(huge)]
+    assert f"; also {lib} (2 files); not {huge}: 1 file with 2 MB are more than" in found.sentence()
+    kept(found, tmp_path / "run")
+    old = record.read(tmp_path / "run")
+    assert old is not None
+    code = RunCode(str(tmp_path / "run"), old)
+    for spelled in (lib, link):
+        assert code.place(f"{spelled}/src/mine/a.py") == f"{tmp_path}/run/code-libraries/0-lib/src/mine/a.py"
+        assert code.place(f"{spelled}/data.csv") == f"{spelled}/data.csv"
+    assert code.place(str(tree)) == f"{tmp_path}/run/code"
+    (lib / "src/mine/a.py").write_text("new")
+    assert copying.edited(tmp_path / "run", old) == [str(lib / "src/mine/a.py")]
+    (tmp_path / "child").mkdir(mode=0o700)
+    copying.hand_on(tmp_path / "run", tmp_path / "child", old)
+    assert (tmp_path / "child/code-libraries/0-lib/src/mine/a.py").read_text() == "# src/mine/a.py\n"

@@ -54,8 +54,11 @@ def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
             if look is None or _again(unit, look, now):
                 if now >= _noticed(unit) + WORDS_S:
                     state, probe = _ask(state, unit, node, now)
-                    where = Where(unit.id, question(_noticed(unit)))
-                    actions += [probe] if look is not None or where in actions else [where, probe]
+                    actions.append(probe)
+                    if unit.current.spared and not unit.current.asked:
+                        unit = replace(unit, current=replace(unit.current, asked=True))
+                        state = swap(state, unit)
+                        actions.append(Where(unit.id, question(_noticed(unit))))
                 continue
             sign = _sign(state, unit, look, now, config)
             if sign is not None:
@@ -140,10 +143,12 @@ def _sign(state: RunState, unit: Unit, look: Look, now: float, config: Config) -
     if not look.reachable:
         error = f"others lost their connection to {node}, and Slurm cannot start a step there"
         return Evidence(task, node, node_lost=True, error=error, stuck=True)
-    if unit.current.spared and look.steps is not None and not dict(look.steps).get(str(unit.id)):
-        error = f"its processes are gone from {node}, which answers: something killed its slurmstepd"
+    letters = None if look.steps is None else dict(look.steps).get(str(unit.id), "")
+    if letters == "" and (unit.current.spared or unit.current.asked):
+        why = "something killed its slurmstepd" if unit.current.spared else "its guard was silent before"
+        error = f"its processes are gone from {node}, which answers: {why}"
         return Evidence(task, node, error=error, cause=Cause.KILLED, stuck=True, doubtful=True)
-    if _are_there(unit, look) and now >= _noticed(unit) + KILL_S:
+    if unit.current.asked and now >= _noticed(unit) + KILL_S:
         error = f"others lost their connection to {node}, which answers, but the guard of the step there does not"
         return Evidence(task, node, error=error, cause=Cause.UNKNOWN, stuck=True)
     return None

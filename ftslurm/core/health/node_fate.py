@@ -34,7 +34,7 @@ def gone(state: RunState, unit: Unit, cause: Cause, words: str, ended: Ended, no
 def holds(state: RunState, step: StepId, now: float) -> bool:
     """Return whether the cause of an ended step waits for Slurm's state of its nodes."""
     unit = state.table.living(step)
-    if unit is None or state.ending is not None:
+    if unit is None:
         return False
     known = {fate.node: fate for fate in state.nodes.fates}
     fates = [known.get(node) for node in _nodes(unit)]
@@ -53,7 +53,7 @@ def told(state: RunState, event: NodeFate) -> RunState:
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Ask Slurm about the nodes of doubtful steps; a node that is down, or has just restarted, is the cause."""
     actions: list[Action] = []
-    failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING)) if state.ending is None else ()
+    failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
     asked = {node for unit in failing for node in _nodes(unit)}
     if not asked and not state.nodes.fates:
         return state, actions

@@ -303,6 +303,7 @@ class Attempt:
     recalled: str | None = None  # why a user's command ends it, to start its unit again; None: none does
     intent: Cause | None = None  # STOPPING: the cause, if the core has decided it
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
+    asked: bool = False  # STOPPING: its guards were asked whether they are there, before it was killed
     evidence: tuple[Evidence, ...] = ()
     traceback: str = ""
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs

@@ -90,6 +90,7 @@ class World:
         self.later(0.0, ev.Granted(self.allocation))
         self.later(dice.uniform(0, 60), ev.StopAsked("enough", ANN))
         self.warned = random.Random(seed)
+        self.fates = random.Random(f"fates {seed}")
         if self.warned.random() < 0.5:
             left_s = self.warned.choice([0.0, 5.0, 30.0])
             self.later(self.warned.uniform(0, 60), ev.JobEnds("the job ends", SLURM, Cause.TIME_LIMIT, left_s))
@@ -209,6 +210,11 @@ class World:
                 self.looks(now, action.node)
             case act.CheckNodes():
                 self.checks(now, action.nodes)
+            case act.AskFate(node) if self.fates.random() < 0.8:  # slurmctld may be away
+                since = self.fates.choice([0.0, now - self.fates.uniform(0, 60)])
+                down = node in self.dark | self.gone and self.fates.random() < 0.5
+                self.struck |= {node} if down else set()
+                self.later(now + self.fates.uniform(0.05, 1), ev.NodeFate(node, down, since))
             case act.SaveNow() if self.warned.random() < 0.7:
                 error = self.warned.choice([None, None, "OSError: disk full"])
                 step, after = self.step + self.warned.randint(0, 2), self.warned.uniform(0, 3)
@@ -336,7 +342,8 @@ def check_state(story: Story, world: World, doomed: set[StepId]) -> None:
     """Check the invariants of the state after a decision."""
     state = story.state
     owners = Counter(unit.id for unit in state.units if unit.phase in LIVE)
-    assert owners == Counter(world.live), f"a step that nobody owns, or a unit without its step: {owners}"
+    held = Counter(late.id for late in state.held if isinstance(late, ev.Ended))  # ended, and the verdict waits
+    assert owners == Counter(world.live) + held, f"a step that nobody owns, or a unit without its step: {owners}"
     for unit in state.units:
         assert unit.phase is not Phase.RUNNING or unit.id not in doomed, f"back from the dead: {unit.id}"
         if unit.phase is Phase.STOPPING:

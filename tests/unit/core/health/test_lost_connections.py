@@ -130,6 +130,18 @@ def test_processes_that_are_still_there_do_not_acquit_a_node_whose_guard_is_sile
     assert verdict(story) == ("killed", "n4")
 
 
+@pytest.mark.parametrize(
+    ("letters", "cause"), [((), "killed"), ((("group-0001/0", "S"),), "unknown"), (None, "unknown")]
+)
+def test_a_probe_that_answers_after_the_kill_does_not_acquit_a_node_whose_guard_was_silent(
+    letters: tuple[tuple[str, str], ...] | None, cause: str
+) -> None:
+    late = (22, ev.Looked("n4", True, letters))
+    story = at_20((21.3, ev.Ended(B0, 137)), late, (22.1, ev.NodeFate("n4", False, since=0.0)), until=23)
+    assert story.times(act.Kill, B0)[0] == 21
+    assert verdict(story) == (cause, "n4")
+
+
 def test_a_guard_that_stays_silent_on_a_node_that_answers_makes_the_cause_unknown() -> None:
     there = [(20 + n / 10, ev.Looked("n4", True, (("group-0001/0", "S"),))) for n in range(2, 30, 2)]
     story = at_20(*there, (21.3, ev.Ended(B0, 137)), until=23)

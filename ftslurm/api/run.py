@@ -23,6 +23,7 @@ from ftslurm.monitor.status_json import StatusJson, to_json
 from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
 from ftslurm.report.report_json import ReportJson
 from ftslurm.report.run_report import read_report
+from ftslurm.run import results
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
@@ -91,6 +92,14 @@ class Run:
             if last:
                 return
             time.sleep(FOLLOW_S)
+
+    def value(self) -> list[float] | None:
+        """Return the numbers that the script has written to the file named by FTSLURM_RESULT; None: none yet.
+
+        Raises:
+            ValueError: what it has written are no numbers.
+        """
+        return results.read(self.files)
 
     def report(self) -> ReportJson:
         """Return where the time of the run went, as `ftslurm report --json` prints it."""

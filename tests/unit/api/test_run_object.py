@@ -35,6 +35,10 @@ def test_importing_the_package_imports_nothing_else_of_it() -> None:
 
 
 def test_a_run_tells_its_status_and_its_typed_journal(run: ftslurm.Run) -> None:
+    assert run.value() is None
+    run.files.results.mkdir(exist_ok=True)  # runs of earlier versions have none
+    (run.files.results / "group-0000").write_text("0.5")
+    assert run.value() == [0.5]
     assert run.id == run.dir.name
     assert run.status()["outcome"] == "succeeded"
     first, *_, last = run.events()

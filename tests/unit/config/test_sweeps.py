@@ -85,7 +85,10 @@ def test_what_hydra_would_do_beside_ftslurm_is_refused(words: Sequence[str], say
         compose.compose([f"job.script={__file__}", *words])
 
 
-def test_a_launcher_in_a_configuration_of_ones_own_is_refused_too(tmp_path: Path) -> None:
+def test_a_launcher_in_a_configuration_of_ones_own_is_refused_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Hydra writes its log there, as this configuration does not forbid it
     (tmp_path / "hydra/launcher").mkdir(parents=True)
     (tmp_path / "hydra/launcher/mine.yaml").write_text("_target_: somewhere.Else\n")
     (tmp_path / "own.yaml").write_text("defaults: [schema, {override hydra/launcher: mine}]\n")

@@ -126,16 +126,13 @@ def entered(root: Path | None, shared: Path, command: list[str]) -> list[str]:
     if root is None:
         return command
     outside = {str(ROOT), str(shared), str(Path(sys.base_prefix)), str(Path.home() / ".pyenv")}
-    binds = " && ".join(
-        f'mkdir -p "$R{place}" && mount --bind "{place}" "$R{place}"'
-        for place in sorted(outside)
-        if Path(place).exists()
-    )
-    script = (
-        f'R=$1; shift; mount --bind /proc "$R/proc" && mount --rbind /dev "$R/dev" && {binds} && exec chroot "$R" "$@"'
-    )
+    script = ["R=$1; shift", 'mount --bind /proc "$R/proc"', 'mount --rbind /dev "$R/dev"']
+    script.append('cp /etc/hosts "$R/etc/hosts"')  # torchft and gloo look up this machine's name
+    for place in sorted(place for place in outside if Path(place).exists()):
+        script += [f'mkdir -p "$R{place}"', f'mount --bind "{place}" "$R{place}"']
+    script.append('exec chroot "$R" "$@"')
     inside = ["env", "-C", str(ROOT), "LC_ALL=C.UTF-8", *command]
-    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(root), *inside]
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-ec", "\n".join(script), "sh", str(root), *inside]
 
 
 def debian(release: str, folder: Path) -> Path | str:

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config, Fault
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.protocol.records import FaultInjected, FaultRefused
-from ftslurm.run import configuration, liveness
+from ftslurm.run import configuration, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
@@ -43,7 +43,7 @@ class Resumption:
         run = submit.create(config, self.code.give)
         if self.source is None:
             return run
-        target = Path(config.checkpoint.dir or run.checkpoints)
+        target = run.checkpoints if stored_checkpoints.url(config) else Path(config.checkpoint.dir or run.checkpoints)
         try:
             target.mkdir(mode=0o700, parents=True, exist_ok=True)
             hand_on(self.source, target)
@@ -70,7 +70,7 @@ def resume(
     """
     before = configuration.of_run(parent)
     _check_over(before, parent)
-    saved, source = newest_checkpoint(before, parent), Path(before.checkpoint.dir or parent.checkpoints)
+    saved, source = newest_checkpoint(before, parent), before.checkpoint.dir or str(parent.checkpoints)
     if not from_scratch:
         _check_saved(parent, saved)
     config = _configure(before, parent, overrides)
@@ -80,16 +80,22 @@ def resume(
             config.checkpoint.dir = None  # nothing of that folder is to be found
         return Resumption(config, "step 0 (--from-scratch)", None, code)
     if saved.step is None:  # the script's own format: only the script knows which files belong together
-        config.checkpoint.dir = config.checkpoint.dir or str(source)
+        config.checkpoint.dir = config.checkpoint.dir or source
         return Resumption(config, f"what its script finds in {config.checkpoint.dir}, where it also saves", None, code)
     step = f"step {saved.step}"
-    if config.checkpoint.dir == str(source):
-        return Resumption(config, f"{step}, checkpoint.dir={source} as before", None, code)
+    if config.checkpoint.dir == source:
+        positions = parent.checkpoints if stored_checkpoints.url(config) and parent.checkpoints.is_dir() else None
+        return Resumption(config, f"{step}, checkpoint.dir={source} as before", positions, code)
+    if stored_checkpoints.url(config) or stored_checkpoints.url(before):
+        raise EnvironmentProblem(
+            f"checkpoint.dir={config.checkpoint.dir}, and the checkpoints are in {source}: they are not copied to or "
+            f"from an object store; leave checkpoint.dir out, or copy them and start a new run"
+        )
     if config.checkpoint.dir is not None and (there := newest_checkpoint(config, parent)) is not None:
         raise EnvironmentProblem(
             f"checkpoint.dir={config.checkpoint.dir} has checkpoints already ({there.path}): name an empty folder"
         )
-    return Resumption(config, f"{step} ({saved.path})", source, code)
+    return Resumption(config, f"{step} ({saved.path})", Path(source), code)
 
 
 def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Config:

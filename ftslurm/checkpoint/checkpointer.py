@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import secrets
-import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, describe
 from ftslurm.checkpoint.data_offsets import DataPositions, say
-from ftslurm.checkpoint.layout import Ignored, Saved, Writer
+from ftslurm.checkpoint.layout import Writer
+from ftslurm.checkpoint.store import Candidate, FolderStore, Store, Unusable
 from ftslurm.errors import FtslurmError
 from ftslurm.protocol import messages, outbox
-from ftslurm.security import owned_files
 
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
@@ -42,7 +40,6 @@ __all__ = ["CheckpointError", "Checkpointer", "Manager", "Stateful"]
 
 OWN = "torchft"  # the entry of the manager's state, and of what was registered with the manager
 SAME_AS_GIVEN = ("default", "set_state_dict_fns")  # the keys under which torchft registers the script's own state
-IDLE_S = 3600.0  # an unfinished checkpoint of another group that has not changed for this long is abandoned
 MOST_LISTED = 5  # unusable checkpoints that a message lists
 TRIM_EVERY = 1000  # steps between trims of the positions in the data when `every` is 0
 _INSTANCES = itertools.count()  # numbers the checkpointers of this process
@@ -96,18 +93,19 @@ class Checkpointer:
             state: what to save, by name; the same in all groups. Default: what the script registered with the
                 manager, which is what heals other groups.
             data: this rank's own position in the data, if manager.batches_committed() is not enough.
-            dir: the folder of the checkpoints. Default: the variable FTSLURM_CHECKPOINT_DIR, which ftslurm sets.
+            dir: the folder of the checkpoints, or a URL that fsspec knows, as s3://bucket/folder. Default: the variable
+                FTSLURM_CHECKPOINT_DIR, which ftslurm sets.
             every: steps between two checkpoints; 0: only when ftslurm asks. Default: FTSLURM_CHECKPOINT_EVERY.
             keep: how many checkpoints to keep; 0: all. Default: FTSLURM_CHECKPOINT_KEEP.
 
         Raises:
             CheckpointError: an argument is invalid.
         """
-        folder = dir or os.environ.get("FTSLURM_CHECKPOINT_DIR")
-        self._folder = Path(folder).absolute() if folder else None
+        folder = os.fspath(dir or os.environ.get("FTSLURM_CHECKPOINT_DIR") or "")
+        self._store = _open(folder) if folder else None
         self._every = _number("FTSLURM_CHECKPOINT_EVERY", every, 0)
         self._keep = _number("FTSLURM_CHECKPOINT_KEEP", keep, 3)
-        if self._every and not self._folder:
+        if self._every and not self._store:
             raise CheckpointError(f"every={self._every}, but no folder is set: give dir=, or every=0")
         self._manager, self._state = manager, state
         self._saving: Future[None] | None = None
@@ -119,7 +117,7 @@ class Checkpointer:
         run = environ.get("FTSLURM_RUN_ID") or environ.get("TORCHELASTIC_RUN_ID", "")
         attempt = "FTSLURM_ATTEMPT" if "FTSLURM_ATTEMPT" in environ else "TORCHELASTIC_RESTART_COUNT"
         self._me = Writer(run, _number("REPLICA_GROUP_ID", None, 0), _number(attempt, None, 0))
-        if self._folder is None:
+        if self._store is None:
             return
         self._ranks = RankGroup()  # for the main thread
         if (ranks := environ.get("WORLD_SIZE", str(self._ranks.size))) != str(self._ranks.size):
@@ -129,8 +127,10 @@ class Checkpointer:
             )
         self._writers = RankGroup()  # for the thread that writes
         self._requested = AgreedStep(self._ranks, f"save-{next(_INSTANCES)}")  # for what the controller asks for
-        place = (self._folder, self._me.group, self._ranks.rank, self._ranks.size)
-        self._positions = DataPositions(*place, data) if data is not None else None
+        self._positions: DataPositions | None = None
+        if data is not None:
+            near = _folder_of_positions(folder)
+            self._positions = DataPositions(near, self._me.group, self._ranks.rank, self._ranks.size, data)
         self._stage: snapshot.Stage | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ftslurm_checkpoint")
         self._last_step = manager.current_step()  # the last committed step
@@ -152,15 +152,14 @@ class Checkpointer:
         Raises:
             CheckpointError: there are checkpoints, and none of them can be used.
         """
-        if self._folder is None:
+        if self._store is None:
             return 0
         if self._manager.num_participants():
             raise CheckpointError(
                 "restore() comes too late: torchft has asked for a quorum, and other groups rely on it"
             )
         heals = os.environ.get("FTSLURM_HEALS") == "1"
-        if self._ranks.rank == 0:
-            self._sweep(idle_since=None)
+        self._sweep()
         step = 0 if heals else self._restore_state()
         self._last_step = self._manager.current_step()
         if self._positions:
@@ -172,7 +171,7 @@ class Checkpointer:
 
         Call it after every step, committed or not, on every rank.
         """
-        if self._folder is None:
+        if self._store is None:
             return
         now = self._manager.current_step()
         if now <= self._last_step:
@@ -185,7 +184,7 @@ class Checkpointer:
             return
         try:
             if rank == 0 and not self._was_saver:  # the group that saved before may have died in the middle of it
-                self._newest = self._ranks.run_on_first(lambda: self._newest_step(now))
+                self._newest = self._ranks.run_on_first(partial(self._store.newest_step, now))
             self._was_saver = rank == 0
             due = self._every > 0 and layout.is_due(now, self._every, self._newest)
             if self._was_saver and (due or self._requested.due(outbox.wanted() > self._newest, now)):
@@ -196,7 +195,7 @@ class Checkpointer:
 
     def close(self) -> None:
         """Wait for the save that is under way. Call it before the process group is destroyed."""
-        if self._folder is not None:
+        if self._store is not None:
             self._thread.shutdown()
             if self._positions:
                 self._positions.close()
@@ -205,16 +204,10 @@ class Checkpointer:
         """Return the steps whose positions to keep when it is time to trim, else none."""
         if now % (self._every or TRIM_EVERY):
             return []
-        assert self._folder
-        kept = [step for step in layout.steps(self._folder) if step <= now]
-        return kept if self._every else [*kept, self._newest, now]  # _newest may be being saved
+        assert self._store
+        return self._store.steps_of_positions(now, self._newest, self._every)
 
     # --- saving ----------------------------------------------------------------------------------------------------
-
-    def _newest_step(self, now: int) -> int:
-        assert self._folder
-        found = layout.newest(self._folder, upto=now)
-        return found.step if found else 0
 
     def _start_saving(self, now: int) -> None:
         """Copy the state and have the thread write it, unless the last save is still being written."""
@@ -238,92 +231,51 @@ class Checkpointer:
 
     def _save(self, step: int, staged: snapshot.Snapshot | Exception, started: float) -> None:
         """Write a checkpoint and report the outcome. Runs in the thread; no error here may stop the training."""
-        path = error = None
+        assert self._store
+        name = error = None
         try:
-            path = self._publish(step, staged)
+            name = self._publish(step, staged)
         except Exception as failure:
             error = describe(failure)
         if self._writers.rank != 0:
             return
         seconds = round(time.monotonic() - started, 3)
-        if path is None:
-            say(f"checkpoint of step {step} failed in {self._folder}, training goes on: {error}")
+        if name is None:
+            say(f"checkpoint of step {step} failed in {self._store.name}, training goes on: {error}")
         else:
-            print(f"ftslurm: checkpoint of step {step} saved in {seconds:.2f} s: {path}", flush=True)
-        outbox.say(messages.Checkpointed(step, str(path or self._folder), seconds, error))
-        if path is not None:
+            print(f"ftslurm: checkpoint of step {step} saved in {seconds:.2f} s: {name}", flush=True)
+        outbox.say(messages.Checkpointed(step, name or self._store.name, seconds, error))
+        if name is not None:
             try:
-                self._prune(step, path)
+                self._store.prune(step, self._keep, self._me, name)
             except OSError as trouble:
                 say(f"old checkpoints could not be removed: {trouble}")
 
-    def _publish(self, step: int, staged: snapshot.Snapshot | Exception) -> Path:
-        """Write a checkpoint into a dot folder and rename that when it is complete.
+    def _publish(self, step: int, staged: snapshot.Snapshot | Exception) -> str:
+        """Write a checkpoint beside the others, and have the store make it one of them when it is complete.
 
         Raises:
             GroupFailed: there is no new checkpoint.
         """
-        assert self._folder
-        folder, ranks = self._folder, self._writers
-
-        def begin() -> str:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            part = folder / layout.saving_name(step, self._me, secrets.token_hex(4))
-            part.mkdir(mode=0o700)
-            return part.name
-
-        def finish() -> None:
-            owned_files.write_file(part / layout.MANIFEST, layout.manifest(step, self._me, ranks.size, *files))
-            if why := owned_files.distrust(part.stat()):  # a file system without owners: it could never be loaded
-                raise GroupFailed(f"{folder} cannot hold checkpoints, files written there do not stay ours: {why}")
-            layout.sync(part)
-            if os.path.lexists(path):
-                self._move_away(path, step)
-            part.rename(path)
-            layout.sync(folder)
-
+        assert self._store
+        store, ranks = self._store, self._writers
         copied = ranks.run(lambda: _unless_failed(staged))
-        part, path = folder / ranks.run_on_first(begin), folder / layout.name_of(step)
+        part = ranks.run_on_first(lambda: store.begin(step, self._me))
         try:
-            files = _snapshot().write(copied, part, ranks)
-            ranks.run_on_first(finish)
+            files = _snapshot().write(copied, store.place(part), ranks)
+            return ranks.run_on_first(lambda: store.finish(part, step, self._me, ranks.size, *files))
         except BaseException:
             if ranks.rank == 0:
-                shutil.rmtree(part, ignore_errors=True)
+                store.abandon(part)
             raise
-        return path
 
-    def _move_away(self, path: Path, step: int) -> None:
-        """Remove an earlier checkpoint of the same step: its history has been undone by a full restart."""
-        found = layout.look(path, step)
-        if isinstance(found, Ignored) and (found.foreign or found.doubtful):
-            raise GroupFailed(f"{path} exists and is not a checkpoint of ftslurm: {found.reason}")
-        path.rename(path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}"))
-
-    def _prune(self, step: int, path: Path) -> None:
-        assert self._folder
-        complete = [found for found in layout.survey(self._folder, upto=step) if isinstance(found, Saved)]
-        for old in layout.to_prune(complete, step, self._keep):
-            old.path.rename(self._folder / f".removed-{old.path.name}-{secrets.token_hex(4)}")
-        self._sweep(idle_since=path.stat().st_mtime)
-
-    def _sweep(self, idle_since: float | None) -> None:
-        """Delete the dot folders of attempts that are over.
-
-        Args:
-            idle_since: the file system's own time now (clocks may differ). None: delete only those of
-                earlier attempts of this group.
-        """
-        assert self._folder
-        for path in self._folder.glob(".*") if self._folder.is_dir() else ():
-            idle_s = 0.0
+    def _sweep(self) -> None:
+        """Delete what earlier attempts of this group have not finished."""
+        if self._store and self._ranks.rank == 0:
             try:
-                if idle_since is not None:
-                    idle_s = idle_since - max(p.stat().st_mtime for p in [path, *path.iterdir()])
-            except OSError:
-                continue  # another group has just deleted it
-            if layout.is_dead(path.name, self._me, idle_s, IDLE_S):
-                shutil.rmtree(path, ignore_errors=True)
+                self._store.sweep(self._me)
+            except OSError as error:
+                say(f"what earlier attempts have not finished could not be removed: {error}")
 
     # --- the state -------------------------------------------------------------------------------------------------
 
@@ -342,29 +294,29 @@ class Checkpointer:
         try:
             candidates, damaged = self._ranks.run_on_first(self._candidates)
         except GroupFailed as error:
-            raise CheckpointError(f"{self._folder}: {error}") from None
+            raise CheckpointError(f"{self._store.name if self._store else ''}: {error}") from None
         params = {
             name: [p for group in item.param_groups for p in group["params"]]
             for name, item in (self._state or {}).items()
             if hasattr(item, "param_groups")
         }
-        failures = {layout.step_of(found.path.name) or 0: f"{found.path}: {found.reason}" for found in damaged}
+        failures = {found.step: f"{found.name}: {found.reason}" for found in damaged}
         for candidate in candidates:
             try:
-                tree = _snapshot().read(candidate.path, self._tree(), params, self._ranks)
-                self._check_names(candidate.path, tree)
+                tree = _snapshot().read(candidate.place, self._tree(), params, self._ranks)
+                self._check_names(candidate.name, tree)
                 self._ranks.run(partial(self._load, tree))
             except GroupFailed as error:
-                why = failures[candidate.step] = f"{candidate.path}: {error}"
+                why = failures[candidate.step] = f"{candidate.name}: {error}"
                 if self._ranks.rank == 0:
                     say(f"THE CHECKPOINT OF STEP {candidate.step} CANNOT BE READ, trying an older one: {why}")
                 continue
             self._manager.load_state_dict(tree[OWN]["manager"])
             self._newest = candidate.step
             skipped = sorted((step for step in failures if step > candidate.step), reverse=True)
-            outbox.say(messages.Restored(candidate.step, str(candidate.path), tuple(skipped[:MOST_LISTED])))
+            outbox.say(messages.Restored(candidate.step, candidate.name, tuple(skipped[:MOST_LISTED])))
             if self._ranks.rank == 0:
-                print(f"ftslurm: restored the checkpoint of step {candidate.step}: {candidate.path}", flush=True)
+                print(f"ftslurm: restored the checkpoint of step {candidate.step}: {candidate.name}", flush=True)
             return candidate.step
         if failures:
             whys = _shortened([failures[step] for step in sorted(failures, reverse=True)])
@@ -374,30 +326,23 @@ class Checkpointer:
             )
         return 0
 
-    def _candidates(self) -> tuple[list[Saved], list[Ignored]]:
+    def _candidates(self) -> tuple[list[Candidate], list[Unusable]]:
         """Return the complete checkpoints, and those of ftslurm that are damaged; print why others are ignored."""
-        assert self._folder
-        complete, ignored = [], []
-        for found in layout.survey(self._folder):
-            if isinstance(found, Ignored):
-                ignored.append(found)
-            elif why := owned_files.distrust(found.path.stat()):
-                raise GroupFailed(f"{found.path} is not loaded: {why}")
-            else:
-                complete.append(found)
-        damaged = [found for found in ignored if not found.foreign]
-        foreign = [found for found in ignored if found.foreign]
-        for line in _shortened([f"{found.path}: {found.reason}" for found in [*damaged, *foreign]]):
+        assert self._store
+        complete, unusable = self._store.candidates()
+        damaged = [found for found in unusable if not found.foreign]
+        foreign = [found for found in unusable if found.foreign]
+        for line in _shortened([f"{found.name}: {found.reason}" for found in [*damaged, *foreign]]):
             say(f"ignored: {line}")
         return complete, damaged
 
-    def _check_names(self, path: Path, tree: Mapping[str, Any]) -> None:
+    def _check_names(self, name: str, tree: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that holds other names than this script restores."""
         saved = {*tree, *tree[OWN]["registered"]} - {OWN}
         wanted = {*(self._state or {}), *self._registered("_user_state_dicts")}
         if saved != wanted:
             raise CheckpointError(
-                f"{path} holds {sorted(saved)}, this script restores {sorted(wanted)}: make them equal, and whatever "
+                f"{name} holds {sorted(saved)}, this script restores {sorted(wanted)}: make them equal, and whatever "
                 "registers itself with the manager (DiLoCo) before restore()"
             )
 
@@ -406,6 +351,33 @@ class Checkpointer:
             item.load_state_dict(tree[name])
         for key, load_state_dict in self._registered("_load_state_dict_fns").items():
             load_state_dict(tree[OWN]["registered"][key])
+
+
+def _open(folder: str) -> Store:
+    """Return the store of checkpoint.dir.
+
+    Raises:
+        CheckpointError: the packages for this kind of URL are missing.
+    """
+    if "://" not in folder:
+        return FolderStore(Path(folder).absolute())
+    from ftslurm.checkpoint.object_store import ObjectStore
+
+    try:
+        return ObjectStore(folder)
+    except FtslurmError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def _folder_of_positions(folder: str) -> Path:
+    """Return where the positions in the data are kept: they are appended to after each step, as no object can be."""
+    if "://" not in folder:
+        return Path(folder).absolute()
+    if (run := os.environ.get("FTSLURM_RUN_DIR")) is None:
+        raise CheckpointError(
+            f"{folder} cannot keep the place in the data (data=) outside of a run of ftslurm: use a folder"
+        )
+    return Path(run) / "checkpoints"
 
 
 def _snapshot() -> ModuleType:

@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from ftslurm.checkpoint.store import StoreRefused
+
 T = TypeVar("T")
 
 
@@ -119,7 +121,7 @@ class AgreedStep:
 
 def describe(error: BaseException) -> str:
     """Return an error in one line: of a chain the OSError, as PyTorch hides "No space left" behind other errors."""
-    if isinstance(error, GroupFailed):
+    if isinstance(error, (GroupFailed, StoreRefused)):
         return str(error)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):

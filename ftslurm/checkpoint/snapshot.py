@@ -5,26 +5,22 @@ its path in the tree, and of DTensors each rank's shard. The rest of the tree is
 tensor: types, integer keys and the like come back as they were, which DCP's own flattening does not promise.
 
 A plain tensor that is equal on all ranks of the group is stored once; one that differs is stored for each rank.
-Everything read here is a pickle, so only files that no other user can have written are opened.
+Everything read here is a pickle; how its writer is checked, files.py says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import os
 import pickle
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
@@ -35,9 +31,9 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.tensor import DTensor, zeros
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
-from ftslurm.security import owned_files
+from ftslurm.checkpoint.files import Files, files
+from ftslurm.checkpoint.store import Place
 
 Tree = Mapping[str, Any]
 Params = Mapping[str, list[torch.Tensor]]  # the parameters of each optimizer, by the optimizer's name in the tree
@@ -137,47 +133,43 @@ def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write(snapshot: Snapshot, folder: Path, group: RankGroup) -> tuple[dict[str, int], dict[str, int]]:
-    """Write a snapshot into an existing, empty folder, all ranks together, and flush it to disk.
+def write(snapshot: Snapshot, place: Place, group: RankGroup) -> tuple[dict[str, int], dict[str, int]]:
+    """Write a snapshot into an empty place, all ranks together, and flush it to disk.
 
     Returns:
         The size in bytes and the checksum of each file, by its name.
 
     Raises:
-        GroupFailed: writing failed on at least one rank; the files in the folder are unusable.
+        GroupFailed: writing failed on at least one rank; the files there are unusable.
     """
+    there = files(place)
     slots, own_tree = _name_tensors(snapshot, group)
     pieces = {slots[path].name: piece for path, piece in snapshot.pieces.items()}
-    tree_file = folder / (f"{TREE}-{group.rank:04d}.pickle" if own_tree else f"{TREE}.pickle")
+    tree_file = f"{TREE}-{group.rank:04d}.pickle" if own_tree else f"{TREE}.pickle"
     writes_tree = own_tree or group.rank == 0
 
     def write_tree() -> None:
         if writes_tree:  # slots as plain tuples: a class would be found again only where its module lies today
             content = {path: (slot.name, slot.placements) for path, slot in slots.items()}
-            owned_files.write_file(tree_file, _pickle({"slots": content, "tree": snapshot.tree, "ranks": group.size}))
+            there.write(tree_file, _pickle({"slots": content, "tree": snapshot.tree, "ranks": group.size}))
 
     def write_tensors() -> None:
         dcp.save(
             pieces,
-            storage_writer=dcp.FileSystemWriter(folder, overwrite=True),
+            storage_writer=there.writer(),
             planner=_SavePlanner(),
             process_group=group.process_group,
             no_dist=group.process_group is None,
         )
 
     def inspect_own_files() -> dict[str, tuple[int, int]]:
-        # Only this rank's files: those of another node may not be visible here yet.
-        own = [path for path in folder.iterdir() if path.name.startswith(f"__{group.rank}_")]
-        own += [tree_file] if writes_tree else []
-        own += [folder / ".metadata"] if group.rank == 0 else []
-        for path in own:
-            path.chmod(0o600)
-        return {path.name: (path.stat().st_size, layout.checksum(path)) for path in own}
+        own = [*([tree_file] if writes_tree else []), *([".metadata"] if group.rank == 0 else [])]
+        return there.written(group.rank, own)
 
     group.run(write_tree)
     group.run(write_tensors)
-    files = {name: facts for found in group.run_and_gather(inspect_own_files) for name, facts in found.items()}
-    return {name: size for name, (size, _) in files.items()}, {name: crc32 for name, (_, crc32) in files.items()}
+    facts = {name: one for found in group.run_and_gather(inspect_own_files) for name, one in found.items()}
+    return {name: size for name, (size, _) in facts.items()}, {name: crc32 for name, (_, crc32) in facts.items()}
 
 
 def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, Slot], bool]:
@@ -212,7 +204,7 @@ class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(folder: Path, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
+def read(place: Place, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
     """Read the tree that was written, all ranks together. Tensors that `live` has too are overwritten in place.
 
     Args:
@@ -222,37 +214,38 @@ def read(folder: Path, live: Tree, params: Params, group: RankGroup) -> dict[str
     Raises:
         GroupFailed: at least one rank cannot read it; `live` may have been changed in part.
     """
-    group.run(lambda: _verify(folder, group))
-    content, targets = group.run(lambda: _plan(folder, live, params, group))
+    there = files(place)
+    group.run(lambda: _verify(there, group))
+    content, targets = group.run(lambda: _plan(there, live, params, group))
     slots: dict[str, Slot] = content["slots"]
     request = {slots[path].name: target for path, target in targets.items()}
 
     def read_tensors() -> None:
         planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        dcp.load(request, storage_reader=_Reader(folder), planner=planner, no_dist=True)  # each rank reads for itself
+        dcp.load(request, storage_reader=there.reader(), planner=planner, no_dist=True)  # each rank reads for itself
 
     group.run(read_tensors)
     loaded: dict[str, Any] = group.run(_TreeUnpickler(io.BytesIO(content["tree"]), targets).load)
     return loaded
 
 
-def _verify(folder: Path, group: RankGroup) -> None:
-    if why := layout.altered(folder, group.rank, group.size):
+def _verify(there: Files, group: RankGroup) -> None:
+    if why := there.altered(group.rank, group.size):
         raise GroupFailed(why)
 
 
-def _plan(folder: Path, live: Tree, params: Params, group: RankGroup) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def _plan(there: Files, live: Tree, params: Params, group: RankGroup) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """Return the content of this rank's tree file, and the tensors to read into, by path."""
-    own = folder / f"{TREE}-{group.rank:04d}.pickle"
-    tree_file = own if own.exists() else folder / f"{TREE}.pickle"
-    if not tree_file.exists():
+    own = f"{TREE}-{group.rank:04d}.pickle"
+    tree_file = own if there.exists(own) else f"{TREE}.pickle"
+    if not there.exists(tree_file):
         raise GroupFailed(f"it has nothing for rank {group.rank}: it was saved by groups of fewer ranks")
-    with _open(tree_file) as file:
+    with there.open(tree_file) as file:
         content = _SlotUnpickler(file).load()
     slots = {path: slot if isinstance(slot, Slot) else Slot(*slot) for path, slot in content["slots"].items()}
     if content["ranks"] != group.size and any("@" in slot.name for slot in slots.values()):
         raise GroupFailed(f"it holds tensors of each of {content['ranks']} ranks, and the group has {group.size} now")
-    known = _Reader(folder).read_metadata().state_dict_metadata
+    known = there.reader().read_metadata().state_dict_metadata
     have = tensors_by_path(live)
     targets = {path: _target(path, slot, known[slot.name], have.get(path), params) for path, slot in slots.items()}
     return {**content, "slots": slots}, targets
@@ -281,30 +274,6 @@ def _param_of(path: str, params: Params) -> Any:
         if path.startswith(f"{name}.state.") and index.isdigit() and int(index) < len(parameters):
             return parameters[int(index)]
     return None
-
-
-class _Reader(dcp.FileSystemReader):  # type: ignore[misc]
-    """Opens only files that no other user can have written: DCP's metadata is a pickle."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.fs = _OwnFiles()
-
-
-class _OwnFiles(FileSystem):  # type: ignore[misc]
-    @contextlib.contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[IO[bytes]]:
-        assert mode == "rb"
-        with _open(Path(path)) as file:
-            yield file
-
-
-def _open(path: Path) -> IO[bytes]:
-    file = owned_files.open_file(path)
-    if why := owned_files.distrust(os.fstat(file.fileno())):
-        file.close()
-        raise GroupFailed(f"{path.name}: {why}")
-    return file
 
 
 def _pickle(content: object, path_of: Callable[[object], str | None] = lambda _: None) -> bytes:

@@ -261,7 +261,9 @@ class StandbyConfig:
 class CheckpointConfig:
     """Checkpoints. Scripts get these values in FTSLURM_CHECKPOINT_* variables; ftslurm.checkpoint follows them."""
 
-    dir: str | None = None  # default: checkpoints/ in the run directory
+    # A folder that all nodes share, or an object store that fsspec knows, as s3://bucket/folder (`pip install
+    # 'ftslurm[s3]'`). Default: checkpoints/ in the run directory.
+    dir: str | None = None
     every: int = 0  # steps between two checkpoints; 0: none
     keep: int = 3  # newest checkpoints to keep; 0: all
 
@@ -416,7 +418,9 @@ def absolute(config: Config) -> Config:
         *((config.checkpoint, "dir"), (config.metrics, "textfile")),
     ):
         value = getattr(section, key)
-        if value is not None and not is_url(value):
+        if key == "dir" and section is config.checkpoint and value and is_url(value):
+            config.checkpoint.dir = value.rstrip("/")
+        elif value is not None and not is_url(value):
             setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
     return config
 

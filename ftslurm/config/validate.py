@@ -11,7 +11,7 @@ from pathlib import Path
 from ftslurm.config import ladder
 from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
-from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, members, most_groups, nodes_needed
+from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, is_url, members, most_groups, nodes_needed
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
@@ -193,7 +193,9 @@ def _check_places(config: Config) -> None:
             f"one of them out"
         )
     folder = config.checkpoint.dir
-    if folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
+    if folder and is_url(folder):
+        _check_store(config, folder)
+    elif folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
         raise ConfigError(f"checkpoint.dir={folder}: must be a folder; leave it out for one in the run directory")
     taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
     for word in config.cluster.srun:
@@ -202,6 +204,18 @@ def _check_places(config: Config) -> None:
     if config.groups.bind == "cores" and binds_itself(config):
         raise ConfigError(
             "groups.bind=cores with --cpu-bind in cluster.srun: both bind the workers to CPUs; leave one of them out"
+        )
+
+
+def _check_store(config: Config, url: str) -> None:
+    if any(sign in url for sign in "@?# \n"):
+        raise ConfigError(
+            f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER alone; keys and other "
+            f"options belong into the environment (job.secrets)"
+        )
+    if (config.job.module or "").startswith("ftslurm.worker."):
+        raise ConfigError(
+            f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders"
         )
 
 

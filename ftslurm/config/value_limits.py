@@ -155,7 +155,7 @@ def _check_text(key: str, text: str) -> None:
         raise ConfigError(f"{key}={text[:60]!r}: a zero byte or half a character, which no file or command can have")
     if size > MAX_TEXT_BYTES:
         raise ConfigError(f"{key}={text[:60]!r}...: {size} bytes, and no command takes more than {MAX_TEXT_BYTES}")
-    if key in PATHS and is_url(text):
+    if key in PATHS and key != "checkpoint.dir" and is_url(text):
         raise ConfigError(f"{key}={text}: is a URL and no path; give a path that all nodes of the run share")
     if key in PATHS and (
         size > MAX_PATH_BYTES or any(len(os.fsencode(name)) > MAX_NAME_BYTES for name in PurePath(text).parts)

@@ -49,19 +49,19 @@ from ftslurm.core.jobs.supply import array, over
 from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state.actions import Action, Attach
-from ftslurm.core.state.events import Alive, Event, Explained, Granted, Hello, StopAsked, TaskFailed
-from ftslurm.core.state.model import SRUN, Allocation, StepId
+from ftslurm.core.state.events import Alive, Checkpointed, Event, Explained, Granted, Hello, StopAsked, TaskFailed
+from ftslurm.core.state.model import SRUN, Allocation, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
-from ftslurm.run import inbox, leadership
+from ftslurm.run import inbox, leadership, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import with_last_lines
 from ftslurm.run.journal import Journal
 from ftslurm.run.metadata import run_started
-from ftslurm.run.replay import claim, home, newest_checkpoint
+from ftslurm.run.replay import begin_with, home, newest_checkpoint
 from ftslurm.security import owned_files, run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm import parse
@@ -115,8 +115,8 @@ class Controller:
         self.state = begin(config)
         name = job_name(os.environ) if self.separate_jobs else self.job
         homes = frozenset({home(name, os.environ.get("SLURM_RESTART_COUNT") or 0), platform.node()})
-        saved, refused = newest_checkpoint(config, run), claim(config, run)
-        self.events: list[Event] = [Granted(allocation, saved, past, refused, homes, Map(leaf_of))]
+        self.saved, refused = begin_with(config, run)
+        self.events: list[Event] = [Granted(allocation, self.saved, past, refused, homes, Map(leaf_of))]
         self.alive: dict[tuple[StepId, int], Alive] = {}  # each task's last message, until the next decision
         self.start = run_started(config, run, name, number, past, after=after or None)
         self.written: list[dict[str, object]] = []  # lines of the journal that `tell` has not been called with yet
@@ -257,7 +257,7 @@ class Controller:
             case StepEnded(step, codes, killed):
                 printed, saved = self.last_printed.pop(step, None), self.state.lineage.checkpoint
                 with self.errors.contain("what is in checkpoint.dir", news):  # the end of a step is never dropped
-                    saved = newest_checkpoint(self.config, self.run_dir)
+                    saved = self._newest_checkpoint()
                 self.events.append(ended(step, codes, killed, printed, saved, self.local))
             case Answered(question, _, text):
                 if isinstance(question, AskOwnState):
@@ -266,6 +266,18 @@ class Controller:
                     self.events += self.slurm.answered(news)
             case _:
                 assert_never(news)
+
+    def _newest_checkpoint(self) -> Saved | None:
+        """Return the newest checkpoint. An object store is not asked again: only this run saves there, and tells."""
+        if stored_checkpoints.url(self.config) is None:
+            self.saved = newest_checkpoint(self.config, self.run_dir)
+        return self.saved
+
+    def _checkpointed(self, event: Checkpointed) -> None:
+        """Remember what a worker has saved in an object store."""
+        url, known = stored_checkpoints.url(self.config), (self.saved.step if self.saved is not None else None) or 0
+        if url is not None and event.error is None and event.path.startswith(f"{url}/") and event.step >= known:
+            self.saved = Saved(event.path, event.step)
 
     def _received(self, news: Received) -> None:
         """Translate a message of a worker or guard."""
@@ -279,6 +291,8 @@ class Controller:
             self.children.identify(news.id, event.slurm_step)
         elif isinstance(event, Hello) and (named := news.message.get("slurm_step")) is not None:
             log.warning("%s: not the name of a Slurm step, ignored: %s", where, brief(named))
+        if isinstance(event, Checkpointed):
+            self._checkpointed(event)
         if isinstance(event, Alive):
             self.alive[event.id, event.task] = event
         elif event is not None:

@@ -21,7 +21,7 @@ from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol import records
-from ftslurm.run import liveness
+from ftslurm.run import liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import Event, JournalReader, number
 from ftslurm.run.journal_filter import Skim
@@ -33,7 +33,13 @@ OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves t
 
 
 def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
-    """Return the newest complete checkpoint; else why what is in checkpoint.dir cannot be used; None: it is empty."""
+    """Return the newest complete checkpoint; else why what is in checkpoint.dir cannot be used; None: it is empty.
+
+    Raises:
+        EnvironmentProblem: an object store cannot be read.
+    """
+    if stored_checkpoints.url(config) is not None:
+        return stored_checkpoints.newest(config)
     folder = Path(config.checkpoint.dir or run.checkpoints)
     found = layout.newest(folder)
     if found is not None:
@@ -44,11 +50,22 @@ def newest_checkpoint(config: Config, run: RunDir) -> Saved | None:
     return None if torn is None else Saved(str(torn.path), None, torn.reason)
 
 
+def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
+    """Return the newest checkpoint, and why checkpoint.dir cannot be used; None: it is this run's now."""
+    if stored_checkpoints.url(config) is None:
+        return newest_checkpoint(config, run), claim(config, run)
+    try:
+        saved, other = stored_checkpoints.newest_and_owner(config)
+        refused = None if other is None else _used_by(config, run, other)
+        if refused is None:
+            stored_checkpoints.take(config, run)
+        return saved, refused
+    except EnvironmentProblem as error:
+        return None, str(error)
+
+
 def claim(config: Config, run: RunDir) -> str | None:
     """Take checkpoint.dir for this run. Two live runs would use each other's checkpoints.
-
-    The age of the other run's `alive` is measured against ours, which has just been touched: both have the time of
-    the file server.
 
     Returns:
         None if it is ours; else why not.
@@ -58,16 +75,27 @@ def claim(config: Config, run: RunDir) -> str | None:
     folder = Path(config.checkpoint.dir)
     with suppress(OSError, EnvironmentProblem):
         other = RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
-        ours = run.alive if run.alive.exists() else None
-        age = liveness.age_s(other.alive, than=ours) if other.root != run.root else None
-        if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
-            return (
-                f"checkpoint.dir={folder} is in use by {other.root.name}, which is running: name another folder, or "
-                f"stop that run with: ftslurm stop {other.root}"
-            )
+        if (used := _used_by(config, run, other)) is not None:
+            return used
     with suppress(OSError):  # saving a checkpoint there reports what is wrong
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(folder / OWNER, str(run.root))
+    return None
+
+
+def _used_by(config: Config, run: RunDir, other: RunDir) -> str | None:
+    """Return why another run keeps this one from using checkpoint.dir: it is running; None: it does not.
+
+    The age of the other run's `alive` is measured against ours, which has just been touched: both have the time of
+    the file server.
+    """
+    ours = run.alive if run.alive.exists() else None
+    age = liveness.age_s(other.alive, than=ours) if other.root != run.root else None
+    if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
+        return (
+            f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "
+            f"folder, or stop that run with: ftslurm stop {other.root}"
+        )
     return None
 
 

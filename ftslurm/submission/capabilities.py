@@ -7,11 +7,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ftslurm.checkpoint import object_store
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import Config, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
 from ftslurm.launchers.local import visible_gpus
+from ftslurm.run import stored_checkpoints
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import Partition, partition_names
 
@@ -75,8 +77,18 @@ def resolve(config: Config, preview: bool = False) -> str:
     _check_standby(config)
     _check_process_group(config)
     _check_container(config)
+    if (url := stored_checkpoints.url(config)) is not None:
+        _check_store(url)
     _check_segments(config)
     return note
+
+
+def _check_store(url: str) -> None:
+    """Refuse an object store for which a package is missing."""
+    try:
+        object_store.open_url(url)
+    except EnvironmentProblem as error:
+        raise EnvironmentProblem(f"checkpoint.dir: {error} (for s3:// pip install 'ftslurm[s3]')") from error
 
 
 def _check_container(config: Config) -> None:

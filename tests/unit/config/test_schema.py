@@ -109,12 +109,17 @@ def test_paths_that_others_will_see_become_absolute(tmp_path: Path, monkeypatch:
     assert paths == (*(f"{tmp_path}/{name}" for name in ("train.py", "runs", "runs/x")), f"{tmp_path.parent}/ckpt")
 
 
-@pytest.mark.parametrize("key", ["run__root", "run__dir", "checkpoint__dir", "job__script", "metrics__textfile"])
+@pytest.mark.parametrize("key", ["run__root", "run__dir", "job__script", "metrics__textfile"])
 def test_a_url_is_no_path_and_becomes_no_folder(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=f"{key.replace('__', '.')}=s3://bucket/a.prom: is a URL and no path"):
         to_config(config(**{key: "s3://bucket/a.prom"}))
     assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_may_be_in_an_object_store() -> None:
+    made = absolute(config(checkpoint__dir="s3://bucket/team/"))
+    assert made.checkpoint.dir == "s3://bucket/team"
 
 
 def test_a_tilde_is_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,89 @@
+"""Asks an object store for a run's checkpoints, in a process of its own: a store may be slow, or never answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from ftslurm.config.schema import Config, is_url
+from ftslurm.core.state.model import Saved
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run.directory import RunDir
+from ftslurm.security import owned_files
+from ftslurm.security.json_text import is_whole
+
+ANSWER_S = 90.0  # the client libraries try again by themselves
+
+
+def url(config: Config) -> str | None:
+    """Return checkpoint.dir if it is an object store."""
+    return config.checkpoint.dir if is_url(config.checkpoint.dir or "") else None
+
+
+def newest(config: Config) -> Saved | None:
+    """Return the newest complete checkpoint; else what is wrong with those there; None: there are none.
+
+    Raises:
+        EnvironmentProblem: the store cannot be read.
+    """
+    return _newest(_look(config))
+
+
+def newest_and_owner(config: Config) -> tuple[Saved | None, RunDir | None]:
+    """Return the newest checkpoint as `newest` does, and the run of this user that has saved there last.
+
+    Raises:
+        EnvironmentProblem: the store cannot be read.
+    """
+    said = _look(config)
+    owner = said.get("owner")
+    known = isinstance(owner, str) and owner.startswith("/") and "\0" not in owner and owned_files.is_own(Path(owner))
+    return _newest(said), RunDir(Path(str(owner))) if known else None
+
+
+def take(config: Config, run: RunDir) -> None:
+    """Note this run as the one that saves there.
+
+    Raises:
+        EnvironmentProblem: the store cannot be written.
+    """
+    _ask(config, "take", str(url(config)), str(run.root))
+
+
+def _look(config: Config) -> dict[str, Any]:
+    try:
+        said = json.loads(_ask(config, "look", str(url(config))))
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise EnvironmentProblem(f"checkpoint.dir={url(config)} cannot be used: its program printed no answer")
+    return said
+
+
+def _newest(said: dict[str, Any]) -> Saved | None:
+    step, name = said.get("step"), str(said.get("name"))
+    if is_whole(step):
+        return Saved(name, step)
+    if said.get("damaged") is not None:
+        return Saved(name, None, str(said["damaged"]))
+    return Saved(str(said.get("url")), None) if said.get("others") else None
+
+
+def _ask(config: Config, *words: str) -> str:
+    command = [sys.executable, "-m", "ftslurm.checkpoint.object_store", *words]
+    environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentProblem(f"checkpoint.dir={words[1]} cannot be used: {error}") from error
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2][:600]
+        raise EnvironmentProblem(
+            f"checkpoint.dir={words[1]} cannot be used: {last or f'exit code {done.returncode}'}; see that the bucket "
+            f"is there, and its credentials in the environment of the controller"
+        )
+    return done.stdout.decode(errors="replace")

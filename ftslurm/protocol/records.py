@@ -369,7 +369,7 @@ class NodeUnshunned(JournalRecord):
 class NodeChecksStarted(JournalRecord):
     """Nodes are checked (health.preflight): nothing is placed on one before it has passed."""
 
-    event: ClassVar = "node_checks_started"
+    event: ClassVar[str] = "node_checks_started"
     nodes: Nodes
 
 
@@ -377,7 +377,7 @@ class NodeChecksStarted(JournalRecord):
 class NodeCheckPassed(JournalRecord):
     """A node has passed its check (health.preflight)."""
 
-    event: ClassVar = "node_check_passed"
+    event: ClassVar[str] = "node_check_passed"
     node: Node
     seconds: Annotated[float | None, "how long the check took"]
     log: Annotated[str | None, "its output, in the run directory"]
@@ -387,7 +387,7 @@ class NodeCheckPassed(JournalRecord):
 class NodeCheckFailed(JournalRecord):
     """A node has failed its check (health.preflight): it is excluded for the rest of the run."""
 
-    event: ClassVar = "node_check_failed"
+    event: ClassVar[str] = "node_check_failed"
     node: Node
     reason: Reason
     seconds: Annotated[float | None, "how long the check took"]
@@ -692,7 +692,7 @@ class HangLimit(JournalRecord):
     """How long a group may stand still before it counts as hung, learnt from this run's steps. Written when it is first
     known and when it changes much."""
 
-    event: ClassVar = "hang_limit"
+    event: ClassVar[str] = "hang_limit"
     in_step_s: Annotated[float | None, "the limit inside a step, from the request for a quorum to the vote"]
     between_s: Annotated[float | None, "the limit between two steps, where evaluations and checkpoints are"]
     steps: Annotated[int | None, "from how many times between two commits it was learnt"] = None

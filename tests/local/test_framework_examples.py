@@ -6,22 +6,27 @@ What they write with --samples shows on which data each committed step was train
 from __future__ import annotations
 
 import pytest
-from harness import Backend, Run, quoted
+from harness import SCRIPTS, Backend, Run, quoted
 
 from ftslurm.config.schema import shipped
 
-STEPS, KILLED, HELD = 16, 5, 8
+STEPS, KILLED, HELD = 20, 5, 8
 KILL_ONE, KILL_ALL = f"1 0 {KILLED} allreduce", f"all 0 {KILLED} should_commit"
 
 pytestmark = pytest.mark.parametrize("backend", ["local"], indirect=True)
 
 
-def start(backend: Backend, example: str, kill: str, *words: str) -> Run:
-    """Start an example with two groups and a kill ("GROUP RANK STEP METHOD", see scripts/example.py)."""
+def train(backend: Backend, example: str, kill: str | None, *words: str) -> Run:
+    """Run an example with two groups to its end; a kill is "GROUP RANK STEP METHOD", see scripts/example.py.
+
+    One run at a time: these libraries take seconds of CPU time to import.
+    """
     args = {"steps": STEPS, "batch-size": 8, "samples": backend.tmp_path / f"steps{len(backend.runs)}"}
-    line = [f"job.env.EXAMPLE={quoted(shipped('examples') / example)}", f"job.env.KILL={quoted(kill)}"]
-    line += [f'job.env.HOLD="{HELD}"', "groups.count=2", "checkpoint.every=3", "checkpoint.keep=0"]
-    return backend.start(*line, *words, script="example.py", args=args)
+    line, path = ["groups.count=2", "checkpoint.every=3", "checkpoint.keep=0"], shipped("examples") / example
+    if kill is not None:
+        line += [f"job.env.EXAMPLE={quoted(path)}", f"job.env.KILL={quoted(kill)}", f'job.env.HOLD="{HELD}"']
+        path = SCRIPTS / "example.py"
+    return backend.start(*line, *words, script=path, args=args).finish()
 
 
 def restored(run: Run) -> int:
@@ -35,15 +40,15 @@ def history(run: Run, group: int, rank: int = 0) -> dict[int, dict[str, object]]
     return {int(line["step"]): dict(line) for line in run.steps(group, rank)}
 
 
-def check_equal_weights(run: Run, ranks: int = 1) -> None:
+def check_equal_weights(run: Run, groups: int = 2, ranks: int = 1) -> None:
     weights = run.weights()
-    assert set(weights) == {(group, rank) for group in (0, 1) for rank in range(ranks)}, run.text
+    assert set(weights) == {(group, rank) for group in range(groups) for rank in range(ranks)}, run.text
     assert len(set(weights.values())) == 1
 
 
-def check_every_batch_once(run: Run, rank: int = 0) -> int:
+def check_every_batch_once(run: Run) -> int:
     """Check that the history has every batch once, in order; return their number."""
-    groups = [history(run, group, rank) for group in (0, 1)]
+    groups = [history(run, group) for group in (0, 1)]
     total = 0
     for step in range(1, STEPS + 1):
         lines = [steps[step] for steps in groups if step in steps]
@@ -68,31 +73,34 @@ def order() -> list[int]:
     return torch.randperm(4096, generator=torch.Generator().manual_seed(0)).tolist()
 
 
-def test_both_survive_the_kill_of_a_group_and_lose_no_data(backend: Backend) -> None:
-    hf = start(backend, "train_hf.py", KILL_ONE, "groups.workers=2")
-    lightning = start(backend, "train_lightning.py", KILL_ONE)
-    for run in (hf, lightning):
-        run.finish()
-        assert [event["restarts"] for event in run.named("run_finished")] == [1]
-    check_equal_weights(hf, ranks=2)
-    check_equal_weights(lightning)
-    assert STEPS < check_every_batch_once(hf) == check_every_batch_once(hf, rank=1) < 2 * STEPS
-    assert check_own_examples(lightning, 0) == list(range(1, STEPS + 1))
-    killed = check_own_examples(lightning, 1)  # it goes on behind the last batch that it committed
-    assert killed[:KILLED] == list(range(1, KILLED + 1))
-    assert killed[-1] == STEPS
-    assert len(killed) < STEPS
+def test_the_trainer_of_hugging_face_survives_kills_and_trains_on_every_batch_once(backend: Backend) -> None:
+    killed = train(backend, "train_hf.py", KILL_ONE)
+    assert [event["restarts"] for event in killed.named("run_finished")] == [1]
+    check_equal_weights(killed)
+    assert STEPS < check_every_batch_once(killed) < 2 * STEPS
+
+    everybody = train(backend, "train_hf.py", KILL_ALL)
+    assert restored(everybody) == 3
+    check_equal_weights(everybody)
+    assert check_every_batch_once(everybody) == 2 * STEPS
+
+    two_workers = train(backend, "train_hf.py", None, "groups.count=1", "groups.workers=2")
+    check_equal_weights(two_workers, groups=1, ranks=2)  # they train on different data, so they have averaged
 
 
-def test_both_go_on_from_a_checkpoint_when_all_groups_die(backend: Backend) -> None:
-    hf = start(backend, "train_hf.py", KILL_ALL)
-    lightning = start(backend, "train_lightning.py", KILL_ALL, "groups.workers=2")
-    for run in (hf, lightning):
-        run.finish()
-        assert restored(run) == 3
-    check_equal_weights(hf)
-    check_equal_weights(lightning, ranks=2)
-    assert check_every_batch_once(hf) == 2 * STEPS
+def test_lightning_survives_kills_and_keeps_the_place_in_its_data(backend: Backend) -> None:
+    killed = train(backend, "train_lightning.py", KILL_ONE)
+    assert [event["restarts"] for event in killed.named("run_finished")] == [1]
+    check_equal_weights(killed)
+    assert check_own_examples(killed, 0) == list(range(1, STEPS + 1))
+    steps = check_own_examples(killed, 1)  # it goes on behind the last batch that it committed
+    assert steps[:KILLED] == list(range(1, KILLED + 1))
+    assert steps[-1] == STEPS
+    assert len(steps) < STEPS
+
+    everybody = train(backend, "train_lightning.py", KILL_ALL, "groups.workers=2")
+    assert restored(everybody) == 3
+    check_equal_weights(everybody, ranks=2)
     for group in (0, 1):
         for rank in (0, 1):
-            assert check_own_examples(lightning, group, rank, ranks=2) == list(range(1, STEPS + 1))
+            assert check_own_examples(everybody, group, rank, ranks=2) == list(range(1, STEPS + 1))

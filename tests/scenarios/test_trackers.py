@@ -11,7 +11,7 @@ from harness import Backend, Run, quoted
 
 from ftslurm.config.schema import shipped
 
-STEPS, KILLED, HELD = 16, 6, 9
+STEPS, KILLED, HELD = 24, 6, 9
 SMALL = {"dim": 32, "layers": 1, "context": 32, "batch-size": 4, "max-mb": 0.3}
 Values = list[tuple[int, float]]  # step and loss, in the order of the tracker
 

@@ -17,7 +17,7 @@ from ftslurm.code.survey import Survey
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.security import sharing
 
-_THREADS = 8  # a network file system answers several at once
+_THREADS = 4  # a network file system answers several at once
 MOST_LINKS = 1_000  # in one folder; with more it holds data that a script reads by another path
 _NEVER = frozenset({".git", "__pycache__"})
 
@@ -166,17 +166,23 @@ def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: boo
     except PermissionError:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
-    with os.fdopen(number, "rb") as data:
+    try:
         there = os.fstat(number)
         if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "it is no file", source)
         mode = 0o440 if shared else 0o400
         mode |= mode >> 2 & 0o110 if there.st_mode & stat.S_IXUSR else 0
-        with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy:
-            shutil.copyfileobj(data, copy, 1 << 20)
-            copy.flush()
-            os.utime(copy.fileno(), ns=(there.st_atime_ns, there.st_mtime_ns))
-            os.fchmod(copy.fileno(), mode)
+        copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            at = 0
+            while sent := os.sendfile(copy, number, at, 1 << 30):
+                at += sent
+            os.utime(copy, ns=(there.st_atime_ns, there.st_mtime_ns))
+            os.fchmod(copy, mode)
+        finally:
+            os.close(copy)
+    finally:
+        os.close(number)
 
 
 def _link_rest(found: Survey, part: str) -> int:

@@ -29,7 +29,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.mode": ("steps", "array"),
     "cluster.controller": ("job", "here"),
     "lighthouse.kind": ("ftslurm", "torchft", "none"),
-    "torchft.process_group": (AUTO, "gloo", "nccl", "baby-nccl"),
+    "torchft.process_group": ("auto", "gloo", "nccl", "baby-nccl"),
     "job.snapshot": ("auto", "copy", "hash", "none"),
     "job.on_code_change": ("refuse", "warn"),
     "restart.policy": ("on_failure", "never"),

@@ -82,12 +82,13 @@ class Run:
         """Yield the journal's records, from the first.
 
         Args:
-            follow: go on until the run is over or has lost its controller.
+            follow: go on until the run is over, has lost its controller or is deleted.
         """
         reader = JournalReader(self.files.events)
         there = jobs_of_run.still_there(self.config, self.files)
         while True:
-            last = not follow or not there()  # asked before the journal is read: its last line is not missed
+            # Asked before the journal is read: its last line is not missed.
+            last = not follow or not there() or not self.dir.exists()
             yield from map(read, reader.iter_new())
             if last:
                 return

@@ -24,6 +24,9 @@ class Entry:
     readable: bool = True
 
 
+PART = ".part"  # ends the hidden name under which a run directory is made before it is renamed
+
+
 def entries(root: Path) -> list[Entry]:
     """Return all runs below a folder, the newest first; none if there is no such folder.
 
@@ -64,6 +67,6 @@ def _entries(root: Path) -> Iterator[Entry]:
             return
         raise RunNotFound(f"the runs under {root} cannot be listed: {error.strerror}") from error
     for path in paths:
-        entry = entry_of(path)
+        entry = None if path.name.startswith(".") and path.name.endswith(PART) else entry_of(path)
         if entry is not None:
             yield entry

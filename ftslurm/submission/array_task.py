@@ -17,6 +17,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.run.entries import PART
 from ftslurm.run.replay import read_past
 from ftslurm.security import owned_files
 from ftslurm.slurm.commands import job_name
@@ -88,7 +89,7 @@ def join(config: Config) -> RunDir:
     owned_files.check_way(root, config.run.trust)
     try:
         if not run.config.exists():
-            made = RunDir(root.with_name(f".{root.name}.{secrets.token_hex(4)}.part"))
+            made = RunDir(root.with_name(f".{root.name}.{secrets.token_hex(4)}{PART}"))
             made.create()
             config.run.dir = str(root)
             replace_text(made.config, compose.dump(config))

@@ -22,6 +22,9 @@ def root(tmp_path: Path) -> Path:
         run.create()
         run.config.write_text("")
         os.utime(run.config, (1000 + n, 1000 + n))
+    half = RunDir(root / ".run-9.0a1b2c3d.part")  # a task of an array makes its run directory under such a name
+    half.create()
+    half.config.write_text("")
     (root / "multirun").mkdir()
     (root / "notes.txt").write_text("")
     os.utime(root / "run-0", (9999, 9999))  # files come and go in an old run

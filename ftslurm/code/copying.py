@@ -54,8 +54,8 @@ def keep(found: Survey, run: Path, warn: bool) -> CodeRecord:
         record.write(run, made)
     except OSError as error:
         raise EnvironmentProblem(
-            f"the code of the run cannot be copied to {run / record.FOLDER}: {error.strerror} ({error.filename}); "
-            f"job.snapshot=hash compares the files and copies none"
+            f"the code of the run cannot be copied to {run / record.FOLDER}: {error.strerror} "
+            f"({error.filename or run}); job.snapshot=hash compares the files and copies none"
         ) from error
     return made
 
@@ -116,6 +116,8 @@ def _copy(found: Survey, target: Path) -> int:
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
         _lay_out(found.root, found.files, part)
+        if found.script is not None:
+            os.lstat(part / found.script)
         linked = _link_rest(found, str(part)) if found.links else 0
         part.rename(target)
     except OSError:
@@ -163,6 +165,10 @@ def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: boo
             return
     try:
         number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if keep_links:
+            raise
+        return  # deleted a moment ago: an editor's file, an output of another run
     except PermissionError:
         os.symlink(source, target)  # who cannot read it here does not read it in the run
         return
@@ -189,6 +195,7 @@ def _link_rest(found: Survey, part: str) -> int:
     """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
     around = os.path.realpath(part)
     real = {""} | {folder for path in found.files for folder in _above(path)}
+    copied = found.files | real
     shared, linked = sharing.is_shared(part), 0
     for folder in sorted(real):
         links = 0
@@ -201,11 +208,20 @@ def _link_rest(found: Survey, part: str) -> int:
             target = os.path.join(part, path)
             if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.rules):
                 _copy_one(entry.path, target, found.root, shared, keep_links=False)
-            elif links < MOST_LINKS and (entry.is_file() or entry.is_dir()):
+            elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
+                _copy_one(entry.path, target, found.root, shared, keep_links=False)  # a link within the copy
+            elif links < MOST_LINKS and _leads_somewhere(entry):
                 links += 1
                 os.symlink(entry.path, target)
         linked += links
     return linked
+
+
+def _leads_somewhere(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file() or entry.is_dir()
+    except OSError:
+        return False  # a link to itself
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 PATIENCE_S = 30.0
+MOST_INNER = 5_000  # files of a tree within another one
 # A monitor of the file system and hooks are programs that a configuration names.
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 
@@ -56,11 +58,14 @@ def top(folder: str | Path) -> str | None:
     return None if not found or (home + "/").startswith(found.rstrip("/") + "/") else found
 
 
-def files(root: str, left_out: list[str]) -> tuple[list[str], list[str]]:
+def files(root: str, left_out: Sequence[str], include: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Return the files that git keeps, submodules' among them, and those that it neither keeps nor ignores.
+
+    Trees of their own within this one (a clone that is no submodule) count as not kept.
 
     Args:
         left_out: folders of the tree in which nothing is looked for.
+        include: globs of what is listed even if git ignores it; more than these may be returned.
 
     Raises:
         GitError: git failed.
@@ -68,7 +73,26 @@ def files(root: str, left_out: list[str]) -> tuple[list[str], list[str]]:
     kept = ask(root, "ls-files", "-z", "--cached", "--recurse-submodules")
     words = [f"--exclude=/{_escaped(folder)}/" for folder in left_out]
     others = ask(root, "ls-files", "-z", "--others", "--exclude-standard", *words)
-    return _names(kept), [name for name in _names(others) if not name.endswith("/")]
+    found = _names(others)
+    if include:
+        bare = [glob.strip("/") for glob in include]
+        specs = [f":(top){form}" for one in bare for form in (one, f"{one}/*", f"*/{one}", f"*/{one}/*")]
+        found += _names(
+            ask(root, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", *words, "--", *specs)
+        )
+    names = dict.fromkeys(name for name in found if not name.endswith("/"))
+    for inner in dict.fromkeys(name for name in found if name.endswith("/")):
+        names |= dict.fromkeys(inner + name for name in _of_inner(os.path.join(root, inner)))
+    return _names(kept), list(names)
+
+
+def _of_inner(root: str) -> list[str]:
+    """Return the files of a tree within another one; none if it is too large to be code: then it stays a link."""
+    try:
+        kept, others = files(root, [])
+    except GitError:
+        return []
+    return kept + others if len(kept) + len(others) <= MOST_INNER else []
 
 
 def _names(text: bytes) -> list[str]:

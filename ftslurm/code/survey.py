@@ -88,7 +88,7 @@ def _of_job(config: Config) -> Survey:
     main = job.script if job.script is not None else module_file.find(config)
     if main is None:
         return Survey(record.NONE, why=f"job.module={job.module} is found only where the workers run")
-    main = os.path.abspath(main)
+    main = _target(os.path.abspath(main))
     if not os.path.isfile(main):
         return Survey(record.NONE, why=f"{main} is no file")
     own = str(Path(sys.modules["ftslurm"].__file__ or "").parent)
@@ -105,6 +105,16 @@ def _of_job(config: Config) -> Survey:
     return _of_tree(config, main)
 
 
+def _target(path: str) -> str:
+    """Return the file to which a link leads, in whose folder Python looks for modules; links in its folder stay."""
+    file = path
+    for _ in range(40):
+        if not os.path.islink(file):
+            break
+        file = os.path.abspath(os.path.join(os.path.dirname(file), os.readlink(file)))
+    return file if os.path.isfile(file) else path
+
+
 def _installed(path: str) -> bool:
     places = {os.path.realpath(place) for place in (sys.prefix, sys.base_prefix)}
     inside = any(os.path.realpath(path).startswith(place + "/lib") for place in places)
@@ -118,7 +128,7 @@ def _of_tree(config: Config, main: str) -> Survey:
         root = git_tree.top(os.path.dirname(main))
         if root is not None:
             spelled = _spelled(main, root)
-            kept, others = git_tree.files(root, list(_inside(_of_runs(config), spelled)))
+            kept, others = git_tree.files(root, list(_inside(_of_runs(config), spelled)), config.job.snapshot_include)
             sizes = _sizes(root, kept + _outside_runs(others))
             sizes.setdefault(os.path.relpath(main, spelled), _size(main))  # a script that git ignores
             return _of_files(config, main, root, sizes, frozenset(kept), git=True)
@@ -211,10 +221,12 @@ def _inside(folders: Iterator[str], root: str) -> Iterator[str]:
 
 
 def _outside_runs(paths: list[str]) -> list[str]:
-    """Return the paths that lie in no run directory: those of other roots than run.root."""
+    """Return the paths that lie in no run directory, of other roots than run.root, and in no environment of Python."""
     known = frozenset(paths)
     runs = {os.path.dirname(path) for path in paths if os.path.basename(path) == "events.jsonl"}
-    tops = tuple(f"{run}/" for run in runs if run and f"{run}/config.yaml" in known)
+    runs = {run for run in runs if f"{run}/config.yaml" in known}
+    venvs = {os.path.dirname(path) for path in paths if os.path.basename(path) == "pyvenv.cfg"}
+    tops = tuple(f"{folder}/" for folder in runs | venvs if folder)
     return [path for path in paths if not path.startswith(tops)] if tops else paths
 
 
@@ -252,6 +264,8 @@ def _walk(root: str, skipped: frozenset[str], broad: bool, rules: Rules) -> dict
                 has = os.path.exists(os.path.join(entry.path, "__init__.py"))
                 if not _holds_no_code(entry, skipped) and (has or not broad or folder != root):
                     todo.append(entry.path)
+            elif not (entry.is_file(follow_symlinks=False) or entry.is_symlink()):
+                continue  # a pipe or a socket
             elif is_module(path) or ((is_code(path) and not broad) or rules.included(path)):
                 size = _size(entry.path)
                 if is_module(path) or size <= _MOST_CONFIG or rules.included(path):

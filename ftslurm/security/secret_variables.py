@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from ftslurm.errors import EnvironmentProblem
 
 NAMES = "FTSLURM_SECRETS"  # the names of the variables that a worker must have
-_TELLING = re.compile(r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?)(?![A-Z])", re.IGNORECASE)
+_TELLING = re.compile(r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?)(?![A-Z])", re.IGNORECASE)
 # A name, and what is given to it: --api-key=..., "token": "...", [--password,...].
 _GIVEN = re.compile(r"(?P<name>[\w.-]+)(?P<sign>[\"']?(?:\s*[=:,]\s*|\s+)[\"']?)(?P<value>[^\s\"',;\[\]{}()]+)")
 _IN_A_URL = re.compile(r"(?<=://)[^\s/@\"']+:[^\s/@\"']*@|(?<=https://)[\w-]{16,}@")
@@ -61,7 +61,7 @@ def is_secret(name: str, value: str) -> bool:
 
 def withdraw(env: MutableMapping[str, str], names: list[str], environ: MutableMapping[str, str]) -> list[str]:
     """Move secrets out of job.env into the environment and job.secrets, in place. Return their names."""
-    moved = [name for name, value in env.items() if is_secret(name, str(value))]
+    moved = [name for name, value in env.items() if is_secret(name, str(value)) or _IN_A_URL.search(str(value))]
     for name in moved:
         environ[name] = str(env.pop(name))
         names.append(name)

@@ -56,7 +56,7 @@ def _load(script: str | None, module: str | None, folder: str) -> tuple[types.Co
     main = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     if script is not None:
-        sys.path.insert(0, os.path.dirname(script))
+        sys.path.insert(0, os.path.dirname(os.path.realpath(script) if os.path.islink(script) else script))
         loader = importlib.machinery.SourceFileLoader("__main__", script)
         main.__file__, main.__loader__, main.__spec__ = script, loader, None
         main.__dict__["__cached__"] = None

@@ -12,6 +12,7 @@ from ftslurm.code import copying, record
 from ftslurm.code.running import RunCode
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config, absolute, shipped
+from ftslurm.errors import EnvironmentProblem
 
 
 def git(folder: Path, *words: str) -> None:
@@ -202,3 +203,40 @@ def test_other_folders_of_modules_are_copied_too_and_redirected(
     (tmp_path / "child").mkdir(mode=0o700)
     copying.hand_on(tmp_path / "run", tmp_path / "child", old)
     assert (tmp_path / "child/code-libraries/0-lib/src/mine/a.py").read_text() == "# src/mine/a.py\n"
+
+
+def test_what_git_ignores_is_copied_if_asked_for_and_a_clone_within_the_tree_always(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    write(tree, "train.py", "vendor/v.py", "lib/vendor/w.txt", "cache/c.txt", "clone/n.py", ".venv/pyvenv.cfg")
+    (tree / ".gitignore").write_text("vendor/\ncache/\n")
+    for folder in (tree, tree / "clone"):
+        git(folder, "init", "-q")
+    found = look(tree / "train.py", job__snapshot_include=["vendor"])
+    assert found.files == {"train.py", ".gitignore", "vendor/v.py", "lib/vendor/w.txt", "clone/n.py"}
+    copy = kept(found, tmp_path / "run")
+    assert {path.name for path in copy.iterdir() if path.is_symlink()} == {"cache", ".venv"}
+    assert look(tree / "train.py").files == {"train.py", ".gitignore", "clone/n.py"}
+
+
+def test_links_pipes_and_files_that_vanish_do_not_disturb_the_copy(tmp_path: Path) -> None:
+    tree, far = tmp_path / "tree", tmp_path / "far"
+    write(tree, "src/pkg/__init__.py", "gone.py")
+    write(far, "train.py", "helper.py")
+    (tree / "pkg").symlink_to("src/pkg")
+    (tree / "loop").symlink_to("loop")
+    (tree / "train.py").symlink_to("../far/train.py")
+    (tree / "data").symlink_to(far)
+    os.mkfifo(tree / "pipe.py")
+    assert look(tree / "train.py").files == {"train.py", "helper.py"}  # Python looks for modules in that folder, too
+    (tree / "train.py").unlink()
+    write(tree, "train.py")
+    found = look(tree / "train.py")
+    (tree / "gone.py").unlink()
+    copy = kept(found, tmp_path / "run")
+    assert {path.name for path in copy.iterdir()} == {"src", "pkg", "train.py", "data"}
+    assert (copy / "pkg").resolve() == copy / "src/pkg"
+    assert (copy / "data").resolve() == far
+    found = look(tree / "train.py")
+    (tree / "train.py").unlink()
+    with pytest.raises(EnvironmentProblem, match=r"cannot be copied.*No such file.*train\.py"):
+        kept(found, tmp_path / "run2")

@@ -58,12 +58,13 @@ def test_secrets_in_the_settings_move_into_the_environment() -> None:
         "A_KEY": "",
     }
     token = "hf_abcdefghijklmnop"
-    env = plain | {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231"}
+    url = "postgresql://me:abc@host/runs"
+    env = plain | {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231", "STORE": url}
     names, environ = ["OTHER"], dict[str, str]()
-    assert withdraw(env, names, environ) == ["DB_PASSWORD", "NICE", "PIN_SECRET"]
+    assert withdraw(env, names, environ) == ["DB_PASSWORD", "NICE", "PIN_SECRET", "STORE"]
     assert env == plain
-    assert names == ["OTHER", "DB_PASSWORD", "NICE", "PIN_SECRET"]
-    assert environ == {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231"}
+    assert names == ["OTHER", "DB_PASSWORD", "NICE", "PIN_SECRET", "STORE"]
+    assert environ == {"DB_PASSWORD": SECRET, "NICE": token, "PIN_SECRET": "20261231", "STORE": url}
 
 
 @pytest.mark.parametrize(

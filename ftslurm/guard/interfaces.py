@@ -63,22 +63,23 @@ def reach(environ: Mapping[str, str]) -> Reach:
         return Reach("127.0.0.1", "127.0.0.1") if local else Reach(socket.gethostname())
     if wanted == AUTO:
         return automatic(socket.gethostname(), known(), peers(environ))
-    return named(wanted.split(","), known(), environ.get("SLURMD_NODENAME") or socket.gethostname())
+    return named(wanted.split(","), known())
 
 
-def named(wanted: Iterable[str], there: Interfaces, node: str) -> Reach:
+def named(wanted: Iterable[str], there: Interfaces) -> Reach:
     """Return the first of the wanted interfaces that is up; each is a name, or the beginning of one.
 
     Raises:
-        RuntimeError: there is none.
+        RuntimeError: there is none. The message is the same on nodes that have the same interfaces, so that a run with
+            a wrong setting ends at once: every group fails in the same way.
     """
     for word in wanted:
         for name in (word, *(name for name in there if name.startswith(word))):
             if there.get(name):
                 return Reach(bracketed(there[name][0]), there[name][0], name)
-    has = ", ".join(f"{name} ({addresses[0]})" for name, addresses in there.items() if addresses) or "none"
+    has = ", ".join(name for name, addresses in there.items() if addresses) or "none"
     raise RuntimeError(
-        f"node {node} has no interface {' or '.join(wanted)} that is up and has an address; it has {has}: set "
+        f"the node has no interface {' or '.join(wanted)} that is up and has an address; it has {has}: set "
         f"cluster.interface to one that every node has, to several in order, as [ib0,eth0], or to auto"
     )
 

@@ -92,12 +92,18 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
     if status.outcome not in ("stopped", "failed"):
         return None
     command = f"continue with: ftslurm resume {shlex.quote(str(run.root))}"
+    code = "; with the same code, unless you add --new-code" if _script_failed(status) and run.code.is_dir() else ""
     if status.checkpoint is not None:
-        return f"{command} (from the checkpoint of step {status.checkpoint})"
+        return f"{command} (from the checkpoint of step {status.checkpoint}{code})"
     if (saved := _saved(run)) is not None and saved.damaged is None:
         what = "what its script finds in" if saved.step is None else f"the checkpoint of step {saved.step},"
-        return f"{command} (from {what} {saved.path})"
-    return f"{command} --from-scratch (from step 0: it has saved no checkpoint)"
+        return f"{command} (from {what} {saved.path}{code})"
+    return f"{command} --from-scratch (from step 0: it has saved no checkpoint{code})"
+
+
+def _script_failed(status: RunStatus) -> bool:
+    """Return whether a person will probably mend the script before the run is continued."""
+    return status.outcome == "failed" and any(group.last_cause == "user_error" for group in status.groups)
 
 
 def _saved(run: RunDir) -> Saved | None:

@@ -44,16 +44,15 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
     ],
 )
 def test_a_node_takes_the_first_interface_that_it_has(wanted: list[str], expected: Reach) -> None:
-    assert named(wanted, THERE, "n1") == expected
+    assert named(wanted, THERE) == expected
 
 
-def test_a_missing_interface_is_named_with_its_node_the_others_and_the_setting() -> None:
+def test_a_missing_interface_is_named_with_the_others_and_the_setting_in_words_for_every_node() -> None:
     with pytest.raises(RuntimeError) as caught:
-        named(["ib9", "down0"], THERE, "n1")
+        named(["ib9", "down0"], THERE)
     assert str(caught.value) == (
-        "node n1 has no interface ib9 or down0 that is up and has an address; it has lo (127.0.0.1), eth0 (192.0.2.7), "
-        "ib0 (2001:db8::7): set cluster.interface to one that every node has, to several in order, as [ib0,eth0], or "
-        "to auto"
+        "the node has no interface ib9 or down0 that is up and has an address; it has lo, eth0, ib0: set "
+        "cluster.interface to one that every node has, to several in order, as [ib0,eth0], or to auto"
     )
 
 

@@ -276,6 +276,14 @@ def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None
     assert not any("continue" in line for line in drawn(summary(fold(status, ex.finished(6)), run)))
 
 
+def test_who_continues_a_run_whose_script_has_failed_is_told_that_it_has_the_same_code(tmp_path: Path) -> None:
+    run, lines = RunDir(tmp_path), [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error")]
+    failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
+    assert "--new-code" not in drawn(summary(failed, run), 200)[-1]  # it has no copy
+    run.code.mkdir()
+    assert drawn(summary(failed, run), 200)[-1].endswith("checkpoint; with the same code, unless you add --new-code)")
+
+
 def test_of_several_recoveries_the_phases_are_medians() -> None:
     lines = [ex.started(1), ex.launched(0, 0), ex.joined(1, 0, 1)]
     for n, seconds in enumerate((0.4, 0.8, 9.0), 1):

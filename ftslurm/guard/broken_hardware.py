@@ -17,6 +17,7 @@ LONG_AGO_S = 3600.0  # the same for a worker that hangs
 _MOST = 1000  # lines of the kernel log that are kept
 _TAIL = 16_384  # bytes of the worker's log that are read
 _LONGEST = 200  # characters of what is told
+_SOURCE = re.compile(r"(\[rank\d+\]: )?\s+(?!what\(\):|\|)\S")  # in a traceback
 _DRIVER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -73,12 +74,14 @@ def in_log(text: str, local_rank: int | None, visible: str) -> str:
         visible: CUDA_VISIBLE_DEVICES of the worker.
     """
     from ftslurm.core.groups.hardware import Fault, find
-    from ftslurm.run.last_words import is_warning
+    from ftslurm.run.last_words import is_error
     from ftslurm.security.terminal import visible as printable
 
     for raw in reversed(re.split(r"[\r\n]+", text)):
+        if not (is_error(raw) or "NCCL WARN" in raw or raw.startswith("NVRM: ")) or _SOURCE.match(raw):
+            continue  # the data and the source of a training may speak of broken GPUs
         sign = find(raw)
-        if sign is not None and sign.fault is Fault.NODE and ("NCCL WARN" in raw or not is_warning(raw)):
+        if sign is not None and sign.fault is Fault.NODE:
             return f"{_gpu_of(local_rank, visible)}: {printable(raw.strip())}"[:_LONGEST]
     return ""
 

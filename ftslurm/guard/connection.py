@@ -129,12 +129,19 @@ class Wire:
         self.unsent = bytearray()
         self.attached: Callable[[], None] = lambda: None
         self.story: Callable[[], list[bytes]] = list
+        self.blame: Callable[[], str | None] = lambda: None
         self.end: str | None = None
         self.left = True  # the end file is written, if one is needed
         selector.register(0, selectors.EVENT_READ, lambda _: self._read_stdin())
 
     def be_adoptable(
-        self, reports: int, name: bytes, attached: Callable[[], None], story: Callable[[], list[bytes]], end: str
+        self,
+        reports: int,
+        name: bytes,
+        attached: Callable[[], None],
+        story: Callable[[], list[bytes]],
+        end: str,
+        blame: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Forward the worker's messages, and let new controllers attach.
 
@@ -144,8 +151,9 @@ class Wire:
             attached: called when a controller has attached.
             story: returns the messages that a new controller needs.
             end: the path of the end file (`end_file`).
+            blame: returns what blames the node's hardware for an exception that the worker reports.
         """
-        self.story, self.end = story, end
+        self.story, self.end, self.blame = story, end, blame
         with contextlib.suppress(OSError):
             os.unlink(end)  # an earlier attempt of the Lighthouse has the same log folder
         os.set_blocking(reports, False)
@@ -187,7 +195,21 @@ class Wire:
                 self.selector.unregister(self.reports)
                 self.reports = None
             for line in self.reported.feed(data):
-                self.say(line + b"\n")
+                self.say((self._blaming(line) or line) + b"\n")
+
+    def _blaming(self, line: bytes) -> bytes | None:
+        """Return the report of an exception with what blames the hardware; None: it is another one, or nothing does.
+
+        The controller kills the step as soon as it has the report, so the guard's own last message may not reach it.
+        """
+        if b'"failed"' not in line:
+            return None
+        with contextlib.suppress(messages.BadMessage):  # the controller reports it
+            failed = messages.FROM_WORKER.decode(messages.parse(line))
+            if isinstance(failed, messages.Failed) and failed.started and (words := self.blame()):
+                blaming = messages.Failed(**(vars(failed) | {"hardware": words}))
+                return messages.encode_report(blaming, failed.task).rstrip(b"\n")
+        return None
 
     def finish(self, orphan_after_s: float) -> None:
         """Wait at most FINISH_S seconds until a slow reader has taken the last messages.

@@ -193,7 +193,10 @@ class Guard:
         if self.reports is not None:
             name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
             end = end_file(options.log_dir, self.task.index)
-            self.wire.be_adoptable(self.reports, name, self.adopted, self.story, end)
+            self.wire.be_adoptable(
+                *(self.reports, name, self.adopted, self.story, end),
+                blame=lambda: self.broken_hardware(broken_hardware.RECENT_S),
+            )
         if options.keeper is not None:
             pilot_presence.end_with(self.selector, options.keeper, self.exit_orphaned)
         next_alive = next_mark = 0.0

@@ -210,7 +210,8 @@ class Failed(Report, kind="failed"):
     """An exception has ended the script (`started`), or the worker before it.
 
     refused: ftslurm has ended it, because no group with the training's state was there to heal from. changed: ftslurm
-    has not begun it, because its code is not that of the submission.
+    has not begun it, because its code is not that of the submission. hardware: as in `exited`; a guard through which
+    the message passes adds it.
     """
 
     error: Text | None
@@ -220,6 +221,7 @@ class Failed(Report, kind="failed"):
     oom: Truth = False
     refused: Truth = False
     changed: Truth = False
+    hardware: Text | None = None
 
 
 class Done(Report, kind="done"):

@@ -63,6 +63,11 @@ _XIDS: dict[int, tuple[str, Fault, str]] = {
     158: ("fatal timeout of the GPU", Fault.NODE, _RESET),
 }
 _XID = re.compile(r"(?:\bNVRM: Xid|\bXID)\b\s*(?:\((?:PCI:)?[0-9a-fA-F:.]+\))?:?\s+(\d{1,4})\b")
+# Exceptions that no driver and no library for GPUs raises, whatever they say.
+_OF_THE_SCRIPT = re.compile(
+    r"(\[rank\d+\]: ?)?(Key|Value|Type|Index|Attribute|Assertion|Name|Import|ModuleNotFound|FileNotFound|Syntax"
+    r"|NotImplemented|UnicodeDecode|ZeroDivision)Error\b"
+)
 _OTHER_XID = ("an error of the GPU's driver", Fault.UNCLEAR, "see NVIDIA's list of XIDs")
 
 # Words of drivers, the kernel, CUDA and NCCL. The first that matches counts.
@@ -125,6 +130,8 @@ _WORDS: tuple[tuple[str, Sign], ...] = (
 @lru_cache(maxsize=1024)
 def find(line: str) -> Sign | None:
     """Return the sign in a line of the kernel log or of a script's output; None: there is none."""
+    if _OF_THE_SCRIPT.match(line):
+        return None
     if match := _XID.search(line):
         return xid(int(match[1]))
     return next((sign for words, sign in _WORDS if re.search(words, line, re.IGNORECASE)), None)

@@ -49,6 +49,10 @@ def test_a_gpu_without_a_known_device_is_named_by_its_address() -> None:
 def test_a_line_of_the_script_names_the_gpu_of_its_rank(rank: int | None, visible: str, gpu: str) -> None:
     words = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
     assert hw.in_log(f"step 7\n{words}\nbye\n", rank, visible) == f"{gpu}: {words}"
+    assert hw.in_log(f"[rank1]: {words}\n", rank, visible) == f"{gpu}: [rank1]: {words}"
+    data = 'sample 17: "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus"'
+    data += "\n    raise OSError('GPU is lost') # Error: XID 79\n[rank0]:     raise OSError('ERROR: GPU is lost')"
+    assert hw.in_log(f"{data}\nKeyError: 'GPU is lost'\nValueError: XID 79\n", rank, visible) == ""
 
 
 def test_the_devices_of_the_node_are_read_from_the_driver(tmp_path: Path) -> None:

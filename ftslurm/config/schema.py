@@ -426,8 +426,8 @@ def absolute(config: Config) -> Config:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a setting names a place by URL, as s3://bucket/folder, and not by path."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text) is not None
+    """Return whether a setting means a URL, as s3://bucket/folder, and no path, even if a slash is missing."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
 
 
 def shipped(folder: str) -> Path:

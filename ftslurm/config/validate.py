@@ -208,6 +208,8 @@ def _check_places(config: Config) -> None:
 
 
 def _check_store(config: Config, url: str) -> None:
+    if "://" not in url:
+        raise ConfigError(f"checkpoint.dir={url}: a URL has two slashes after the colon, as s3://bucket/folder")
     if any(sign in url for sign in "@?# \n"):
         raise ConfigError(
             f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER alone; keys and other "

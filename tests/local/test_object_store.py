@@ -73,6 +73,7 @@ def test_a_store_that_cannot_be_used_ends_the_run_before_it_trains(tmp_path: Pat
     [
         ("s4://bucket/x", "Protocol not known: s4"),
         ("s3://key:secret@bucket/x", "keys and other options belong into the environment"),
+        ("s3:/bucket/x", "a URL has two slashes after the colon, as s3://bucket/folder"),
     ],
 )
 def test_what_is_no_store_is_refused_at_once(url: str, words: str, tmp_path: Path) -> None:

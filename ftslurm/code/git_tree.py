@@ -23,20 +23,39 @@ def ask(folder: str | Path, *words: str) -> bytes:
     Raises:
         GitError: it failed, is not installed, or took too long.
     """
+    return _run(folder, [*_QUIET, *(_without_filters(folder) if words[0] in ("status", "diff") else ()), *words])
+
+
+def _without_filters(folder: str | Path) -> list[str]:
+    """Return options that switch off the filters which a tree's own configuration names; the user's (git-lfs) stay."""
+    try:
+        words = ["config", "--show-scope", "--name-only", "-z", "--get-regexp", r"^filter\..*\.(clean|process)$"]
+        found = os.fsdecode(_run(folder, words)).split("\0")
+    except GitError:
+        return []  # there are none
+    keys = {key for scope, key in zip(found[::2], found[1::2], strict=False) if scope in ("local", "worktree")}
+    if any("=" in key for key in keys):
+        raise GitError(f"a filter in the configuration of {folder} has = in its name")
+    off = [f"{key}=" for key in keys] + [f"{key.rpartition('.')[0]}.required=false" for key in keys]
+    return [word for one in off for word in ("-c", one)]
+
+
+def _run(folder: str | Path, words: Sequence[str]) -> bytes:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environ |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    command = ["git", "-C", str(folder), *_QUIET, *words]
+    command = ["git", "-C", str(folder), *words]
+    verb = next(word for word in words if word != "-c" and "=" not in word)
     try:
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False
         )
     except subprocess.TimeoutExpired:
-        raise GitError(f"git {words[0]} took longer than {PATIENCE_S:g} s in {folder}") from None
+        raise GitError(f"git {verb} took longer than {PATIENCE_S:g} s in {folder}") from None
     except (OSError, ValueError) as error:
         raise GitError(f"git cannot be run: {error}") from error
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise GitError(said[0] if said else f"git {words[0]} failed")
+        raise GitError(said[0] if said else f"git {verb} failed")
     return done.stdout
 
 

@@ -93,3 +93,19 @@ def test_the_packages_of_another_interpreter_are_asked_of_it_and_unknown_behind_
     provenance.write(config, tmp_path / "second", None, None)
     assert json.loads((tmp_path / "second/provenance.json").read_text())["packages"] is None
     assert not (tmp_path / "second/pip-freeze.txt").exists()
+
+
+def test_filters_that_a_trees_own_configuration_names_are_not_run(tmp_path: Path) -> None:
+    tree, ran = tmp_path / "tree", tmp_path / "ran"
+    write(tree, "a.txt", "b.txt")
+    (tree / ".gitattributes").write_text("*.txt filter=evil\n")
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "x")
+    git(tree, "config", "filter.evil.clean", f"touch '{ran}'; cat")
+    git(tree, "config", "filter.evil.required", "true")
+    (tree / "a.txt").write_text("# A.txt\n")  # of the same size: git must compare the content
+    state, diff = provenance.of_tree(str(tree))
+    assert state["changed"] == ["a.txt"]
+    assert b"+# A.txt" in (diff or b"")
+    assert not ran.exists()

@@ -290,7 +290,8 @@ class Backend:
         words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
         words += [f"job.script={quoted(path)}", "groups.gpus=0"]
         words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
-        words += ["health.heartbeat_s=0.5", "stop.grace_s=2", *overrides]
+        # Each run would copy this repository, in which the scripts lie; test_edited_script.py has its code copied.
+        words += ["health.heartbeat_s=0.5", "stop.grace_s=2", "job.snapshot=none", *overrides]
         return self.launch(*words, steps_file=steps_file)
 
     def launch(self, *words: str, steps_file: Path | None = None) -> Run:

@@ -35,10 +35,14 @@ SHOWN = (
 REPLACES = {"torchft-nightly": "torchft"}
 DRILL = ("job=ddp", "groups.count=3", "faults=kill_one")
 TESTS = (
-    *("tests/unit", "tests/local/test_shape_of_torchft.py", "tests/local/test_broken_quorum.py"),
-    *("tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py", "tests/local/test_checkpoint.py"),
+    *("tests/unit/guard", "tests/unit/worker", "tests/unit/lighthouse", "tests/unit/checkpoint", "tests/unit/config"),
+    *("tests/unit/protocol", "tests/unit/submission", "tests/local/test_shape_of_torchft.py"),
+    *("tests/local/test_broken_quorum.py", "tests/local/test_closed_transport.py", "tests/local/test_lighthouse.py"),
 )
-SLURM_TESTS = ("tests/slurm", "tests/unit/slurm")
+SLURM_TESTS = (
+    *("tests/slurm/test_cluster.py", "tests/slurm/test_worker_on_slurm.py", "tests/slurm/test_array.py"),
+    *("tests/slurm/test_ladder.py", "tests/slurm/test_adoption.py", "tests/slurm/test_topology.py"),
+)
 # Packages of a root folder with another Slurm; python3-minimal's libraries serve the interpreter from outside.
 PACKAGES = (
     *("slurm-wlm", "munge", "procps", "hostname", "git", "make", "gcc", "libc6-dev"),

@@ -24,6 +24,7 @@ from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.run.metadata import nvidia_driver, torch_cuda
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, without_passwords, without_values
+from ftslurm.slurm import commands
 
 NAME, DIFF, PACKAGES = "provenance.json", "git.diff", "pip-freeze.txt"
 MOST_DIFF_MB = 20
@@ -54,7 +55,7 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes 
         "command": [masked(word) for word in sys.argv],
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
-        "slurm": _slurm() if config.cluster.kind == "slurm" else None,
+        "slurm": _said(commands.version()) if config.cluster.kind == "slurm" else None,
         "nvidia_driver": nvidia_driver(),
         "torch_cuda": torch_cuda(),
         "packages": None if packages is None else PACKAGES,
@@ -173,11 +174,6 @@ def _requirement(name: str, version: str, direct: str | None) -> str:
     if editable:
         return f"-e {url.removeprefix('file://')}  # {name}=={version}"
     return f"{name} @ " + (f"git+{url}@{commit}" if commit else url)
-
-
-def _slurm() -> str | None:
-    """Return Slurm's version, as sbatch says it."""
-    return _said(["sbatch", "--version"])
 
 
 def _said(command: Sequence[str]) -> str | None:

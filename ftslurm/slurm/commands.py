@@ -189,6 +189,11 @@ def partitions() -> list[str]:
     return ["sinfo", "--all", "--noheader", "--format=%P|%a|%D|%c|%G"]
 
 
+def version() -> list[str]:
+    """Ask for Slurm's version; its controller is not asked."""
+    return ["sbatch", "--version"]
+
+
 def knows_segments() -> list[str]:
     """Ask whether sbatch has the option --segment; its --help does not list it. Nothing is submitted."""
     return ["sbatch", "--segment=1", "--version"]

@@ -210,7 +210,7 @@ def test_what_cannot_be_meant_is_refused_in_one_paragraph_and_nothing_is_done(
     print(json.dumps([words, str(home), {"PATH": str(home / "no-slurm")}]), file=forks.stdin, flush=True)
     done = subprocess.CompletedProcess(words, *json.loads(forks.stdout.readline()))
     assert done.returncode == 2, done
-    assert re.fullmatch(r"ftslurm: [^\n]+\n", done.stderr), done.stderr
+    assert re.fullmatch(r"(sweep [^\n]+\n)?ftslurm: [^\n]+\n", done.stderr), done.stderr
     assert [part for part in says if part not in done.stderr] == [], done.stderr
     assert done.stdout == ""
     assert tree(home) == before
@@ -414,7 +414,7 @@ def dotted(value: object, prefix: str = "") -> set[str]:
 
 def test_arguments_reach_the_script_as_they_were_written(finished: Path) -> None:
     (run,) = run_dirs(finished)
-    assert looked(run)[0] == [str(finished / "look.py"), *ODD]
+    assert looked(run)[0] == [str(run / "code" / "look.py"), *ODD]
 
 
 def test_a_run_leaves_its_directory_and_nothing_else(finished: Path) -> None:
@@ -478,7 +478,7 @@ def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) 
     assert two["run"].pop("dir") == str(second)
     assert one["run"].pop("dir") == str(first)
     assert one == two
-    assert looked(second)[0] == looked(first)[0]
+    assert looked(second)[0][1:] == looked(first)[0][1:]
 
 
 def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(home: Path) -> None:

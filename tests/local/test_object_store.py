@@ -50,7 +50,8 @@ def test_all_groups_are_lost_and_the_run_goes_on_from_s3_as_does_one_that_resume
             assert environ["AWS_SECRET_ACCESS_KEY"].encode() not in written
             store = fsspec.filesystem("s3", endpoint_url=environ["AWS_ENDPOINT_URL"], key="testing", secret="x")
             names = sorted(path.rpartition("/")[2] for path in store.ls("bucket/team/run", detail=False))
-            assert sum(name.startswith("step-") for name in names) == 2, names  # checkpoint.keep
+            # checkpoint.keep; a run that ends right after a save leaves the oldest one to the next save
+            assert 2 <= sum(name.startswith("step-") for name in names) <= 3, names
             assert names[0] == ".owner"
         finally:
             for left in local.runs:

@@ -35,7 +35,7 @@ def edit(folder: Path) -> None:
 
 def start(backend: Backend, script: Path, *words: str) -> Run:
     run = backend.start(
-        *("groups.count=2", "lighthouse=none"),
+        *("groups.count=2", "lighthouse=none", "job.snapshot=auto"),
         *(f"job.args=['{backend.tmp_path}/end']", f"job.env.PYTHONPATH='{script.parent}/lib'", *words),
         script=script,
     )

@@ -114,7 +114,7 @@ class Executor:
     def _check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> list[Event]:
         command, question = self.launcher.check_nodes(nodes, allocation, now), RunNodeChecks(nodes)
         timeout_s = self.config.health.preflight_timeout_s + CHECK_MORE_S
-        self.slurm.background.ask(question, command.argv, env=command.env, timeout_s=timeout_s)
+        self.slurm.background.ask(question, command.argv, env=command.env, timeout_s=timeout_s, ends_with_us=True)
         if self.slurm.background.asking(question):
             return []
         return [NodesChecked(nodes, (), f"{command.argv[0]} cannot be started")]

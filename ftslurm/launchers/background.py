@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.slurm.questions import Question
 
 PATIENCE_S = 120.0  # Slurm's commands time out by themselves long before
@@ -49,8 +50,13 @@ class BackgroundCommands:
         *,
         env: Mapping[str, str] | None = None,
         timeout_s: float = PATIENCE_S,
+        ends_with_us: bool = False,
     ) -> None:
-        """Start a command, unless an equal question is unanswered; `reaped` returns its answer when it has ended."""
+        """Start a command, unless an equal question is unanswered; `reaped` returns its answer when it has ended.
+
+        Args:
+            ends_with_us: it gets SIGTERM when this process dies: the next controller will start it anew.
+        """
         if self.asking(question):
             return
         with contextlib.suppress(OSError), os.fdopen(os.memfd_create("answer"), "w+b") as output:
@@ -61,6 +67,7 @@ class BackgroundCommands:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=(lambda: prctl(PR_SET_PDEATHSIG, signal.SIGTERM)) if ends_with_us else None,
             )
             until = time.monotonic() + timeout_s
             self.running[process.pid] = _Running(question, process, os.dup(output.fileno()), until)

@@ -84,11 +84,15 @@ def test_a_run_without_a_sound_node_fails_at_once_and_says_why(slurm: Backend, t
 
 
 def test_a_run_that_is_stopped_while_nodes_are_checked_leaves_nothing(slurm: Backend, tmp_path: Path) -> None:
-    check = program(tmp_path, '#!/bin/sh\ntouch "$FTSLURM_RUN_DIR/begun"\nsleep 600\n')
+    check = program(tmp_path, '#!/bin/sh\necho $$ >> "$FTSLURM_RUN_DIR/begun"\nsleep 600\n')
     run = slurm.start("groups.count=1", f"health.preflight=[[{check}]]", args={"steps": 3})
     run.until(lambda: (run.dir / "begun").exists(), "the check")
     assert "checking n" in run.text
     assert "waits for the check of a node (health.preflight)" in " ".join(run.text.split())
     assert not run.named("allocation_requested")  # the node may pass
+    run.kill_controller()
+    first = (run.dir / "begun").read_text().split()[0]
+    run.until(lambda: not Path(f"/proc/{first}").exists(), "the check of the dead controller ends")  # the GPUs are free
+    run.until(lambda: len((run.dir / "begun").read_text().split()) == 2, "the next controller checks")
     assert run.ask("stop")[0] == 0
     run.finish(1, outcome="stopped")  # and no process is left

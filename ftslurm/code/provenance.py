@@ -13,7 +13,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.run.metadata import nvidia_driver, torch_cuda
 from ftslurm.security import owned_files
 from ftslurm.security.secret_variables import masked, without_passwords, without_values
-from ftslurm.slurm import commands
+from ftslurm.slurm import client, commands
 
 NAME, DIFF, PACKAGES = "provenance.json", "git.diff", "pip-freeze.txt"
 MOST_DIFF_MB = 20
@@ -55,7 +55,7 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes 
         "command": [masked(word) for word in sys.argv],
         "python": {"version": platform.python_version(), "command": interpreter(config.job, sys.executable)},
         "git": git,
-        "slurm": _said(commands.version()) if config.cluster.kind == "slurm" else None,
+        "slurm": _slurm() if config.cluster.kind == "slurm" else None,
         "nvidia_driver": nvidia_driver(),
         "torch_cuda": torch_cuda(),
         "packages": None if packages is None else PACKAGES,
@@ -176,9 +176,6 @@ def _requirement(name: str, version: str, direct: str | None) -> str:
     return f"{name} @ " + (f"git+{url}@{commit}" if commit else url)
 
 
-def _said(command: Sequence[str]) -> str | None:
-    try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_S, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.decode(errors="replace").strip()[:200] or None if done.returncode == 0 else None
+def _slurm() -> str | None:
+    answer = client.call(commands.version(), _ANSWER_S)
+    return (answer.out.strip()[:200] or None) if answer.ok else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ftslurm.errors import FtslurmError as FtslurmError
     from ftslurm.observer.callbacks import RunCallback as RunCallback
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["FtslurmError", "Run", "RunCallback", "__version__", "find", "runs", "submit"]
 _FOUND_IN = {
     "FtslurmError": ("ftslurm.errors", "FtslurmError"),

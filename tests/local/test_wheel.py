@@ -1,13 +1,15 @@
-"""The built wheel works without the sources, installed into its own environment."""
+"""The sdist and the wheel: complete, equal, and at work without the sources, in an environment of their own."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -15,7 +17,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ftslurm import __version__
+
 SOURCES = Path(__file__).parents[2]
+LEFT_OUT = ("__pycache__", ".*", "*.egg-info", "runs", "build", "dist", "site")
 PATIENCE_S = 120.0  # a bound for a hang, not a claim about speed
 
 
@@ -30,19 +35,19 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built offline from a copy of the sources: a build leaves folders in its source folder."""
-    folder = tmp_path_factory.mktemp("wheel")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist and the wheel made of it, offline, from a copy: a build leaves folders in its sources."""
+    folder = tmp_path_factory.mktemp("built")
     copy = folder / "sources"
-    copy.mkdir()
-    for name in ("ftslurm", "conf", "docs", "examples", "sbatch"):
-        shutil.copytree(SOURCES / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(SOURCES / name, copy)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, copy, cwd=folder)
-    (built,) = folder.glob("*.whl")
-    return built
+    shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns(*LEFT_OUT), symlinks=True)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", copy, cwd=folder)
+    return folder / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,54 @@ def test_the_wheel_holds_every_preset_example_and_sbatch_script(wheel: Path) -> 
     expected |= {str(path.relative_to(SOURCES)) for path in code} | {"ftslurm/py.typed"}
     assert expected - inside == set()
     assert {name.split("/")[0] for name in inside if ".dist-info/" not in name} == {"ftslurm"}
+
+
+def test_a_wheel_built_without_the_sdist_is_the_same(built: Path, wheel: Path, tmp_path: Path) -> None:
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--wheel",
+        built.parent / "sources",
+        "-o",
+        tmp_path,
+        cwd=tmp_path,
+    )
+    (other,) = (zipfile.ZipFile(path) for path in tmp_path.glob("*.whl"))
+    one = zipfile.ZipFile(wheel)
+    assert {name: one.read(name) for name in one.namelist()} == {name: other.read(name) for name in other.namelist()}
+
+
+def test_the_sdist_has_what_make_needs_and_nothing_of_a_working_folder(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    needed = {"Makefile", "constraints.txt", "mkdocs.yml", "setup.py", "CHANGELOG.md", "SECURITY.md", "CITATION.cff"}
+    assert {
+        *needed,
+        "tests/cluster.py",
+        "tests/install-slurm.sh",
+        "docs/follow.svg",
+        "benchmarks/recovery.py",
+    } <= inside
+    assert [name for name in inside if name.endswith(".pyc") or "__pycache__" in name] == []
+
+
+def test_an_index_would_take_both_and_show_the_readme(built: Path, wheel: Path) -> None:
+    run(sys.executable, "-m", "twine", "check", "--strict", *built.iterdir(), cwd=built)
+    inside = zipfile.ZipFile(wheel)
+    (metadata,) = (inside.read(name).decode() for name in inside.namelist() if name.endswith(".dist-info/METADATA"))
+    targets = re.findall(r"\]\(([^)\s]+)\)", metadata)
+    assert [
+        target for target in targets if not target.startswith(("https://", "#"))
+    ] == []  # there are no files beside it
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in inside.namelist())
+
+
+def test_the_version_of_the_citation_is_that_of_the_package() -> None:
+    citation = yaml.safe_load((SOURCES / "CITATION.cff").read_text())
+    assert citation["version"] == __version__
 
 
 def test_the_wheel_is_what_runs_and_not_the_sources(python: Path, tmp_path: Path) -> None:
@@ -100,11 +153,13 @@ def test_the_command_is_installed_too(python: Path, tmp_path: Path) -> None:
     assert run(python.parent / "ftslurm", "--version", cwd=tmp_path) == f"ftslurm {version}"
 
 
-def test_a_run_from_the_wheel_succeeds(python: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("import ftslurm, sys\nprint('ran in', ftslurm.__file__)\n")
-    run(python, "-m", "ftslurm", "cluster=local", "job.script=train.py", "groups.count=1", cwd=tmp_path)
+def test_the_demo_runs_from_the_wheel_in_an_empty_folder(python: Path, tmp_path: Path) -> None:
+    """The command of `make demo`, which has no Makefile here; shorter."""
+    demo = ("job=ddp", "groups.count=3", "faults=kill_one", "cluster=local", "job.args.steps=60")
+    run(python.parent / "ftslurm", *demo, cwd=tmp_path)
     (journal,) = tmp_path.glob("runs/*/events.jsonl")
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     assert [e["outcome"] for e in events if e["event"] == "run_finished"] == ["succeeded"]
-    (log,) = tmp_path.glob("runs/*/logs/group-0000/attempt-000/rank-0.log")
-    assert f"ran in {python.parents[1]}/" in log.read_text()
+    assert [e["group"] for e in events if e["event"] == "step_launched" and e.get("attempt") == 1] == [1]
+    assert f"{python.parents[1]}/" in (journal.parent / "config.yaml").read_text()  # the example of the wheel
+    assert list(tmp_path.iterdir()) == [tmp_path / "runs"]

@@ -14,7 +14,7 @@ from ftslurm.cli import help_verb, main
 from ftslurm.core import rules
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *(ROOT / "docs").glob("*.md")])
 FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -31,7 +31,10 @@ def commands(page: Path) -> str:
 
 
 def test_every_file_that_a_page_names_exists(page: Path) -> None:
-    named = re.findall(r"\b(?:ftslurm|tests|examples|sbatch|conf|benchmarks|docs)/[\w./*-]*\w/?", page.read_text())
+    named = re.findall(
+        r"\b(?:ftslurm|tests|examples|sbatch|conf|benchmarks|docs)/[\w./*-]*\w/?",
+        re.sub(r"https://[^)\s]+", "", page.read_text()),
+    )
     assert [name for name in named if not any(ROOT.glob(name.rstrip("/")))] == []
 
 

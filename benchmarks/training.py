@@ -9,8 +9,8 @@ the gradient over all groups or ranks, and updates the weights. The training nev
 Each process appends to F/lines-REPLICA: one line when its script starts, before torch is imported, and one for each
 step that it commits. All measures come from these lines. REPLICA is REPLICA_GROUP_ID in the loop with torchft, else
 RANK. The rest is set by whoever launches it, as torchrun does: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; with torchft
-also TORCHFT_LIGHTHOUSE. The gradient is averaged by one explicit allreduce in both loops: torch's DistributedDataParallel
-would import torch._dynamo, a second of CPU time in every process.
+also TORCHFT_LIGHTHOUSE. The gradient is averaged by one explicit allreduce in both loops: torch's
+DistributedDataParallel would import torch._dynamo, a second of CPU time in every process.
 """
 
 from __future__ import annotations

@@ -96,6 +96,9 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     yield from _allocation(config, jobs, nodes)
     yield from _checks(config)
     yield f"averaging    {process_group(config)} between groups (torchft.process_group={config.torchft.process_group})"
+    yield f"healing      by {'HTTP, in 8 streams' if config.torchft.transport == 'http' else 'the process group'} " + (
+        f"(torchft.transport={config.torchft.transport})"
+    )
     yield f"bound        {_bound(config)}"
     yield ""
     yield from _rank_table(config, launches)

@@ -206,6 +206,10 @@ class TorchftConfig:
     # same in a process of its own, which can be killed if NCCL hangs). auto: nccl if groups have GPUs, else gloo. The
     # script makes it: it gets the value in FTSLURM_PROCESS_GROUP, which the examples follow.
     process_group: str = AUTO
+    # How a group that comes back gets the state from a live one: http (several streams, each after a proof that it is
+    # of this run) or process_group (torchft's PGTransport: what averages the tensors, with NCCL from GPU to GPU). A
+    # transport that the script gives its Manager stays.
+    transport: str = "http"
 
 
 @dataclass

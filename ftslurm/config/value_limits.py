@@ -30,6 +30,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "cluster.controller": ("job", "here"),
     "lighthouse.kind": ("ftslurm", "torchft", "none"),
     "torchft.process_group": ("auto", "gloo", "nccl", "baby-nccl"),
+    "torchft.transport": ("http", "process_group"),
     "job.snapshot": ("auto", "copy", "hash", "none"),
     "job.on_code_change": ("refuse", "warn"),
     "restart.policy": ("on_failure", "never"),

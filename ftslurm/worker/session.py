@@ -29,6 +29,7 @@ from ftslurm.worker import (
     closed_servers,
     closed_transport,
     cpu_binding,
+    heal_transport,
     nccl_names,
     parameter_sessions,
     script,
@@ -222,6 +223,8 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     nccl_names.adapt(os.environ, torch.__version__)
     left_out: list[str] = []
     torchft_patches.after_import(left_out)
+    with patch_fit.optional(left_out, "transport", "torchft.transport is ignored: groups heal over HTTP in one stream"):
+        heal_transport.install(torchft)
     with patch_fit.indispensable("the managers, process groups and parameter servers"):
         closed_servers.install(task.gateway)
     with patch_fit.indispensable("the checkpoints' server"):

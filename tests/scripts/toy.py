@@ -137,6 +137,7 @@ manager = Manager(
     replica_id=f"toy_{GROUP}",
     timeout=timedelta(seconds=args.timeout),
 )
+print("heals by", type(manager._checkpoint_transport).__name__, flush=True)
 by_hand = os.environ.get("TOY_DDP") == "0"
 ddp = model if by_hand else DistributedDataParallel(manager, model)
 parameters = list(model.parameters())

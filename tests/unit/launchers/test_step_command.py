@@ -177,6 +177,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_STEP": "group-0001/2",
         "FTSLURM_LIGHTHOUSE": "ftslurm",
         "FTSLURM_PROCESS_GROUP": "gloo",
+        "FTSLURM_TRANSPORT": "http",
         "FTSLURM_INTERFACE": "auto",
         "FTSLURM_CHECKPOINT_DIR": "/scratch/it's a run/ddp-1/checkpoints",
         "FTSLURM_CHECKPOINT_KEEP": "3",

@@ -45,7 +45,7 @@ WAYS = {
 
 @dataclass(frozen=True)
 class Heal:
-    """One transfer: seconds of wall time and of CPU time of both sides, and MB of memory beside the receiver's state."""
+    """One transfer: wall time, CPU time of both sides, and MB of memory beside the receiver's state."""
 
     way: str
     gigabytes: float

@@ -218,7 +218,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
 
     torchft_patches.before_import()
     import torch.distributed  # most scripts use it: imported before the assignment
-    import torchft  # noqa: F401
+    import torchft
 
     nccl_names.adapt(os.environ, torch.__version__)
     left_out: list[str] = []

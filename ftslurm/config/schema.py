@@ -65,10 +65,10 @@ class JobConfig:
     # package or folder, is copied into the run directory, and every attempt runs the copy. hash: the files stay where
     # they are and are compared. auto: copy, or hash where that cannot be. none: attempts run what the files contain.
     snapshot: str = "auto"
-    # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large; and
-    # those that are not, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to the
-    # original.
+    # Files and folders that are copied too, as [vendor, "*.bin"], although git ignores them or they are large.
     snapshot_include: list[str] = field(default_factory=list)
+    # Those that are not copied, as keys and passwords (.env, *.pem, id_rsa) never are. What is not copied is a link to
+    # the original.
     snapshot_exclude: list[str] = field(default_factory=list)
     snapshot_max_mb: int = 100  # of all copied files together
     on_code_change: str = "refuse"  # refuse or warn: what an attempt does if a file that was hashed has changed
@@ -105,15 +105,15 @@ class Range:
     """Groups that get their nodes in another way than the rest. What is not set is as in the cluster section."""
 
     groups: str = MISSING  # 2, 2-5, or 2- for all from 2 on
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    time: str | None = None
-    constraint: str | None = None
-    exclude: str | None = None
-    nodelist: str | None = None
-    reservation: str | None = None
-    sbatch: dict[str, Any] = field(default_factory=dict)
+    partition: str | None = None  # as cluster.partition
+    account: str | None = None  # as cluster.account
+    qos: str | None = None  # as cluster.qos
+    time: str | None = None  # as cluster.time
+    constraint: str | None = None  # as cluster.constraint
+    exclude: str | None = None  # as cluster.exclude
+    nodelist: str | None = None  # as cluster.nodelist
+    reservation: str | None = None  # as cluster.reservation
+    sbatch: dict[str, Any] = field(default_factory=dict)  # as cluster.sbatch
 
 
 @dataclass
@@ -123,14 +123,14 @@ class ClusterConfig:
     kind: str = "auto"  # auto (Slurm if it answers, else local), local (this machine) or slurm
     # steps: one Slurm job, with one Slurm step for each group. array: one Slurm job for each group; they come and go.
     mode: str = "steps"
-    partition: str | None = None  # this and the next seven are options of sbatch; default: Slurm's
-    account: str | None = None
-    qos: str | None = None
+    partition: str | None = None  # sbatch --partition; default: Slurm's, also of the next seven
+    account: str | None = None  # sbatch --account
+    qos: str | None = None  # sbatch --qos
     time: str | None = None  # time limit in Slurm's notation, as 1-12:00:00
-    constraint: str | None = None
-    exclude: str | None = None
-    nodelist: str | None = None
-    reservation: str | None = None
+    constraint: str | None = None  # features that the nodes must have (sbatch --constraint)
+    exclude: str | None = None  # nodes that are not used, as n[1-4]
+    nodelist: str | None = None  # nodes that must be among those of the job
+    reservation: str | None = None  # sbatch --reservation
     requeue: bool = True  # after a time limit or preemption the run resumes from a checkpoint in its next job
     replace: bool = True  # ask for another job when a node is lost and no spare is left, or a pilot cannot be requeued
     poll_s: float = 15.0  # how often Slurm is asked about the run's jobs, if there are others than the controller's
@@ -142,9 +142,9 @@ class ClusterConfig:
     spare_nodes: int = 0  # nodes beyond what the groups need; a group whose node is lost moves to one
     signal_s: int = 120  # so long before the time limit the run saves a checkpoint and ends its job
     # The most leaf switches of a job for groups, and how long to wait for them, as 1@10:00 (sbatch --switches, for
-    # topology/tree). How many of its nodes at a time lie in one block (sbatch --segment, for topology/block).
+    # topology/tree).
     switches: str | None = None
-    segment: int | None = None
+    segment: int | None = None  # how many nodes at a time lie in one block (sbatch --segment, for topology/block)
     setup: list[str] = field(default_factory=list)  # shell lines before the controller starts, as `module load cuda`
     sbatch: dict[str, Any] = field(default_factory=dict)  # further sbatch options: {mail-type: END, exclusive: true}
     srun: list[str] = field(default_factory=list)  # further arguments of the srun of every group
@@ -319,14 +319,14 @@ class Fault:
     kind: str = "kill"  # kill, term, stop, exit, oom, hang (one rank); node, cancel (its Slurm step); lighthouse
     group: int = 0  # the fault happens when this group reaches the step
     at: float = MISSING  # a step (1 or more), or a fraction of job.total_steps (below 1)
-    rank: int = 0
+    rank: int = 0  # of the group; for kind=node its node is meant
 
 
 @dataclass
 class FaultsConfig:
     """Drills: real faults on purpose, from a plan, at random, or both."""
 
-    plan: list[Fault] = field(default_factory=list)
+    plan: list[Fault] = field(default_factory=list)  # [{kind: kill, group: 1, at: 50}]: one fault each
     mean_s: float = 0.0  # mean time between two random faults, exponentially distributed; 0: none
     kinds: list[str] = field(default_factory=lambda: ["kill"])  # kinds of random faults, equally likely
     seed: int = 0  # the same seed gives the same times, kinds, groups and ranks

@@ -1,0 +1,25 @@
+"""docs/cli.md has every verb with its arguments, as the parsers have them."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from ftslurm.cli import completion, main
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_page_of_the_command_line_is_made_from_the_parsers() -> None:
+    made = runpy.run_path(str(DOCS / "cli.py"))["page"]()
+    assert (DOCS / "cli.md").read_text() == made, "run `python docs/cli.py`"
+
+
+@pytest.mark.parametrize("verb", main.VERBS)
+def test_the_section_of_a_verb_has_every_option_that_its_source_has(verb: str) -> None:
+    section = (DOCS / "cli.md").read_text().partition(f"\n## ftslurm {verb}\n")[2].partition("\n## ")[0]
+    assert section
+    options = {name for name in completion.options(verb) if name.startswith("--")} - {"--help"}
+    assert [name for name in sorted(options) if f"`{name}" not in section] == []

@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable
 
 from ftslurm.config.schema import Config, script_arguments
-from ftslurm.observer import callback_receiver
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
-from ftslurm.submission import capabilities, pilot_jobs, preflight, submit
+from ftslurm.submission import capabilities, preflight, submit
 
 
 def settle(config: Config, preview: bool = False, judge: bool = True) -> list[str]:
@@ -27,7 +26,9 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
-    if not preview:
+    if not preview and config.hooks.callbacks:
+        from ftslurm.observer import callback_receiver  # most runs have none
+
         callback_receiver.check_imports(config, os.environ)
     return found
 
@@ -60,6 +61,8 @@ def launch(config: Config, create: Callable[[Config], RunDir] = submit.create) -
     """
     run = create(config)
     if config.cluster.mode == "array":
+        from ftslurm.submission import pilot_jobs
+
         submit.unless_refused(run, lambda: pilot_jobs.try_out(config, run))
     submit.submit(config, run)
     return run

@@ -8,16 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftslurm.api import submitting
-from ftslurm.cli.sweep import Sweep
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.launchers import srun
-from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import secret_variables
-from ftslurm.slurm import commands
-from ftslurm.submission import array_task, keeper, preflight, requeue, submit
+from ftslurm.submission import preflight, submit
+
+# The imports inside functions are of what most runs do not need, or only once they are submitted: a start is faster.
 
 
 def main(words: list[str]) -> int:
@@ -27,6 +25,8 @@ def main(words: list[str]) -> int:
     warn_of_exposed_secrets(words)
     if not any(word in ("-m", "--multirun") for word in words):
         return compose.run_hydra(words, start)
+    from ftslurm.cli.sweep import Sweep
+
     sweep = Sweep(start)
     return compose.run_hydra(words, sweep.run, sweep)
 
@@ -70,11 +70,16 @@ def start(
     Raises:
         FtslurmError: it cannot be started.
     """
-    config.cluster.pilots = array_task.array_of(config, os.environ) or config.cluster.pilots
+    here, array = config.cluster.controller == "here", None
+    if here:
+        from ftslurm.submission import array_task
+
+        array = array_task.array_of(config, os.environ)
+        config.cluster.pilots = array or config.cluster.pilots
     settle(config, judge=judge)
-    if array_task.array_of(config, os.environ):
+    if array:
         return array_task.take_part(config)
-    if config.cluster.controller == "here":
+    if here:
         return _control_here(config, create)
     run = submitting.launch(config, create)
     _tell(preflight.notes(config))
@@ -93,6 +98,10 @@ def start(
 
 def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     """Keep a controller running below this process, in its allocation. A requeued batch job continues its run."""
+    from ftslurm.run import configuration
+    from ftslurm.slurm import commands
+    from ftslurm.submission import keeper, requeue
+
     steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
     for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
         setattr(config.cluster, key, getattr(config.cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
@@ -111,11 +120,13 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
     print(f"run {run.root}" + (" goes on" if before is not None else ""), flush=True)
-    return keeper.keep(config, run)
+    return keeper.keep(run, config if config.cluster.mode == "array" else None)
 
 
 def _check_allocation(config: Config) -> None:
     """Refuse an allocation that has fewer nodes than the groups need."""
+    from ftslurm.launchers import srun
+
     allocation = srun.allocation(config, os.environ)
     need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
     if have < need:

@@ -18,11 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ftslurm.protocol.occurrences import DEFAULT_EVENTS
-
 MOST_GROUPS = 10_000
 AUTO = "auto"  # a value that the program finds by itself
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
+
+
+def _default_events() -> list[str]:
+    from ftslurm.protocol.occurrences import DEFAULT_EVENTS  # not at the top: guards and keepers need no journal
+
+    return list(DEFAULT_EVENTS)
 
 
 @dataclass
@@ -296,7 +300,7 @@ class HooksConfig:
     # arguments, or a mapping, for events of its own: {command: [mail.sh], events: [run_finished]}.
     on_event: list[Any] = field(default_factory=list)
     # The events for on_event: those of people's interest, listed in the page "hooks", or any event of the journal.
-    events: list[str] = field(default_factory=lambda: list(DEFAULT_EVENTS))
+    events: list[str] = field(default_factory=_default_events)
     callbacks: list[str] = field(default_factory=list)  # subclasses of ftslurm.RunCallback: [my_package.MyCallback]
     timeout_s: float = 10.0  # a command or callback that takes longer for one event is killed
 

@@ -7,6 +7,7 @@ The loop never waits for a Slurm command and never imports torch.
     decide   error_boundary.decide: events -> the next state and a list of actions (core/rules.py)
     write    _write: the records among the actions, on disk before anything is done
     act      _act: all other actions (execution.py)
+    tell     _tell: the records again, to those who show them; after the actions, which do not wait for that
 """
 
 from __future__ import annotations
@@ -158,6 +159,7 @@ class Controller:
                 actions = self._decide()
                 self._write(actions)
                 self._act(actions)
+                self._tell()
                 due = deadline(self.state, self.now(), self.config)
             return self._end()
         except leadership.Superseded:
@@ -173,6 +175,7 @@ class Controller:
         else:
             self.children.leave()  # before the journal records it: then the next controller may adopt the steps
             self._write([line for unit in self.state.groups for line in progress_lines.told(unit, self.now())[1]])
+            self._tell()
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
         with contextlib.suppress(OSError):
             self.journal.close()
@@ -334,14 +337,14 @@ class Controller:
         return actions
 
     def _record(self, record: records.JournalRecord) -> None:
-        """Append a record to the journal. It is flushed, and passed to `tell`, with those of the next decision."""
+        """Append a record to the journal. It is flushed, and told, with those of the next decision."""
         written = self.journal.append(record)
         if not isinstance(record, records.Progress):
             log.info("%s", written)
         self.written.append(written)
 
     def _write(self, actions: list[Action]) -> None:
-        """Write the records among the actions into the journal and pass them to `tell`."""
+        """Write the records among the actions into the journal."""
         if self.now() > self.lead_checked + self.config.health.heartbeat_s:
             self._check_lead()
         lines = [action for action in actions if isinstance(action, records.JournalRecord)]
@@ -351,6 +354,9 @@ class Controller:
             self.journal.flush(sync=any(not isinstance(record, records.Progress) for record in lines))
         except OSError as error:  # the lines are kept and written with the next ones
             log.error("the journal cannot be written: %s", error)
+
+    def _tell(self) -> None:
+        """Pass what has been written to `tell`."""
         written, self.written = self.written, []
         for event in written:
             self.tell(event)

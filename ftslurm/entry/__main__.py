@@ -6,9 +6,9 @@ Who runs this: Slurm, as the batch process of a job that submit.py (controller, 
 submitted; srun, for an extra pilot; submitit, as a local process, for the controller of a local run. The run directory
 is all it is told; that directory and its configuration must belong to this user alone. Nothing is unpickled here.
 
-    controller, successor   keeper.keep -> controller_process.py -> controller/loop.py
-    controller, local run   controller_process.control -> controller/loop.py
-    pilot, pilot-again      pilots.hold, with a candidate.Candidate that may start controller_process.py, too
+    steps, controller, successor   keeper.keep -> controller_process.py -> controller/loop.py
+    controller, local run          controller_process.control -> controller/loop.py
+    pilot, pilot-again             pilots.hold, with a candidate.Candidate that may start controller_process.py, too
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ from typing_extensions import assert_never
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.job_command import JobRole
-from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import keeper, pilots
 
 
 def main(words: Sequence[str]) -> int:
@@ -31,15 +29,28 @@ def main(words: Sequence[str]) -> int:
     role, run = JobRole(words[0]), RunDir(Path(words[1]))
     try:
         match role:
+            case JobRole.STEPS:
+                return lead_steps(run)
             case JobRole.CONTROLLER | JobRole.SUCCESSOR:
                 return lead_run(run, hand_over=role is JobRole.SUCCESSOR)
             case JobRole.PILOT | JobRole.EXTRA_PILOT:
+                from ftslurm.submission import pilots
+
                 return pilots.hold(run, batch=role is JobRole.PILOT)
             case _:
                 assert_never(role)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return 2
+
+
+def lead_steps(run: RunDir) -> int:
+    """Keep the controller of a run in this job. The controller reads the configuration: each import here delays it."""
+    from ftslurm.security import owned_files
+    from ftslurm.submission import keeper
+
+    owned_files.check_own(run.acted_on())
+    return keeper.keep(run)
 
 
 def lead_run(run: RunDir, hand_over: bool) -> int:
@@ -54,12 +65,16 @@ def lead_run(run: RunDir, hand_over: bool) -> int:
     Raises:
         FtslurmError: the run directory cannot be read, or belongs to somebody else.
     """
+    from ftslurm.run import configuration
+
     config = configuration.of_run(run)
     if config.cluster.kind == "local":  # its workers end with the controller: a keeper could save nothing
         from ftslurm.submission.controller_process import control  # pilots, which run this module too, stay small
 
         return control(config, run)
-    return keeper.keep(config, run, hand_over)
+    from ftslurm.submission import keeper
+
+    return keeper.keep(run, config if config.cluster.mode == "array" else None, hand_over)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ from enum import Enum
 
 from ftslurm.run.directory import RunDir
 
+KEEPER = "FTSLURM_KEEPER"  # PID of the process that restarts the controller; the Lighthouse ends with it
+
 
 class JobRole(Enum):
     """The role of a process in a job of the run (ftslurm.entry)."""
 
+    STEPS = "steps"  # the controller of a run whose groups are all in its own job; needs no config.yaml to begin
     CONTROLLER = "controller"
     SUCCESSOR = "successor"  # a controller that takes over from the leader, in another job (array mode)
     PILOT = "pilot"  # holds the nodes of its job for a group

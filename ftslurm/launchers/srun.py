@@ -16,6 +16,7 @@ from ftslurm.core.state.model import Allocation, Place, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers import container, step_command
+from ftslurm.launchers.job_command import KEEPER
 from ftslurm.launchers.step_processes import Command
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
@@ -23,7 +24,6 @@ from ftslurm.security import secret_variables
 from ftslurm.slurm import commands
 from ftslurm.slurm.hosts import expand_hosts
 
-KEEPER = "FTSLURM_KEEPER"  # PID of the process that restarts the controller; the Lighthouse ends with it
 _BESIDE = {
     "FTSLURM_TASK": "0",
     "FTSLURM_LOCAL_TASK": "0",

@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.protocol.records import JournalRecord
 from ftslurm.security import owned_files
 from ftslurm.security.json_text import is_finite, is_whole, read_object
+
+if TYPE_CHECKING:  # not at run time: who reads only the last line starts faster
+    from ftslurm.protocol.records import JournalRecord
 
 Event = Mapping[str, Any]
 

@@ -16,11 +16,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from ftslurm.config.schema import Config
-from ftslurm.protocol.records import ControllerLeft, RunFinished
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_line
-from ftslurm.run.journal_lines import read
 from ftslurm.security import owned_files
 
 log = logging.getLogger("ftslurm.run.leadership")
@@ -120,6 +118,9 @@ def vacant(
         number = newest(run)
     except OSError:
         return None
+    from ftslurm.protocol.records import ControllerLeft  # not at the top: keepers and guards start faster
+    from ftslurm.run.journal_lines import read
+
     last = last_line(run.events)
     if _is_over(last):
         return None
@@ -179,6 +180,9 @@ def silence_s(config: Config) -> float:
 
 
 def _is_over(last: Event | None) -> bool:
+    from ftslurm.protocol.records import RunFinished
+    from ftslurm.run.journal_lines import read
+
     return isinstance(read(last or {}), RunFinished)
 
 

@@ -12,7 +12,6 @@ from ftslurm.config.process_groups import BABY_NCCL, NCCL
 from ftslurm.config.schema import Config, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
-from ftslurm.launchers.local import visible_gpus
 from ftslurm.run import stored_checkpoints
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import Partition, partition_names
@@ -220,6 +219,8 @@ def cpus_per_node(config: Config) -> int:
 def _share_local_gpus(config: Config) -> str:
     """Set groups.gpus from the GPUs of this machine. Return a line about it, or ""."""
     groups = config.groups
+    from ftslurm.launchers.local import visible_gpus
+
     have = len(visible_gpus(os.environ))
     pairs = most_groups(config) * groups.nodes
     if groups.gpus is None:

@@ -11,9 +11,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.resume_state import Story
@@ -23,13 +24,14 @@ from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol.records import RunFinished
-from ftslurm.report.run_report import read_report
 from ftslurm.run import configuration, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
-from ftslurm.slurm import client
-from ftslurm.submission import observing, requeue
+from ftslurm.submission import observing
 from ftslurm.submission.keeper import BAD_INPUT
+
+if TYPE_CHECKING:
+    from ftslurm.monitor.table import Lines
 
 
 def main(words: Sequence[str]) -> int:
@@ -48,7 +50,6 @@ def main(words: Sequence[str]) -> int:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     from ftslurm.controller.slurm_requests import PILOT
-    from ftslurm.monitor import summary, table
 
     run = RunDir(args.run)
     if os.getppid() != args.pid:
@@ -56,15 +57,47 @@ def main(words: Sequence[str]) -> int:
     if args.pilot:
         os.environ[PILOT] = str(args.pid)
     try:
-        config, console = configuration.of_run(run), table.console()
-        lines = table.Lines(console)
-        code = control(config, run, lines.tell, lines.know, args.number, args.signals, args.after)
+        output = _Output()
+        code = control(configuration.of_run(run), run, output.tell, output.know, args.number, args.signals, args.after)
     except FtslurmError as error:
         print(f"ftslurm: {error}", file=sys.stderr)
         return BAD_INPUT
     if last_event(run.events) == "run_finished":
-        console.print(summary.summary(lines.status, run))
+        output.show_end(run)
     return code
+
+
+class _Output:
+    """Prints the events of a run into the output file of its job.
+
+    What formats them is imported with the first event: the first steps have been started then.
+    """
+
+    def __init__(self) -> None:
+        self._known: RunStatus | None = None
+
+    @cached_property
+    def _lines(self) -> Lines:
+        from ftslurm.monitor import table
+
+        lines = table.Lines(table.console())
+        if self._known is not None:
+            lines.know(self._known)
+        return lines
+
+    def know(self, status: RunStatus) -> None:
+        """Continue from this status, which earlier controllers have left."""
+        self._known = status
+
+    def tell(self, event: Event) -> None:
+        """Show one event."""
+        self._lines.tell(event)
+
+    def show_end(self, run: RunDir) -> None:
+        """Show the summary of a run that is over."""
+        from ftslurm.monitor import summary, table
+
+        table.console().print(summary.summary(self._lines.status, run))
 
 
 def control(
@@ -101,7 +134,7 @@ def control(
             known(story.shown())
             from ftslurm.controller.loop import Controller
 
-            leaf_of = client.leaves() if config.cluster.kind == "slurm" and config.groups.nodes > 1 else {}
+            leaf_of = _leaves() if config.cluster.kind == "slurm" and config.groups.nodes > 1 else {}
             controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after, leaf_of)
         with observing.observed(config, run, number):
             outcome = controller.run()
@@ -111,7 +144,7 @@ def control(
         logger.exception("the controller failed; this is a bug in ftslurm")
         raise
     if outcome == "requeued":
-        from ftslurm.submission import submit
+        from ftslurm.submission import requeue, submit
 
         why_not = requeue.go_on(config, run, partial(submit.submit, config, run))
         if why_not is None:
@@ -123,9 +156,17 @@ def control(
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
 
 
+def _leaves() -> Mapping[str, str]:
+    from ftslurm.slurm import client
+
+    return client.leaves()
+
+
 def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:
     """Write report.html. The run is over: nothing that is wrong with its report changes its outcome."""
     try:
+        from ftslurm.report.run_report import read_report
+
         read_report(config, run).write_page(run.report)
     except Exception:
         logger.exception("report.html could not be written; `ftslurm report %s` tries it again", run.root)

@@ -23,23 +23,19 @@ from contextlib import suppress
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS, Wakeup
-from ftslurm.core.groups.causes import signal_name
-from ftslurm.launchers import srun
-from ftslurm.protocol.records import ControllerLeft, RunFinished, RunRequeued
+from ftslurm.launchers.job_command import KEEPER
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
-from ftslurm.run.replay import read_past
-from ftslurm.slurm import client
 from ftslurm.slurm.commands import job_name
-from ftslurm.submission import requeue
 
 COMMAND = [sys.executable, "-m", "ftslurm.submission.controller_process"]
 MOST, WITHIN_S = 3, 60.0  # after so many crashes within this time the next controller would crash too
 BAD_INPUT = 2  # exit code of a controller that could not begin
 INTERRUPTED = 130  # exit code of the keeper after Ctrl-C
-# the last event of a controller that ended on purpose
-LAST = (RunFinished.event, RunRequeued.event, ControllerLeft.event)
+# The last event of a controller that ended on purpose. As text: the controller starts only when this module has been
+# imported, so it imports nothing that is not needed for that.
+LAST = ("run_finished", "run_requeued", "controller_left")
 AWAY_S = 600.0  # how long a file server may be away before the keeper fails
 
 
@@ -64,7 +60,7 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
         options: see controller_process.py.
     """
     command = [*COMMAND, str(run.root), str(number), str(os.getpid()), *options]
-    env = os.environ | {srun.KEEPER: str(os.getpid())}
+    env = os.environ | {KEEPER: str(os.getpid())}
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # the child inherits this and unblocks them when it has handlers
     try:
         return subprocess.Popen(
@@ -79,16 +75,19 @@ def crashed(run: RunDir, code: int) -> str | None:
     if code in (0, BAD_INPUT) or last_event(run.events) in LAST:
         return None
     if code < 0:
+        from ftslurm.core.groups.causes import signal_name
+
         return f"the controller was killed by {signal_name(-code)}"
     return f"the controller has failed (exit code {code}), see {run.controller_log}"
 
 
-def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
+def keep(run: RunDir, array: Config | None = None, hand_over: bool = False) -> int:
     """Keep a controller of this run running until the run is over or goes on elsewhere.
 
     Signals to this process reach the controller through a pipe; they wait in it while there is no controller.
 
     Args:
+        array: the configuration of a run in array mode, where others may lead; None: another mode.
         hand_over: an earlier controller is to hand over the lead (array mode).
 
     Returns:
@@ -96,8 +95,7 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
     """
     job = job_name(os.environ) if "SLURM_JOB_ID" in os.environ else None
     crashes, crash, interrupted = Crashes(), "", False
-    array = config.cluster.mode == "array"
-    number = leadership.follow(config, run, job, hand_over) if array else _take(run, None, job)
+    number = _take(run, None, job) if array is None else leadership.follow(array, run, job, hand_over)
     wakeup = Wakeup(SIGNALS)
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
@@ -111,15 +109,21 @@ def keep(config: Config, run: RunDir, hand_over: bool = False) -> int:
             interrupted |= _watch(process, wakeup, write_end)
             code = process.returncode
             crash = crashed(run, code) or ""
-        if code == BAD_INPUT and not array and last_event(run.events) not in (None, *LAST):
+        if code == BAD_INPUT and array is None and last_event(run.events) not in (None, *LAST):
             return give_up(run, f"the next controller could not begin; the output of its job says why ({run.submitit})")
         if not crash or not leadership.held(run, number):
             return INTERRUPTED if interrupted and code == 1 else max(0, code)
         print(f"ftslurm: {crash}", file=sys.stderr, flush=True)
         if crashes.note():
-            return 1 if array else give_up(run, f"{crash}, {MOST} times within {WITHIN_S:g} s")
+            return 1 if array is not None else give_up(run, f"{crash}, {MOST} times within {WITHIN_S:g} s")
         number = _take(run, number, job)
-    return int(last_event(run.events) == "run_finished" and read_past(run)[1] != "succeeded")
+    return int(last_event(run.events) == "run_finished" and _outcome(run) != "succeeded")
+
+
+def _outcome(run: RunDir) -> str | None:
+    from ftslurm.run.replay import read_past
+
+    return read_past(run)[1]
 
 
 def _watch(process: subprocess.Popen[bytes], wakeup: Wakeup, write_end: int) -> bool:
@@ -151,6 +155,10 @@ def _take(run: RunDir, after: int | None, job: str | None) -> int | None:
 
 def give_up(run: RunDir, reason: str) -> int:
     """End a run that no controller can lead: write the end of its journal and cancel its steps."""
+    from ftslurm.run.replay import read_past
+    from ftslurm.slurm import client
+    from ftslurm.submission import requeue
+
     past, _ = read_past(run)
     left = past.live if past is not None else ()
     steps = [live.slurm_step for live in left if live.slurm_step]

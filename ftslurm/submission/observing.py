@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from ftslurm.config import receivers
 from ftslurm.config.schema import Config
 from ftslurm.errors import FtslurmError
-from ftslurm.observer import observer
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
@@ -72,6 +71,8 @@ class _Watched:
 
     def end(self) -> None:
         """Let the observer tell what is in the journal, and end."""
+        from ftslurm.observer import observer  # not at the top: no step starts before this module is imported
+
         self._ending.set()
         self._thread.join()
         if self._process is None or self._process.poll() is not None:

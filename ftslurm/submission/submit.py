@@ -17,7 +17,6 @@ from typing import Any
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
-from ftslurm.launchers import local
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, sharing
@@ -71,6 +70,8 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     token = run.submitit / "submitting"  # stays behind if this process is killed during the submission
     token.touch()
     if config.cluster.kind == "local":
+        from ftslurm.launchers import local
+
         os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
         output = shlex.quote(str(run.submitit / "start.log"))
         # This process handles Ctrl-C and the end of the terminal. Who reads its output does not wait for the run.
@@ -81,7 +82,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
         parameters = sbatch_parameters(config, run)
         if after is not None:
             parameters["additional_parameters"] |= {"dependency": f"afterany:{after}"}
-        role = JobRole.SUCCESSOR if hand_over else JobRole.CONTROLLER
+        role = JobRole.SUCCESSOR if hand_over else batch_role(config)
         try:
             job = submitit_adapter.submit_batch(run.submitit, batch_command(run, role), parameters)
         except submitit_adapter.SbatchRefused as error:
@@ -168,8 +169,13 @@ def exported(config: Config, environ: Mapping[str, str]) -> str | None:
 def sbatch_script(config: Config, run: RunDir) -> str:
     """Return the sbatch script of the controller's job, for `ftslurm plan`."""
     return submitit_adapter.sbatch_script(
-        run.submitit, batch_command(run, JobRole.CONTROLLER), sbatch_parameters(config, run)
+        run.submitit, batch_command(run, batch_role(config)), sbatch_parameters(config, run)
     )
+
+
+def batch_role(config: Config) -> JobRole:
+    """Return the role of the batch process that is to lead a run on Slurm."""
+    return JobRole.STEPS if config.cluster.mode == "steps" else JobRole.CONTROLLER
 
 
 def command(run: RunDir, role: JobRole) -> str:

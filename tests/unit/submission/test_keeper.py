@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ftslurm.config.schema import Config
-from ftslurm.protocol.records import ControllerLeft
+from ftslurm.protocol import records
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
@@ -39,7 +38,7 @@ def last(run: RunDir, event: str, **fields: object) -> None:
         (-9, "run_finished", None),  # it had done its work
         (1, "progress", "the controller has failed (exit code 1), see "),  # an exception
         (1, "run_finished", None),
-        (0, ControllerLeft.event, None),
+        (0, records.ControllerLeft.event, None),
         (0, "progress", None),  # another one leads
         (1, "run_requeued", None),
         (keeper.BAD_INPUT, "progress", None),  # it would not start the next time either
@@ -81,12 +80,9 @@ KEEPER = """
 import sys
 from pathlib import Path
 from ftslurm.submission import keeper as keeper
-from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
 keeper.COMMAND = [sys.executable, "-c", Path(sys.argv[2]).read_text()]
-config = Config()
-config.cluster.kind = "slurm"
-sys.exit(keeper.keep(config, RunDir(Path(sys.argv[1]))))
+sys.exit(keeper.keep(RunDir(Path(sys.argv[1]))))
 """
 
 
@@ -178,10 +174,8 @@ def test_a_signal_that_comes_before_a_controller_can_handle_it_waits(
 def test_a_keeper_whose_run_is_led_by_another_leaves_it_alone(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after its machine has stalled, and a requeued job leads."""
     monkeypatch.setattr(keeper, "COMMAND", ["sh", "-c", f"touch {run.leaders}/0002; kill -9 $$"])
-    config = Config()
-    config.cluster.kind = "slurm"
     monkeypatch.setattr(keeper, "Wakeup", lambda _: Still())
-    assert keeper.keep(config, run) == 0
+    assert keeper.keep(run) == 0
     assert leadership.newest(run) == 2
 
 
@@ -193,3 +187,15 @@ class Still:
 
     def drain(self) -> list[int]:
         return []
+
+
+def test_the_names_of_the_last_events_are_those_of_the_journal() -> None:
+    assert (records.RunFinished.event, records.RunRequeued.event, records.ControllerLeft.event) == keeper.LAST
+
+
+def test_a_keeper_imports_nothing_that_would_delay_the_controller() -> None:
+    code = "import sys, ftslurm.submission.keeper; print(*sys.modules)"
+    loaded = set(
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    )
+    assert not loaded & {"omegaconf", "hydra", "rich", "submitit", "ftslurm.protocol.records", "ftslurm.run.replay"}

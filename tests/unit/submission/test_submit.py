@@ -144,7 +144,7 @@ def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
     lines = script.splitlines()
     for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--requeue", "--exclusive", "--signal=B:USR2@120"):
         assert f"#SBATCH {flag}" in lines
-    (command,) = [line for line in lines if "-m ftslurm.entry controller" in line]
+    (command,) = [line for line in lines if "-m ftslurm.entry steps" in line]
     assert command.startswith("exec ")  # or Slurm's warning would only end the shell
     assert not [line for line in lines if "srun" in line.split()]
     assert not [line for line in lines if "--time" in line or "--wckey" in line]

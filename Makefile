@@ -9,7 +9,7 @@ SHELL := bash
 .NOTPARALLEL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint unit matrix slurm dist clean
+.PHONY: help venv demo test lint unit matrix slurm docs dist clean
 
 BIN := .venv/bin
 STAMP := .venv/complete
@@ -40,13 +40,17 @@ unit: $(STAMP)  ## only the tests of each part alone: a minute
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
 	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)
 
+docs: $(STAMP)  ## build the documentation as a web site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	echo "==> docs: site/index.html"
+
 dist: $(STAMP)  ## build the sdist and the wheel into dist/, and check what an index would show
 	rm -rf dist
 	$(call quietly,$(BIN)/python -m build --no-isolation)
 	$(BIN)/twine check --strict dist/*
 
 clean:  ## remove .venv, builds and caches; runs/ stays
-	rm -rf .venv .matrix build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .matrix build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 slurm:

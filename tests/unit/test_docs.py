@@ -95,3 +95,16 @@ def test_the_architecture_lists_the_rules_in_their_order() -> None:
 
 def test_the_script_that_draws_the_picture_imports_what_there_is() -> None:
     assert "main" in runpy.run_path(str(ROOT / "docs" / "picture.py"))
+
+
+@pytest.mark.parametrize("name", ["cli", "settings"])
+def test_a_page_made_from_the_code_is_current(name: str) -> None:
+    made = runpy.run_path(str(ROOT / "docs" / f"{name}.py"))["page"]()
+    assert (ROOT / "docs" / f"{name}.md").read_text() == made, f"run `python docs/{name}.py`"
+
+
+def test_every_page_has_its_place_on_the_web_site_and_in_the_readme() -> None:
+    places, readme = (ROOT / "mkdocs.yml").read_text(), (ROOT / "README.md").read_text()
+    names = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert [name for name in names if not re.search(rf"[- ]{name}$", places, re.MULTILINE)] == []
+    assert [name for name in names if f"(docs/{name}" not in readme] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import runpy
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,6 @@ import pytest
 from ftslurm.cli import completion, main
 
 DOCS = Path(__file__).parents[3] / "docs"
-
-
-def test_the_page_of_the_command_line_is_made_from_the_parsers() -> None:
-    made = runpy.run_path(str(DOCS / "cli.py"))["page"]()
-    assert (DOCS / "cli.md").read_text() == made, "run `python docs/cli.py`"
 
 
 @pytest.mark.parametrize("verb", main.VERBS)

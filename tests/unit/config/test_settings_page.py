@@ -13,10 +13,6 @@ DOCS = Path(__file__).parents[3] / "docs"
 MADE = runpy.run_path(str(DOCS / "settings.py"))
 
 
-def test_the_page_of_the_settings_is_made_from_the_schema() -> None:
-    assert (DOCS / "settings.md").read_text() == MADE["page"](), "run `python docs/settings.py`"
-
-
 def test_every_setting_has_a_row_with_a_meaning() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \| (.+) \| (.+) \| (.*) \|$", (DOCS / "settings.md").read_text(), re.MULTILINE)
     entries = [name for one in (Range, Fault) for name in one.__dataclass_fields__]

@@ -4,5 +4,13 @@ from __future__ import annotations
 
 from contenders.contender import Contender
 from contenders.ftslurm_run import Cold, Warm
+from contenders.submitit_requeue import SubmititRequeue
+from contenders.torchft_runner import TorchftRunner
 
-ALL: dict[str, Contender] = {contender.name: contender for contender in (Cold(), Warm())}
+CONTENDERS: tuple[Contender, ...] = (
+    Cold(),
+    Warm(),
+    TorchftRunner(),
+    SubmititRequeue(),
+)
+ALL = {contender.name: contender for contender in CONTENDERS}

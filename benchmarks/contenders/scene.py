@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import PATH, Cluster
-from goodput_measures import Commit
+from goodput_measures import Commit, Kill
 from training import Settings
 
 TRAINING = Path(__file__).parents[1] / "training.py"
@@ -90,14 +90,14 @@ class Scene:
                 return pid
         return None
 
-    def kill(self, replica: int) -> float | None:
-        """Kill the training process of a replica with SIGKILL; return the time, or None if there is no process."""
+    def kill(self, replica: int) -> Kill | None:
+        """Kill the training process of a replica with SIGKILL; return None if there is no process."""
         pid = self.pid(replica)
         with suppress(ProcessLookupError):
             if pid is not None:
-                now = time.time()
+                kill = Kill(time.time(), replica, pid)
                 os.kill(pid, signal.SIGKILL)
-                return now
+                return kill
         return None
 
     def calls(self) -> Counter[str]:
@@ -106,7 +106,12 @@ class Scene:
 
     def jobs_submitted(self) -> int:
         """Return how often a job was put into Slurm's queue: by sbatch, salloc, or a requeue."""
-        return sum(line.split()[0] in ("sbatch", "salloc") or line.endswith(" requeue") for line in self._call_lines())
+        asks = ("--version", "-V", "--help", "--test-only")
+        lines = [line.split() for line in self._call_lines()]
+        return sum(
+            (words[0] in ("sbatch", "salloc") and not set(words) & set(asks)) or words == ["scontrol", "requeue"]
+            for words in lines
+        )
 
     def wait(self, true: Callable[[], object], patience_s: float) -> bool:
         """Wait until a condition holds; return whether it does."""

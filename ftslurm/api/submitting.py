@@ -30,6 +30,12 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         from ftslurm.observer import callback_receiver  # most runs have none
 
         callback_receiver.check_imports(config, os.environ)
+    if not preview:
+        config.job.staged_python = None
+        if config.job.stage_python is not False:
+            from ftslurm.code import staging
+
+            found += filter(None, [staging.stage(config)])
     return found
 
 

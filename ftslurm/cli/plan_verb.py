@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
-from ftslurm.code import provenance
+from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import compose, ladder, node_commands
 from ftslurm.config.process_groups import nccl_variables, process_group
@@ -90,6 +90,10 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
     yield f"code         {code.sentence()}" + (
         f" ({provenance.sentence(provenance.describe(code.root))})" if code.git else ""
     )
+    if config.job.stage_python is not False:
+        place = config.job.stage_python if isinstance(config.job.stage_python, str) else "SLURM_TMPDIR, TMPDIR or /tmp"
+        yield f"python       {staging.environment(config).sentence()}; archived in {staging.archives(config)},"
+        yield f"             unpacked once on each node, in {place} (job.stage_python)"
     yield f"run          {run.root}"
     if preflight.saves_nothing(config):
         yield f"saved        nothing: {preflight.NOTHING_SAVED}"

@@ -64,6 +64,12 @@ class JobConfig:
     # The Python interpreter, or a list that ends with one, as [apptainer, exec, img.sif, python]. Default: the one that
     # runs ftslurm; in a container (cluster.container_image) python3.
     python: Any = None
+    # true: the virtual environment or conda environment of job.python is archived beside the runs, and each node
+    # unpacks it once, into SLURM_TMPDIR, TMPDIR or /tmp; workers import from that copy. A path: into this folder of the
+    # nodes. For shared file systems on which many small files are slow. What the environment only points to (its base
+    # interpreter, editable installs) stays where it is.
+    stage_python: Any = False
+    staged_python: str | None = None  # the archive, and the name of the interpreter in it; set when a run is submitted
     # How the code is kept, so that an attempt hours later runs what the first one ran. copy: when the run is submitted,
     # the git tree of the script or module (files that git keeps, and new ones that it does not ignore), without git its
     # package or folder, is copied into the run directory, and every attempt runs the copy. hash: the files stay where

@@ -164,6 +164,7 @@ def _check_job(config: Config) -> None:
         raise ConfigError(f"job.args={job.args!r}: must be a list, or a mapping that becomes --key value")
     if not isinstance(job.python, (str, list, type(None))) or job.python in ("", []):
         raise ConfigError(f"job.python={job.python!r}: must be an interpreter, or a list that ends with one")
+    _check_staging(config)
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
             raise ConfigError(f"job.env.{name}: not a name for an environment variable")
@@ -177,6 +178,26 @@ def _check_job(config: Config) -> None:
             )
         if name.startswith(_NOT_PASSED_ON):
             raise ConfigError(f"job.secrets={name}: ftslurm removes variables with this prefix; rename it")
+
+
+def _check_staging(config: Config) -> None:
+    job = config.job
+    if job.stage_python is False:
+        return
+    if job.stage_python is not True and not (isinstance(job.stage_python, str) and job.stage_python.startswith("/")):
+        raise ConfigError(
+            f"job.stage_python={job.stage_python!r}: must be true, false, or a folder of the nodes as an absolute path"
+        )
+    if config.cluster.container_image is not None:
+        raise ConfigError(
+            "job.stage_python with cluster.container_image: the image has its own Python, and the node a copy of it; "
+            "leave one of them out"
+        )
+    if isinstance(job.python, list) and len(job.python) > 1:
+        raise ConfigError(
+            f"job.stage_python with job.python={job.python}: only the environment of a plain interpreter can be "
+            f"staged, as job.python=/path/to/venv/bin/python; leave one of them out"
+        )
 
 
 def _check_places(config: Config) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import quote, urlsplit
 
+from ftslurm.code import staging
 from ftslurm.config import node_commands
 from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
-from ftslurm.config.schema import Config, binds_itself, interpreter, most_groups
+from ftslurm.config.schema import Config, binds_itself, most_groups
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -81,7 +82,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
     if config.cluster.container_image is not None:
         return [*container.worker(config), *shared, *own]
-    return [*interpreter(config.job, sys.executable), "-m", "ftslurm.worker", *shared, *own]
+    return [*staging.start(config), "-m", "ftslurm.worker", *shared, *own]
 
 
 def bind(config: Config, group: int, slot: int) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NoReturn, TypeVar
 
-from ftslurm.code import running
+from ftslurm.code import node_copy, running
 from ftslurm.guard import faults, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
@@ -85,6 +85,11 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
+        if me.local_rank == 0 and (reason := os.environ.pop(node_copy.NOT_STAGED, "")):
+            channel.warn(
+                f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
+                f"(job.stage_python): {reason}"
+            )
         check_code(channel, code, me.rank)
     except BaseException as error:  # the controller must get every error
         traceback.print_exc()

@@ -1,0 +1,180 @@
+"""Starts a worker from the node's own copy of its Python environment: `node_copy.py ARCHIVE FOLDER NAME ARGUMENT...`.
+
+Thousands of small files are slow to open on a shared file system, and every worker opens them at every start. With
+job.stage_python the environment is one archive (staging.py). The first worker that starts on a node unpacks it into a
+folder of the node, the others wait for that, and each becomes the interpreter NAME of the copy.
+
+    FOLDER/ftslurm-UID/     mode 0700; another user's folder of that name is refused
+        KEY/                the copy. It gets this name when it is whole, and ends with the boot of the node
+        KEY.lock            locked: exclusively while it is unpacked or removed, shared by each worker that runs from it
+
+Copies are kept for later attempts and runs. After unpacking, all but the KEPT last used are removed, unless a worker
+runs from them. Whatever goes wrong, the worker starts from the shared file system, and its run gets a warning.
+
+Runs by itself, as `python -I -S`: what it imports comes from the shared file system, so it imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+import sys
+import time
+
+NOT_STAGED = "FTSLURM_NOT_STAGED"  # variable: why a worker does not run from a copy (worker/session.py)
+KEPT = 2
+_BOOT = ".ftslurm-boot"  # in a copy: the boot of the node in which it was unpacked; a crash may damage what is older
+
+
+class Unusable(Exception):
+    """The copy cannot be made or used; the message says why."""
+
+
+def main(words: list[str]) -> None:
+    archive, folder, name, *command = words
+    try:
+        copy = ready(archive, folder)
+        os.environ.pop(NOT_STAGED, None)
+        python = os.path.join(copy, "bin", name)
+        os.execv(python, [python, *command])  # noqa: S606 an argument list
+    except (Unusable, OSError) as error:
+        os.environ[NOT_STAGED] = _told(error)
+        os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
+
+
+def _told(error: Exception) -> str:
+    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    return reason[:500]
+
+
+def ready(archive: str, folder: str) -> str:
+    """Return the path of the copy, which is unpacked if need be. It stays locked as long as this process lives.
+
+    Raises:
+        Unusable, OSError: there is none.
+    """
+    place = own_folder(folder or os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 see own_folder
+    copy = os.path.join(place, os.path.basename(archive).removesuffix(".tar"))
+    lock = os.open(f"{copy}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    os.set_inheritable(lock, True)
+    begun = time.time()
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    while not _is_whole(copy):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not _is_whole(copy):
+            _try_to_unpack(lock, archive, copy, begun)
+            _remove_unused(place, os.path.basename(copy))
+        fcntl.flock(lock, fcntl.LOCK_SH)  # another process may get the lock in between
+    os.utime(lock)  # the last use
+    return copy
+
+
+def own_folder(folder: str) -> str:
+    """Return this user's folder inside `folder`, made if need be.
+
+    Raises:
+        Unusable: another user owns it, or could replace it.
+    """
+    place = os.path.realpath(folder)
+    above = place
+    while True:
+        found = os.stat(above)
+        if found.st_uid not in (0, os.geteuid()):
+            raise Unusable(f"{above} belongs to another user (uid {found.st_uid})")
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+            raise Unusable(f"other users can write into {above}")
+        if above == "/":
+            break
+        above = os.path.dirname(above)
+    if os.statvfs(place).f_flag & os.ST_NOEXEC:
+        raise Unusable(f"no program may run from {place} (mounted noexec)")
+    own = os.path.join(place, f"ftslurm-{os.geteuid()}")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(own, 0o700)
+    found = os.lstat(own)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise Unusable(f"{own} is not a folder of this user alone (uid {found.st_uid}, mode {found.st_mode:o})")
+    return own
+
+
+def _is_whole(copy: str) -> bool:
+    try:
+        with open(os.path.join(copy, _BOOT)) as file:
+            return file.read() == _boot()
+    except FileNotFoundError:
+        return False
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read()
+
+
+def _try_to_unpack(lock: int, archive: str, copy: str, begun: float) -> None:
+    """Unpack the archive. What went wrong is left in the file `lock`: those who waited meanwhile do not try it again.
+
+    Args:
+        begun: when this process began to wait.
+    """
+    if os.fstat(lock).st_mtime >= begun and (reason := os.pread(lock, 1000, 0)):
+        raise Unusable(reason.decode(errors="replace"))
+    os.ftruncate(lock, 0)
+    try:
+        _unpack(archive, copy)
+    except (Unusable, OSError) as error:
+        with contextlib.suppress(OSError):
+            os.pwrite(lock, _told(error).encode(errors="replace"), 0)
+        raise
+
+
+def _unpack(archive: str, copy: str) -> None:
+    """Unpack the archive, which must be this user's. This process holds the lock exclusively."""
+    import shutil
+    import subprocess
+
+    begun, half = time.monotonic(), f"{copy}.half"
+    for left in (half, copy):  # of a process that was killed, or of an earlier boot
+        shutil.rmtree(left, ignore_errors=True)
+    fd = os.open(archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise Unusable(f"another user may have written {archive}")
+        os.mkdir(half, 0o700)
+        command = ["tar", "--extract", "--file=-", "--no-same-owner", "--preserve-permissions", f"--directory={half}"]
+        done = subprocess.run(command, stdin=fd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False)
+        if done.returncode:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
+            raise Unusable(f"{archive} cannot be unpacked into {os.path.dirname(copy)}: {lines[0]}")
+        with open(os.path.join(half, _BOOT), "w") as file:
+            file.write(_boot())
+        os.rename(half, copy)
+    except BaseException:
+        shutil.rmtree(half, ignore_errors=True)
+        raise
+    finally:
+        os.close(fd)
+    print(f"ftslurm: the Python environment is in {copy} ({time.monotonic() - begun:.1f} s)", file=sys.stderr)
+
+
+def _remove_unused(place: str, new: str) -> None:
+    """Remove copies beyond the KEPT last used ones, unless a worker runs from them."""
+    import shutil
+
+    locks = [entry for entry in os.scandir(place) if entry.name.endswith(".lock") and entry.name != f"{new}.lock"]
+    locks = [entry for entry in locks if os.path.isdir(entry.path.removesuffix(".lock"))]
+    for entry in sorted(locks, key=lambda entry: entry.stat().st_mtime, reverse=True)[KEPT - 1 :]:
+        lock = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(entry.path.removesuffix(".lock"), ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,11 +1,11 @@
 """How the cost of the Lighthouse grows with the number of replica groups.
 
-    python benchmarks/lighthouse_scale.py [--members 100 1000 10000] [--grpc 100 1000]
+    python benchmarks/lighthouse_scale.py [--members 100 1000 10000]
 
 For each number of members, in milliseconds of CPU time: one decision on a quorum, a heartbeat of all members, a join of
 all (one request after the other until the quorum is issued) by the rules alone and by the server without gRPC,
-announcements and evictions of all by the controller, and the encoded answer. With --grpc, in milliseconds of wall time:
-a quorum of all over real connections on loopback, clients and server in one process each.
+announcements and evictions of all by the controller, and the encoded answer. scale_lighthouse.py measures it with
+real connections, beside torchft's.
 
 An answer lists all members, so all answers together have N * N entries. The join by the rules alone decides after each
 request, which is N * N too; the server decides less often (Server.decide_soon).
@@ -16,22 +16,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import multiprocessing
 import os
-import socket
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import grpc.aio
-
 from ftslurm.lighthouse import protobuf
 from ftslurm.lighthouse.persistence import Keep
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
 from ftslurm.lighthouse.registry import Book, Memory
-from ftslurm.lighthouse.server import Server, prepare
+from ftslurm.lighthouse.server import Server
 from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=1e9, heartbeat_timeout_s=1e9)
@@ -106,7 +102,7 @@ async def server_alone(count: int) -> dict[str, float]:
             requests = [protobuf.write_request(member(number, step)) for number in range(count)]
             tasks: list[asyncio.Task[bytes]] = []
             start = time.process_time()
-            await feed((lambda r=r: tasks.append(asyncio.create_task(server.quorum(r, None)))) for r in requests)  # type: ignore[misc]
+            await feed((lambda r=r: tasks.append(asyncio.create_task(server.quorum(r)))) for r in requests)  # type: ignore[misc]
             answers = await asyncio.gather(*tasks)
             assert len(protobuf.read_quorum(answers[0]).members) == count
             return (time.process_time() - start) * 1000
@@ -125,67 +121,14 @@ async def server_alone(count: int) -> dict[str, float]:
     }
 
 
-def serve(port: int, count: int) -> None:
-    """Run a Lighthouse in this process, without a guard."""
-
-    async def run() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            options = {"min_replicas": count, "join_timeout_ms": 600_000, "heartbeat_timeout_ms": 600_000}
-            server = prepare({**options, "quorum_tick_ms": 100, "folder": folder}, lambda _: None)
-            server.listen(f"127.0.0.1:{port}")
-            await server.server.start()
-            await server.tick()
-
-    asyncio.run(run())
-
-
-async def over_grpc(count: int) -> dict[str, float]:
-    """Measure a quorum and heartbeats of all members, over one connection each."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = multiprocessing.get_context("spawn").Process(target=serve, args=(port, count), daemon=True)
-    process.start()
-    options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
-    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options) for _ in range(count)]
-    try:
-        await asyncio.wait_for(asyncio.gather(*(channel.channel_ready() for channel in channels)), 120)
-
-        async def call(method: str, requests: Iterable[bytes]) -> float:
-            start = time.perf_counter()
-            calls = [c.unary_unary(f"/{protobuf.SERVICE}/{method}")(r) for c, r in zip(channels, requests, strict=True)]
-            await asyncio.gather(*calls)
-            return (time.perf_counter() - start) * 1000
-
-        quorums = [
-            await call("Quorum", [protobuf.write_request(member(number, step)) for number in range(count)])
-            for step in range(4)
-        ]
-        beats = await call("Heartbeat", [protobuf.write_heartbeat(member(n).replica_id) for n in range(count)])
-        return {
-            "gRPC: first quorum of all": quorums[0],
-            "gRPC: next quorum of all": min(quorums[1:]),
-            "gRPC: heartbeat of all": beats,
-        }
-    finally:
-        await asyncio.gather(*(channel.close() for channel in channels))
-        process.kill()
-        process.join()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--members", type=int, nargs="*", default=[100, 1000])
-    parser.add_argument("--grpc", type=int, nargs="*", default=[])
     parser.add_argument("--json", action="store_true", help="one JSON object per number of members")
     args = parser.parse_args()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the log of the server
-    for count in sorted({*args.members, *args.grpc}):
-        found: dict[str, float] = {}
-        if count in args.members:
-            found |= rules_alone(count) | wire(count) | asyncio.run(server_alone(count))
-        if count in args.grpc:
-            found |= asyncio.run(over_grpc(count))
+    for count in sorted(args.members):
+        found = rules_alone(count) | wire(count) | asyncio.run(server_alone(count))
         if args.json:
             print(json.dumps({"members": count, **found}), flush=True)
             continue

@@ -55,7 +55,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "cluster.handover_s": (1, MAX_TIME),
     "lighthouse.port": (0, 65_535),
     "lighthouse.join_timeout_ms": (1, MAX_TIME),
-    "lighthouse.heartbeat_timeout_ms": (200, MAX_TIME),  # torchft's heartbeats come every 100 ms
+    "lighthouse.heartbeat_timeout_ms": (200, MAX_TIME),  # heartbeats come every 100 ms or less often
     "lighthouse.quorum_tick_ms": (1, MAX_TIME),
     "torchft.timeout_s": (1, MAX_TIME),
     "torchft.quorum_timeout_s": (1, MAX_TIME),

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from ftslurm.code import staging
 from ftslurm.config import node_commands
 from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
-from ftslurm.config.schema import Config, binds_itself, most_groups
+from ftslurm.config.schema import Config, LighthouseConfig, binds_itself, most_groups
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -147,6 +147,7 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
         "FTSLURM_RUN_ID": run.root.name,
         "FTSLURM_STEP": str(launch.id),
         "FTSLURM_LIGHTHOUSE": config.lighthouse.kind,
+        **manager_heartbeat(config.lighthouse),
         "FTSLURM_PROCESS_GROUP": process_group(config),
         "FTSLURM_TRANSPORT": torchft.transport,
         **({} if local else network(config.cluster.interface)),
@@ -160,6 +161,17 @@ def environment(config: Config, run: RunDir, launch: Launch, base: Mapping[str, 
     if "OMP_NUM_THREADS" in base and "OMP_NUM_THREADS" not in config.job.env:
         env["OMP_NUM_THREADS"] = base["OMP_NUM_THREADS"]
     return env
+
+
+def manager_heartbeat(lighthouse: LighthouseConfig) -> dict[str, str]:
+    """Return the variable with the interval of the managers' heartbeats to our Lighthouse (torchft_patches.py).
+
+    It hears of each death from the controller, so few heartbeats are enough: five in heartbeat_timeout_ms, at least one
+    a second and at most torchft's own ten a second.
+    """
+    if lighthouse.kind != "ftslurm":
+        return {}
+    return {"FTSLURM_MANAGER_HEARTBEAT_MS": str(max(100, min(1000, lighthouse.heartbeat_timeout_ms // 5)))}
 
 
 def network(interface: list[str] | str | None) -> dict[str, str]:

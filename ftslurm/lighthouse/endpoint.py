@@ -7,7 +7,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from ftslurm.guard import interfaces
@@ -67,23 +66,15 @@ def take(listen: Callable[[str], int], local: bool, port: int, may_move: bool) -
     """Listen without a guard, so any client that reaches the port is let in. Return the address, http://HOST:PORT.
 
     Args:
-        listen: listens at HOST:PORT and returns the port; 0 or RuntimeError if it cannot.
+        listen: listens at HOST:PORT and returns the port; with HOST "" at all addresses; OSError if it cannot.
         local: whether only this machine reaches it.
         port, may_move: as for `bind_when_free`.
 
     Raises:
         RuntimeError: the port cannot be bound.
     """
-    hosts = ("127.0.0.1",) if local else ("[::]", "0.0.0.0")  # noqa: S104 the second where IPv6 is off
-
-    def listen_at(number: int) -> int:
-        for host in hosts:
-            with suppress(RuntimeError):
-                if bound := listen(f"{host}:{number}"):
-                    return bound
-        raise OSError(f"it is in use on {' and '.join(hosts)}")
-
-    bound = bind_when_free(listen_at, port, may_move=may_move, setting="port=N; 0: any")
+    host = "127.0.0.1" if local else ""
+    bound = bind_when_free(lambda number: listen(f"{host}:{number}"), port, may_move=may_move, setting="port=N; 0: any")
     return f"http://{'127.0.0.1' if local else socket.gethostname()}:{bound}"
 
 

@@ -1,8 +1,8 @@
 """Reads the credentials of a client from the first request of an HTTP/2 connection. Pure: bytes in, a value out.
 
 torchft's client takes no credentials, but a URL may have a user part: of `http://TOKEN@host:port` it sends
-`TOKEN@host:port` as the `:authority` of every request (torchft 0.2.0, tonic 0.12). grpc shows that to no handler in
-Python, and must not parse the bytes of clients without the token, so it is read here, before grpc.
+`TOKEN@host:port` as the `:authority` of every request (torchft 0.2.0, tonic 0.12). The
+server must not parse the bytes of clients without the token, so the first request is read here, before it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def first_request(data: bytes) -> Request | None:
                 raise NotHTTP2("its headers are not whole")
             block += payload
         elif kind == _HEADERS and number:
-            stream, block = number, _fragment(payload, flags)
+            stream, block = number, fragment(payload, flags)
         elif kind in (_DATA, _HEADERS, _CONTINUATION):
             raise NotHTTP2("it does not begin with headers")
         if stream and flags & _END_HEADERS:
@@ -67,8 +67,12 @@ def first_request(data: bytes) -> Request | None:
     return None
 
 
-def _fragment(payload: bytes, flags: int) -> bytes:
-    """Return the part of the header block that a HEADERS frame carries."""
+def fragment(payload: bytes, flags: int) -> bytes:
+    """Return the payload of a frame without its padding and priority.
+
+    Raises:
+        NotHTTP2: there is more padding than payload.
+    """
     pad, begin = 0, 0
     if flags & _PADDED:
         pad, begin = (payload[0] if payload else 0), 1
@@ -91,9 +95,10 @@ def denial(stream: int, reason: str) -> bytes:
     """Return the server's whole answer to a refused client: a grpc status with the reason, then GOAWAY."""
     fields = [(":status", "200"), ("content-type", "application/grpc")]
     fields += [("grpc-status", _UNAUTHENTICATED), ("grpc-message", reason)]
-    headers = _frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, Encoder().encode(fields, huffman=False))
-    return _frame(_SETTINGS, 0, 0, b"") + headers + _frame(_GOAWAY, 0, 0, stream.to_bytes(4, "big") + bytes(4))
+    headers = frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, Encoder().encode(fields, huffman=False))
+    return frame(_SETTINGS, 0, 0, b"") + headers + frame(_GOAWAY, 0, 0, stream.to_bytes(4, "big") + bytes(4))
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return one frame."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload

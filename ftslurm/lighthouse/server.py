@@ -1,7 +1,8 @@
 """ftslurm's own Lighthouse (`lighthouse.kind=ftslurm`): torchft's gRPC service and the controller's orders.
 
-There is one event loop and no lock. Requests and answers are bytes for grpc; a malformed request is refused before it
-changes any state (registry.Book). There is no web page, no method that kills a group, and nothing beyond torchft's API.
+There is one event loop and no lock. Requests and answers are bytes for grpc_server.py; a malformed request is refused
+before it changes any state (registry.Book). There is no web page, no method that kills a group, and nothing beyond
+torchft's API.
 """
 
 from __future__ import annotations
@@ -12,20 +13,20 @@ import json
 import os
 import select
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import grpc
-import grpc.aio
-
+from ftslurm.guard.gate import bind
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.lighthouse import endpoint, protobuf
+from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
-from ftslurm.lighthouse.registry import Book, Refused, Taken, Unknown
+from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
 from ftslurm.protocol import addresses, messages
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
@@ -34,19 +35,6 @@ REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other m
 SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
 MEMBERS_A_LINE = 40  # of a report, see messages.LONGEST
-
-OPTIONS = (
-    ("grpc.so_reuseport", 0),  # else a second Lighthouse could share the port with one that still lives
-    ("grpc.max_receive_message_length", protobuf.LARGEST_REQUEST),
-    ("grpc.max_metadata_size", 8192),
-    ("grpc.max_concurrent_streams", 1000),
-    # Managers ping every 60 s (T: src/net.rs); by default grpc takes that for an attack from the third on.
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # A manager's node may vanish without closing its connections: they are not kept for ever.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-)
 
 Report = Callable[[messages.Report], None]
 Waits = Unknown | Taken
@@ -122,50 +110,49 @@ class Server:
         self.save_again = False
         self.saved: tuple[str, float] = ("", 0.0)
         self.save_error = ""  # why lighthouse.json could not be written the last time
-        self.server: Any = None
+        methods: dict[str, Handler] = {"Quorum": self.quorum, "Heartbeat": self.heartbeat}
+        self.server = GrpcServer({f"/{protobuf.SERVICE}/{name}": method for name, method in methods.items()})
 
     # --- the service -----------------------------------------------------------------------------------------------
 
     def listen(self, address: str) -> int:
-        """Listen at HOST:PORT (0: any port) or unix:PATH and return the port. May be called again after a failure.
+        """Listen at HOST:PORT (HOST "": all addresses; PORT 0: any) or unix:PATH. Return the port; 0 for a path.
 
         Raises:
-            RuntimeError: the address cannot be bound.
+            OSError: the address cannot be bound.
         """
-        if self.server is None:
-            self.server = grpc.aio.server(options=OPTIONS)
-            methods = {
-                "Quorum": grpc.unary_unary_rpc_method_handler(self.quorum),
-                "Heartbeat": grpc.unary_unary_rpc_method_handler(self.heartbeat),
-            }
-            self.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(protobuf.SERVICE, methods),))
-        return int(self.server.add_insecure_port(address))
+        host, _, where = address.rpartition(":")
+        if host == "unix":
+            listener, port = socket.socket(socket.AF_UNIX), 0
+            listener.bind(where)
+        else:
+            listener = bind(host, int(where))
+            port = int(listener.getsockname()[1])
+        self.server.listen(listener)
+        return port
 
-    async def quorum(self, request: bytes, context: Any) -> bytes:
+    async def quorum(self, request: bytes) -> bytes:
         """Answer with the next quorum that has this manager. A hang-up or the deadline withdraws the request."""
         try:
             member = protobuf.read_request(request)
         except protobuf.Malformed as error:
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
         answer = self.book.ask(member, now())
         if isinstance(answer, Waits):
             answer = await self._hold(member, answer)
         if isinstance(answer, Refused | Waits):
-            denied, not_now = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION
-            reason = self.refusals.reason(answer, member.store_address)
-            await _refuse(context, denied if isinstance(answer, Unknown) else not_now, reason)
+            status = Status.PERMISSION_DENIED if isinstance(answer, Unknown) else Status.FAILED_PRECONDITION
+            raise CallError(status, self.refusals.reason(answer, member.store_address))
         if isinstance(answer, Quorum):
             return protobuf.write_quorum(answer, time.time())
-        return await self._answer(answer, context)
+        return await self._answer(answer)
 
-    async def _answer(self, ask: Ask, context: Any) -> bytes:
+    async def _answer(self, ask: Ask) -> bytes:
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.waiting[future] = ask
         self.decide_soon()
         try:
             return await future
-        except RefusedError as error:
-            await _refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
         finally:
             held = self.waiting.pop(future, None)
             if held is not None:  # the manager has hung up, or its deadline has passed
@@ -203,12 +190,12 @@ class Server:
         if (event := self.announced.pop(store, None)) is not None:
             event.set()
 
-    async def heartbeat(self, request: bytes, context: Any) -> bytes:
+    def heartbeat(self, request: bytes) -> bytes:
         """Handle a heartbeat. The answer is an empty message."""
         try:
             name = protobuf.read_heartbeat(request)
         except protobuf.Malformed as error:
-            await _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise CallError(Status.INVALID_ARGUMENT, str(error)) from None
         self.book.beat(name, now())
         return b""
 
@@ -263,7 +250,7 @@ class Server:
     def _ask_again(self, ask: Ask, future: asyncio.Future[bytes], moment: float) -> None:
         again = self.book.ask_again(ask, moment)
         if isinstance(again, Refused):
-            future.set_exception(RefusedError(again.reason))
+            future.set_exception(CallError(Status.FAILED_PRECONDITION, again.reason))
         else:
             self.waiting[future] = again
 
@@ -331,7 +318,7 @@ class Server:
         for future, ask in list(self.waiting.items()):
             if ask.member.replica_id in self.book.gone and not future.done():
                 del self.waiting[future]
-                future.set_exception(RefusedError("this attempt is over: the controller has seen it fail"))
+                future.set_exception(CallError(Status.FAILED_PRECONDITION, OVER))
 
     def save(self) -> None:
         """Write lighthouse.json if its content has changed. A thread writes, one save at a time."""
@@ -358,15 +345,6 @@ class Server:
         self.decide_soon()
         if self.save_again:
             self.save()
-
-
-class RefusedError(Exception):
-    """A waiting request ends with this when its attempt is over."""
-
-
-async def _refuse(context: Any, code: grpc.StatusCode, reason: str) -> NoReturn:
-    await context.abort(code, reason)
-    raise AssertionError("abort raises")
 
 
 def now() -> float:
@@ -453,7 +431,7 @@ async def start_hidden(server: Server) -> int:
     """
     folder = endpoint.folder()
     try:
-        path = os.path.join(folder, "grpc")
+        path = os.path.join(folder, "lighthouse")
         server.listen(f"unix:{path}")
         await server.server.start()
         return os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -156,7 +156,7 @@ async def _serve(options: Options) -> NoReturn:
         with suppress(OSError):
             url_file.unlink()
         server.keep.write_state(server.keep.snapshot(server.book.memory))
-        await server.server.stop(None)
+        server.server.stop()
 
 
 def _server_options(options: Options) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The token of a stand-alone Lighthouse, and the port that passes only connections with the token on to grpc.
+"""The token of a stand-alone Lighthouse, and the port that passes only connections with the token on to the server.
 
 A connection shows the token in the `:authority` of its first request (http2_authority.py). Later requests of the
 connection come from the same client, so only the first one is checked; then bytes are passed on in both directions.

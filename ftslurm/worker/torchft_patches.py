@@ -224,6 +224,21 @@ def _honour_connect_timeout(torchft: Any) -> None:
     _edit_arguments(torchft.manager.Manager, edit)
 
 
+def _heartbeats_may_be_fewer(_: Any) -> bool:
+    return "FTSLURM_MANAGER_HEARTBEAT_MS" in os.environ
+
+
+def _send_fewer_heartbeats(torchft: Any) -> None:
+    """Defect: each manager sends ten heartbeats a second, which nobody needs who is told of deaths.
+
+    Evidence: with steps of a second they are ten of eleven requests to the Lighthouse (benchmarks/scale_lighthouse.py).
+    Not applied: with torchft's Lighthouse, which knows of a death only by silence, and to a Manager whose script passes
+    a heartbeat_interval.
+    """
+    interval = timedelta(milliseconds=int(os.environ["FTSLURM_MANAGER_HEARTBEAT_MS"]))
+    _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("heartbeat_interval", interval))
+
+
 def _own_name_does_not_resolve(_: Any) -> bool:
     if os.environ.get("FTSLURM_CLUSTER") != "local":
         return False
@@ -332,6 +347,13 @@ _PATCHES = (
         _honour_connect_timeout,
         ("manager.Manager(connect_timeout)",),
         "TORCHFT_CONNECT_TIMEOUT_SEC may be ignored",
+    ),
+    _Patch(
+        "heartbeats",
+        _heartbeats_may_be_fewer,
+        _send_fewer_heartbeats,
+        ("manager.Manager(heartbeat_interval)",),
+        "the Lighthouse takes more CPU time with hundreds of groups",
     ),
     _Patch(
         "hostname",

@@ -320,6 +320,39 @@ def test_a_peer_hears_at_once_of_an_error_only_with_the_patch(tmp_path):
     assert patched < 3 < without
 
 
+# --- heartbeats -------------------------------------------------------------------------------------------------------
+
+
+def intervals(folder):
+    """Note the heartbeat intervals of three Managers: without the patch, with it, and with one that the script sets."""
+    import torch
+    import torchft
+
+    os.environ["FTSLURM_MANAGER_HEARTBEAT_MS"] = "700"
+    noted, real = [], torchft.manager.ManagerServer
+
+    def server(*args, **kwargs):
+        noted.append(kwargs["heartbeat_interval"].total_seconds())
+        return real(*args, **kwargs)
+
+    torchft.manager.ManagerServer = server
+    with lighthouse() as address:
+        model = torch.nn.Linear(1, 1)
+        one_rank_manager(address, "a", model).shutdown(wait=False)
+        torchft_patches.after_import([])
+        one_rank_manager(address, "b", model).shutdown(wait=False)
+        one_rank_manager(address, "c", model, heartbeat_interval=timedelta(milliseconds=50)).shutdown(wait=False)
+    (folder / "intervals").write_text(json.dumps(noted))
+    os._exit(0)
+
+
+def test_managers_send_the_runs_heartbeats_unless_the_script_says_otherwise(tmp_path):
+    process = LOADED.Process(target=intervals, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    assert json.loads((tmp_path / "intervals").read_text()) == [0.1, 0.7, 0.05]
+
+
 # --- hostname -----------------------------------------------------------------------------------------------------
 
 UNKNOWN_HOST = """

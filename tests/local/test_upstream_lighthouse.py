@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 import unittest
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from upstream_lighthouse import Served
 
 upstream = pytest.importorskip("torchft.lighthouse_test")
-
-
-class Served:
-    """A stand-in for torchft's LighthouseServer: our Lighthouse in its own process."""
-
-    folder: Path
-    lineage: str
-    started: list[Served]
-
-    def __init__(self, bind: str, **settings: int) -> None:  # noqa: ARG002 it is "[::]:0"
-        self.name = self.folder / f"lighthouse{len(self.started)}"
-        words = [f"name={self.name}", "open=true", f"lineage={self.lineage}", "quorum_tick_ms=20"]
-        words += [f"{key}={value}" for key, value in settings.items()]
-        self.process = subprocess.Popen([sys.executable, "-m", "ftslurm.lighthouse", *words])
-        self.started.append(self)
-
-    def address(self) -> str:
-        file, deadline = self.name.with_suffix(".url"), time.monotonic() + 20
-        while not file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return file.read_text().strip()
-
-    def shutdown(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture

@@ -176,6 +176,7 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
         "FTSLURM_RUN_ID": "ddp-1",
         "FTSLURM_STEP": "group-0001/2",
         "FTSLURM_LIGHTHOUSE": "ftslurm",
+        "FTSLURM_MANAGER_HEARTBEAT_MS": "1000",
         "FTSLURM_PROCESS_GROUP": "gloo",
         "FTSLURM_TRANSPORT": "http",
         "FTSLURM_INTERFACE": "auto",
@@ -193,6 +194,15 @@ def test_every_task_knows_its_run_and_torchfts_time_outs() -> None:
     del known["FTSLURM_INTERFACE"]
     assert environment(made) == known
     assert environment(here=True) == {**known, "FTSLURM_CLUSTER": "local"}
+
+
+@pytest.mark.parametrize(("timeout_ms", "interval_ms"), [(60_000, "1000"), (5000, "1000"), (2000, "400"), (200, "100")])
+def test_managers_send_five_heartbeats_in_the_time_out_of_our_lighthouse(timeout_ms: int, interval_ms: str) -> None:
+    made = config()
+    made.lighthouse.heartbeat_timeout_ms = timeout_ms
+    assert environment(made)["FTSLURM_MANAGER_HEARTBEAT_MS"] == interval_ms
+    made.lighthouse.kind = "torchft"
+    assert "FTSLURM_MANAGER_HEARTBEAT_MS" not in environment(made)
 
 
 def test_the_users_variables_win_over_ours_and_over_those_we_were_started_with() -> None:

@@ -46,7 +46,7 @@ def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp
         tasks = []
         for number in range(count):
             request = protobuf.write_request(member(number))
-            tasks.append(asyncio.create_task(server.quorum(request, None)))
+            tasks.append(asyncio.create_task(server.quorum(request)))
             await asyncio.sleep(0.0005)
         answers = await asyncio.wait_for(asyncio.gather(*tasks), 30)
         ticking.cancel()

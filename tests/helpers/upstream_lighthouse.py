@@ -1,0 +1,65 @@
+"""Our Lighthouse in the place of torchft's, for torchft's own tests; as a pytest plugin: `-p upstream_lighthouse`.
+
+Options, as environment variables: UPSTREAM_LIGHTHOUSE=on or off replaces torchft's LighthouseServer, with lineage on or
+off; UPSTREAM_PATCHES=1 applies the patches of ftslurm/worker/torchft_patches.py.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Served:
+    """A stand-in for torchft's LighthouseServer, with its defaults: our Lighthouse in its own process."""
+
+    folder: Path
+    lineage: str
+    started: list[Served]
+
+    def __init__(self, bind: str, min_replicas: int, **settings: int) -> None:  # noqa: ARG002 it is "[::]:0"
+        settings = {"join_timeout_ms": 100, "quorum_tick_ms": 20, **settings, "min_replicas": min_replicas}
+        self.name = self.folder / f"lighthouse{len(self.started)}"
+        words = [f"name={self.name}", "open=true", f"lineage={self.lineage}"]
+        words += [f"{key}={value}" for key, value in settings.items()]
+        self.process = subprocess.Popen([sys.executable, "-m", "ftslurm.lighthouse", *words])
+        self.started.append(self)
+
+    def address(self) -> str:
+        file, deadline = self.name.with_suffix(".url"), time.monotonic() + 20
+        while not file.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return file.read_text().strip()
+
+    def shutdown(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def pytest_configure(config: Any) -> None:
+    """Replace what the options ask for, before pytest imports a test."""
+    if os.environ.get("UPSTREAM_PATCHES"):
+        from ftslurm.worker import torchft_patches
+
+        torchft_patches.before_import()
+        left_out: list[str] = []
+        print("patches:", torchft_patches.after_import(left_out), left_out)
+    if lineage := os.environ.get("UPSTREAM_LIGHTHOUSE"):
+        from torchft import _torchft, coordination
+
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        Served.folder, Served.lineage, Served.started = Path(folder.name), lineage, []
+        _torchft.LighthouseServer = coordination.LighthouseServer = Served
+
+
+def pytest_unconfigure() -> None:
+    """Stop what torchft's tests leave running."""
+    for one in getattr(Served, "started", []):
+        one.shutdown()

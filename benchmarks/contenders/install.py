@@ -15,6 +15,8 @@ from pathlib import Path
 FOLDER = Path(__file__).parents[2] / ".contenders"
 FAMILIES = {  # family -> what pip installs
     "torchx": ("torchx-nightly==2026.10.26",),  # torchx 0.7.0 has no name in its list of jobs, which the runner reads
+    "nvrx": ("nvidia-resiliency-ext==0.4.1",),
+    "ray": ("ray[train]==2.60.0",),
 }
 
 

@@ -1,0 +1,68 @@
+"""The program of the contender Ray, inside its job: Ray Train with a torchft replica group for each worker.
+
+    ray_driver.py HEAD REPLICAS STORAGE training.py OPTIONS...
+
+Runs in the interpreter that has Ray, and connects to the Ray whose head has this address. Each worker is a replica
+group of one, and runs the training's script with these options.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+
+def train(config: dict[str, object]) -> None:
+    """Train in one of Ray's workers. Ray has set RANK, WORLD_SIZE, the store's address and TORCHFT_LIGHTHOUSE."""
+    import ray.train
+
+    os.environ["REPLICA_GROUP_ID"] = str(ray.train.get_context().get_world_rank())
+    script = Path(str(config["script"]))
+    sys.path.insert(0, str(script.parent))
+    sys.argv = [script.name, *config["arguments"]]  # type: ignore[misc]
+    import training
+
+    training.main()
+
+
+def connect(head: str) -> None:
+    """Connect to Ray as a program on the head's node; wait for it while it starts."""
+    import ray
+
+    for attempt in range(20):
+        try:
+            ray.init(address=head, _node_ip_address=head.rpartition(":")[0])
+            return
+        except Exception as error:  # Ray raises plain Exceptions, too
+            print(f"attempt {attempt} to reach Ray at {head}: {error}", flush=True)
+            time.sleep(1)
+    raise SystemExit(f"no Ray at {head}")
+
+
+def main() -> None:
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.train.v2.torch.torchft_config import TorchftConfig
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("head")
+    parser.add_argument("replicas", type=int)
+    parser.add_argument("storage")
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    args = parser.parse_args()
+    connect(args.head)
+    TorchTrainer(
+        train,
+        train_loop_config={"script": args.script, "arguments": args.arguments},
+        scaling_config=ScalingConfig(num_workers=args.replicas, resources_per_worker={"CPU": 1, "replica": 1}),
+        torch_config=TorchftConfig(lighthouse_kwargs={"bind": "127.0.0.1:0", "min_replicas": 1}, backend="gloo"),
+        run_config=RunConfig(storage_path=args.storage, failure_config=FailureConfig(max_failures=100000)),
+    ).fit()
+
+
+if __name__ == "__main__":
+    main()

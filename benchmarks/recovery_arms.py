@@ -1,0 +1,133 @@
+"""The arms of recovery.py: ftslurm in several modes, and the contenders, each with the faults that it can be given."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from contenders.all import ALL
+from contenders.contender import Contender
+from contenders.ftslurm_run import Cold, Warm
+
+
+class Fault(enum.Enum):
+    """What happens to a training. The value is its name in tables and on the command line."""
+
+    ONE = "one"  # the process of one replica is killed
+    TWO = "two"
+    FOUR = "four"
+    CONTROLLER = "controller"
+    LIGHTHOUSE = "lighthouse"
+    PILOT = "pilot"
+    NODE = "node"
+
+    @property
+    def victims(self) -> tuple[int, ...]:
+        """The replicas that lose their processes."""
+        return {"two": (1, 2), "four": (1, 2, 3, 4), "lighthouse": ()}.get(self.value, (1,))
+
+    @property
+    def told(self) -> str:
+        """What happens, for the table."""
+        return {
+            "one": "one replica is killed",
+            "two": "two at once",
+            "four": "four at once",
+            "controller": "the controller is killed, and 2 s later one replica",
+            "lighthouse": "the Lighthouse is killed",
+            "pilot": "the batch process of a replica's job is killed",
+            "node": "a node vanishes",
+        }[self.value]
+
+
+KILLS = (Fault.ONE, Fault.TWO, Fault.FOUR)
+# The wait between restarts is for groups that keep failing by themselves.
+AT_ONCE = ("restart.backoff_s=0",)
+STOCK = ("lighthouse=torchft",)
+STOCK_TIMING = (
+    "lighthouse.heartbeat_timeout_ms=5000",
+    "lighthouse.join_timeout_ms=60000",
+    "lighthouse.quorum_tick_ms=100",
+)
+
+
+class ColdAtOnce(Cold):
+    """As in goodput.py, without a wait between restarts."""
+
+    settings = (*Cold.settings, *AT_ONCE)
+    adaptations = (*Cold.adaptations, "restart.backoff_s=0: the same group is killed again and again")
+
+
+class WarmAtOnce(Warm):
+    settings = (*Warm.settings, *AT_ONCE)
+    adaptations = ColdAtOnce.adaptations
+
+
+class StockLighthouse(ColdAtOnce):
+    name = "stock-lighthouse"
+    what = "ftslurm with torchft's own Lighthouse (lighthouse=torchft), at ftslurm's timing for it"
+    settings = (*ColdAtOnce.settings, *STOCK)
+
+
+class StockTiming(ColdAtOnce):
+    name = "stock-timing"
+    what = "ftslurm with torchft's own Lighthouse at torchft's default timing: 5 s of silence until a group is dead"
+    settings = (*StockLighthouse.settings, *STOCK_TIMING)
+
+
+class Wide(ColdAtOnce):
+    name = "ftslurm-wide"
+    what = "ftslurm with groups of two nodes; one rank of a group is killed"
+    settings = (*ColdAtOnce.settings, "groups.nodes=2")
+
+
+class Array(ColdAtOnce):
+    name = "ftslurm-array"
+    what = "ftslurm in array mode: a Slurm job for each group, and one for the controller"
+    settings = (*ColdAtOnce.settings, "cluster.mode=array", "cluster.poll_s=1")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One contender, and how faults are made in it."""
+
+    contender: Contender
+    faults: tuple[Fault, ...] = (*KILLS, Fault.NODE)
+    groups: int = 5
+    nodes: int = 6  # of the cluster; one more for Fault.NODE
+    lighthouse: bytes = b""  # what its command line contains
+    controller: bytes = b""  # the same; none: it stands in ftslurm's journal
+    cluster: dict[str, object] = field(default_factory=dict)  # further arguments of Cluster.start
+
+    @property
+    def name(self) -> str:
+        """The contender's."""
+        return self.contender.name
+
+
+EVERYTHING = (*KILLS, Fault.CONTROLLER, Fault.LIGHTHOUSE, Fault.NODE)
+OURS = b"ftslurm.lighthouse"
+# One CPU a node: no two jobs share one. And a requeued job would be held for cred_expire + 1 s, by default two minutes.
+ARRAY = {"cpus": 1, "extra_conf": "ProctrackType=proctrack/pgid\nAuthInfo=socket=FOLDER/munge.sock,cred_expire=5"}
+
+
+def arms() -> dict[str, Arm]:
+    """Return all arms, in the order of the table."""
+    found = [
+        Arm(ColdAtOnce(), EVERYTHING, lighthouse=OURS),
+        Arm(WarmAtOnce(), EVERYTHING, lighthouse=OURS),
+        Arm(StockLighthouse(), (Fault.ONE,)),
+        Arm(StockTiming(), (Fault.ONE,)),
+        Arm(Wide(), (Fault.ONE, Fault.TWO), groups=3, nodes=7),
+        Arm(Array(), (Fault.PILOT,), groups=3, nodes=5, cluster=ARRAY),
+    ]
+    found += [
+        Arm(contender, **_MORE.get(name, {})) for name, contender in ALL.items() if not isinstance(contender, Cold)
+    ]
+    return {arm.name: arm for arm in found}
+
+
+_MORE: dict[str, dict[str, object]] = {
+    "torchft-runner": {"faults": EVERYTHING, "lighthouse": b"torchft_lighthouse", "controller": b"published_runner.py"},
+    "ray": {"faults": EVERYTHING, "lighthouse": b"ray::Lighthouse", "controller": b"ray::TrainController"},
+}

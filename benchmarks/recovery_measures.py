@@ -1,0 +1,55 @@
+"""What one fault has cost a training, computed from the lines that its processes have written. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from goodput_measures import Commit, steps_of
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one fault has cost, as far as it has shown itself until some time."""
+
+    back_s: float | None  # until every killed replica has committed in a new process; None: none was killed, or not all
+    pause_s: float | None  # the longest pause of a replica that was not killed; None: all were
+    restarted: int  # replicas that were not killed and yet train in a new process
+    undone: int  # steps that were committed before and had to be trained again
+
+
+def cost(commits: Sequence[Commit], at: float, victims: Collection[int], until: float) -> Cost:
+    """Compute what a fault at the time `at` has cost until another time.
+
+    Args:
+        commits: all that is known of the training, also from before the fault.
+        victims: the replicas whose processes were killed.
+        until: a replica that has not committed since counts as pausing until then.
+    """
+    known = {commit.pid for commit in commits if commit.time <= at}
+    anew: dict[int, float] = {}  # replica -> its first commit in a new process
+    for commit in commits:
+        if at < commit.time <= until and commit.pid not in known:
+            anew[commit.replica] = min(commit.time, anew.get(commit.replica, commit.time))
+    others = sorted({commit.replica for commit in commits if commit.time <= at} - set(victims))
+    back = max(anew[victim] for victim in victims) - at if victims and set(victims) <= set(anew) else None
+    pauses = [_longest_pause(commits, replica, at, until) for replica in others]
+    return Cost(back, max(pauses, default=None), len(set(others) & set(anew)), _undone(commits, at, until))
+
+
+def quiet_again(commits: Sequence[Commit], since: float, replicas: int, steps: int) -> bool:
+    """Return whether every replica has committed so many steps since then, all of them together."""
+    together = [commit for commit in commits if commit.time > since and commit.participants == replicas]
+    return all(sum(commit.replica == replica for commit in together) >= steps for replica in range(replicas))
+
+
+def _longest_pause(commits: Sequence[Commit], replica: int, at: float, until: float) -> float:
+    times = sorted(commit.time for commit in commits if commit.replica == replica and commit.time <= until)
+    return max(b - a for a, b in itertools.pairwise([*times, until]) if b > at)
+
+
+def _undone(commits: Sequence[Commit], at: float, until: float) -> int:
+    steps = steps_of(commit for commit in commits if commit.time <= until)
+    pairs = [(a, b) for a, b in itertools.pairwise(steps) if b.time > at]
+    return sum(max(0, a.total_steps + 1 - b.total_steps) for a, b in pairs)

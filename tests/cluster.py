@@ -122,6 +122,20 @@ class Cluster:
         _kill_all(self.folder, node)
         self._daemons.pop(node).wait()
 
+    @contextmanager
+    def vanished_node(self, node: str) -> Iterator[None]:
+        """Stop all processes of a node until the end of the block: nothing answers, and no connection closes."""
+        stopped = [self._daemons[node].pid, *processes_in(self.folder, node)]
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def start_node(self, node: str) -> None:
         """Start a killed node again and wait until slurmctld hears from it. It is idle unless it has a job."""
         self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)

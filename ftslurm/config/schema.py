@@ -241,7 +241,7 @@ class RestartConfig:
 class HealthConfig:
     """Time limits after which something counts as lost, hung or too slow."""
 
-    heartbeat_s: float = 2.0  # how often controller and workers send a heartbeat
+    heartbeat_s: float = 1.0  # how often controller and guards send a heartbeat; two missing ones set a group aside
     lost_after_s: float = 10.0  # a node that is silent for so long, and that no probe reaches, is lost
     orphan_after_s: float = 60.0  # a worker that hears nothing from its controller for so long ends itself
     start_timeout_s: float = 600.0  # from launch until the script runs in every worker of the group

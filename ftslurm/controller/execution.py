@@ -75,6 +75,7 @@ class Executor:
                 | act.Stop()
                 | act.Announce()
                 | act.Evict()
+                | act.SetAside()
                 | act.NewHistory()
                 | act.Inject()
                 | act.Where()

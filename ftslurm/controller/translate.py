@@ -50,6 +50,8 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
             message = messages.Member(group, attempt, store)
         case actions.Evict(step, group, attempt, store):
             message = messages.Evict(group, attempt, store)
+        case actions.SetAside(step, groups, after_s):
+            message = messages.GuardsSilent(tuple(messages.SilentGroup(**vars(one)) for one in groups), after_s)
         case actions.NewHistory(step, number):
             message = messages.NewHistory(number)
         case actions.Inject(step, task, fault):
@@ -141,6 +143,8 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             return events.QuorumRefused(step, reason)
         case messages.QuorumBroken(quorum_id):
             return events.QuorumBroken(step, quorum_id)
+        case messages.GroupAside(group, attempt, aside, seconds):
+            return events.GroupAside(step, group, attempt, aside, seconds)
     assert_never(message)
 
 

@@ -14,7 +14,7 @@ from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
-from ftslurm.core.health import fitness, hang_limit, lost_connections, node_fate, silence
+from ftslurm.core.health import fitness, hang_limit, lost_connections, node_fate, set_aside, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Broken
@@ -31,6 +31,7 @@ from ftslurm.core.state.events import (
     Explained,
     FirstQuorum,
     Granted,
+    GroupAside,
     Hello,
     InjectAsked,
     InjectRefused,
@@ -149,6 +150,8 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
             return state, [records.QuorumRefused(reason=event.reason)]
         case QuorumBroken():
             return _quorum_broken(event, state)
+        case GroupAside():
+            return set_aside.told_of(state, event)
         case QuorumSeen():
             return _quorum_seen(event, state)
         case FirstQuorum():

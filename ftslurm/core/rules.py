@@ -19,7 +19,16 @@ from ftslurm.core import assignments, drain, handover, parameter_servers, user_r
 from ftslurm.core.groups import fault_drills, launching, progress_lines
 from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
-from ftslurm.core.health import first_step, fitness, hangs, lost_connections, node_fate, silence, start_report
+from ftslurm.core.health import (
+    first_step,
+    fitness,
+    hangs,
+    lost_connections,
+    node_fate,
+    set_aside,
+    silence,
+    start_report,
+)
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lighthouse_orders import orders, redirect
 from ftslurm.core.lineage import continuity, rollover, takeover
@@ -129,7 +138,7 @@ def deadline(state: RunState, now: float, config: Config) -> float | None:
     due += [state.ending.until] if state.ending is not None else []
     due += [state.lineage.saving.until] if state.lineage.saving is not None else []
     due += [*silence.deadlines(state, config), *hangs.deadlines(state, config), *node_fate.deadlines(state)]
-    due += fitness.deadlines(state)
+    due += [*fitness.deadlines(state), *set_aside.deadlines(state, config)]
     due += [*supply.poll_times(state, config), state.jobs_due, *first_step.deadlines(state, config)]
     first = min((time for time in due if now < time), default=inf)
     first = min(first, state.table.next_due)
@@ -371,6 +380,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     rollover.roll,  # after `_end_if_over`: a run that finished meanwhile has succeeded
     orders,  # before the launch: the dead are evicted first
     redirect,  # with the orders
+    set_aside.watch,  # after `orders`: what is known to be over is evicted
     launching.launch,  # after nodes, evictions and the end of the run are settled
     supply.supply,  # after the launch: a unit that found no place needs a job
     launching.explain,  # after `supply`: it names the job that was just requested

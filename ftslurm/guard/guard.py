@@ -220,7 +220,10 @@ class Guard:
                     self.log.tend()
                 self.stack_files.tend()
                 self.kernel.tend()
-            for key, events in self.selector.select(min(1.0, options.heartbeat_s, self.network.tend())):
+            wait_s = min(1.0, self.network.tend())
+            if self.task.local_index == 0:  # two heartbeats that are late count as missing
+                wait_s = min(wait_s, max(0.0, next_alive - time.monotonic()))
+            for key, events in self.selector.select(wait_s):
                 key.data(events)
 
     def receive(self, data: bytes) -> None:
@@ -273,7 +276,7 @@ class Guard:
                 self.pass_on(self.network.begun(order))
             case messages.Broken():
                 self.pass_on(order, may_drop=True)  # a script without torchft does not read these
-            case messages.Member() | messages.Evict() | messages.NewHistory():
+            case messages.Member() | messages.Evict() | messages.GuardsSilent() | messages.NewHistory():
                 self.pass_on(order)  # the worker is the Lighthouse
 
     def take_stacks(self, order: messages.TakeStacks) -> None:

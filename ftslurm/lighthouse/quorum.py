@@ -72,7 +72,8 @@ class View:
     beats: Mapping[str, float]  # replica id -> when it last gave a sign of life
     asking: Mapping[str, Ask]
     last: Quorum | None = None  # the quorum issued last
-    gone: Set[str] = frozenset()  # ours: ids whose attempt is over, as the controller has reported
+    gone: Set[str] = frozenset()  # ours: ids whose attempt is over, as the controller has reported, or is set aside
+    broken: bool = False  # ours: the last quorum has lost a member that may come back, so its id is used up
     strangers: Set[str] | None = None  # ours: ids that beat but have never asked; None: ids are not checked
     expected: int = 0  # ours: attempts the controller has announced that have not asked yet
     highest: int = 0  # ours: the highest step that any member of an issued quorum had
@@ -128,7 +129,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
             f"the run has reached step {view.highest}, those who ask only step {best}: they would start a new history",
             poisoned=True,
         )
-    return Formed(Quorum(_quorum_id(view.last, members, next_id), members), fast)
+    return Formed(Quorum(_quorum_id(view, members, next_id), members), fast)
 
 
 def _how_many(alive: set[str], view: View) -> int:
@@ -167,8 +168,12 @@ def has_state(member: Member, highest: int, of_history: bool) -> bool:
     return member.step >= highest or (of_history and member.step >= max(1, highest - 1))
 
 
-def _quorum_id(last: Quorum | None, members: tuple[Member, ...], next_id: int) -> int:
-    """Return the quorum's id: a new one if the members have changed or one of them has failed to commit (T)."""
+def _quorum_id(view: View, members: tuple[Member, ...], next_id: int) -> int:
+    """Return the quorum's id: a new one if the members have changed or one of them has failed to commit (T).
+
+    Ours: also if a member was set aside in between. The others have ended their connections of that quorum.
+    """
+    last = None if view.broken else view.last
     same = last is not None and last.ids == tuple(m.replica_id for m in members)
     if last is not None and same and not any(m.commit_failures > 0 for m in members):
         return last.id

@@ -10,9 +10,11 @@ no manager can have reached is refused before it is kept (`_beyond`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, has_state, judge
+from ftslurm.protocol.messages import GroupAside, SilentGroup
 
 MOST_STEPS = 2**53  # no training takes as many; JSON readers keep whole numbers exact up to here
 SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor is let in: before the next quorum
@@ -50,6 +52,15 @@ class Taken:
     store: str
     holder: str  # replica id of the other manager
     free_at: float  # when this one is let in if the other stays silent
+
+
+@dataclass(frozen=True)
+class Aside:
+    """An attempt that was set aside, with the replica ids of its managers."""
+
+    attempt: int
+    names: frozenset[str]
+    since: float
 
 
 @dataclass
@@ -96,6 +107,10 @@ class Book:
         self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
         self.heard = now  # when one of the holders was last heard
         self.patient_until = now + (BACK_WITHIN_S if memory.begun else 0.0)  # until then they may reconnect
+        self.silent: dict[int, SilentGroup] = {}  # group -> its attempt whose guards the controller does not hear
+        self.silent_after_s = rules.heartbeat_timeout_s
+        self.aside: dict[int, Aside] = {}  # those of them without which quorums are formed
+        self.broken_id: int | None = None  # the quorum that lost a member when that was set aside
         self.missed: dict[str, Member] = {}  # members that may not have got the last quorum before the predecessor died
         self.why: NotYet | None = None
         if memory.last is not None:
@@ -240,7 +255,8 @@ class Book:
             beats=self.beats,
             asking=self.asking,
             last=self.memory.last,
-            gone=self.gone.keys(),
+            gone=self.gone.keys() | self._names_aside() if self.aside else self.gone.keys(),
+            broken=self.memory.last is not None and self.memory.last.id == self.broken_id,
             strangers=self.beats.keys() - self.known.keys() if self.memory.checked else None,
             expected=len(stores.keys() - self.known.values()),
             highest=self.memory.highest,
@@ -285,14 +301,58 @@ class Book:
             for name in list(self._known_at.get(address, ())):
                 self._bury(name)
 
+    def hear_of_silence(self, groups: Iterable[SilentGroup], after_s: float) -> None:
+        """Take the controller's list of the attempts whose guards are silent, in place of the one before."""
+        self.silent = {one.group: one for one in groups}
+        self.silent_after_s = after_s
+
+    def set_aside(self, now: float) -> list[GroupAside]:
+        """Set aside the silent attempts, and let those take part again that are heard. Return what has changed.
+
+        A manager is silent after the seconds that the controller has named, or if its attempt is `sure`.
+        """
+        if not self.silent and not self.aside:
+            return []
+        changes = []
+        for group, aside in list(self.aside.items()):
+            one = self.silent.get(group)
+            if one is None or one.attempt != aside.attempt or not self._is_silent(one, aside.names, now):
+                del self.aside[group]
+                if self.memory.over.get(group, -1) < aside.attempt:
+                    changes.append(GroupAside(group, aside.attempt, False, round(now - aside.since, 3)))
+        for group, one in self.silent.items():
+            names = self._managers(one)
+            if group in self.aside or not names or not self._is_silent(one, names, now):
+                continue
+            since = max(self.beats.get(name, now) for name in names)
+            self.aside[group] = Aside(one.attempt, names, now)
+            self.missed.clear()
+            changes.append(GroupAside(group, one.attempt, True, round(now - since, 3)))
+            last = self.memory.last
+            if last is not None and not names.isdisjoint(last.ids):
+                self.broken_id = last.id
+        return changes
+
+    def _managers(self, one: SilentGroup) -> frozenset[str]:
+        """Return the replica ids of an attempt's managers."""
+        stores = (s for s in self._stores_of.get(one.group, ()) if self.memory.stores[s] == (one.group, one.attempt))
+        return frozenset(name for store in stores for name in self._known_at.get(store, ()))
+
+    def _is_silent(self, one: SilentGroup, names: frozenset[str], now: float) -> bool:
+        last = max((self.beats[name] for name in names if name in self.beats), default=now - self.silent_after_s)
+        return one.sure or now >= last + self.silent_after_s
+
+    def _names_aside(self) -> set[str]:
+        return {name for aside in self.aside.values() for name in aside.names}
+
     def broken(self) -> int | None:
-        """Return the id of the last quorum if the controller has evicted one of its members, else None.
+        """Return the id of the last quorum if one of its members was evicted or set aside, else None.
 
         The other members cannot finish it, and it is never issued again.
         """
         last = self.memory.last
         gone = not self.memory.fenced.keys().isdisjoint(self._last_stores)
-        return last.id if last is not None and gone else None
+        return last.id if last is not None and (gone or last.id == self.broken_id) else None
 
     def new_history(self, step: int) -> None:
         """Start a new history: all groups restart from the checkpoint of this step, 0 if there is none.

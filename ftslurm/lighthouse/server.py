@@ -283,6 +283,7 @@ class Server:
         while True:
             await asyncio.sleep(self.tick_s)
             moment = now()
+            self._set_aside(moment)
             if moment >= self.next_decision_at:
                 self.decide()
             if moment >= next_prune:
@@ -304,6 +305,9 @@ class Server:
                 self.evicted = True
                 if (broken := self.book.broken()) is not None:
                     self.report(messages.QuorumBroken(broken))
+            case messages.GuardsSilent(groups, after_s):
+                self.book.hear_of_silence(groups, after_s)
+                self._set_aside(now())
             case messages.NewHistory(step):
                 self.book.new_history(step)
                 self.keep.forget_quorum()
@@ -312,6 +316,17 @@ class Server:
         log(f"order: {message}")
         self.decide_soon()
         self.save()
+
+    def _set_aside(self, moment: float) -> None:
+        """Set silent attempts aside, or let them take part again; tell the controller."""
+        changes = self.book.set_aside(moment)
+        for change in changes:
+            log(f"{change}")
+            self.report(change)
+        if any(change.aside for change in changes) and (broken := self.book.broken()) is not None:
+            self.report(messages.QuorumBroken(broken))
+        if changes:
+            self.decide_soon()
 
     def _turn_away(self) -> None:
         """Refuse the waiting requests of evicted attempts, so that their managers do not wait for the deadline."""

@@ -153,7 +153,7 @@ class _Table:
         job = sentences.table_note(group, self.status, self.now) if running else None
         if group.phase is Phase.FAILED and group.last_error:
             return group.last_error, "red"
-        if group.still_s is not None:
+        if group.still_s is not None and group.aside is None:
             return f"still for {sentences.seconds(group.still_s)}", "yellow"
         waits = sentences.waits(group, self.status, self.now) if running else None
         return (waits, "yellow") if waits else (job or "", "dim")

@@ -360,6 +360,12 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
             return _at_work(record, "has a session with a server", status)
         case records.NoFirstStep():
             return f"warning: {no_first_step(record)}"
+        case records.GroupSetAside():
+            where = f" ({record.node})" if record.node else ""
+            long = f" for {seconds(record.seconds)}" if record.seconds is not None else ""
+            return f"group {record.group} is not heard{long}{where}: the others go on without it for now"
+        case records.GroupHeardAgain():
+            return f"group {record.group} is heard again after {seconds(record.seconds)}: it takes part again"
         case records.HangFound():
             at = f" at step {record.step}" if record.step is not None else ""
             doing = f", {Stage(record.stage).doing}" if record.stage in tuple(Stage) else ""

@@ -79,6 +79,7 @@ class GroupStatus:
     backoff_s: float | None = None  # PENDING: how long it waits for its next launch
     starting: Starting | None = None  # how far its start has come, if that lasts
     last_line: str | None = None  # of its log, while it starts; filled in by starting.with_last_lines
+    aside: float | None = None  # since when it has been silent, so that quorums are formed without it
     joined: bool = False  # the current or last attempt has committed a step
     longest_gap_s: float | None = None  # between two of its own commits, within one attempt
     last_cause: str | None = None
@@ -98,7 +99,7 @@ class GroupStatus:
     @property
     def stepping(self) -> bool:
         """Return whether the group commits steps, as far as is known."""
-        return self.phase is Phase.RUNNING and self.joined and self.still_s is None
+        return self.phase is Phase.RUNNING and self.joined and self.still_s is None and self.aside is None
 
     @property
     def live_step(self) -> int | None:

@@ -391,6 +391,7 @@ class StatusFold:
                 job=record.allocation if record.allocation in self._jobs else None,
                 start=run.starts,
                 joined=False,
+                aside=None,
                 participants=None,
                 steps_per_s=None,
                 samples=(),
@@ -411,6 +412,7 @@ class StatusFold:
             waiting_for=None,
             since=time,
             starting=None,
+            aside=None,
             steps_per_s=None,
             samples=(),
             participants=None,
@@ -454,6 +456,12 @@ class StatusFold:
                 if in_step is not None and between is not None:
                     limit = HangLimit(in_step, between, record.steps or 0, record.longest_s or 0.0)
                     self._run = replace(self._run, hang_limit=limit)
+            case records.GroupSetAside(seconds=seconds):
+                if (group := self._current(record)) is not None and time is not None:
+                    self._put(replace(group, aside=time - (seconds or 0.0)))
+            case records.GroupHeardAgain():
+                if (group := self._current(record)) is not None:
+                    self._put(replace(group, aside=None))
             case records.HangFound() | records.QuorumRefused() | records.CheckpointFailed():
                 pass
             case _:
@@ -535,7 +543,9 @@ class StatusFold:
         | records.GroupJoined
         | records.Progress
         | records.Serving
-        | records.SessionOpened,
+        | records.SessionOpened
+        | records.GroupSetAside
+        | records.GroupHeardAgain,
     ) -> GroupStatus | None:
         """Return the group of a record; None if the record is about no group, or not about its current attempt."""
         group = None if record.group is None else self._group(record.group)

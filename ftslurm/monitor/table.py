@@ -45,6 +45,8 @@ _LINE_STYLES: dict[type[records.JournalRecord], str] = {
     records.NodeExcluded: "red",
     records.NodeCheckFailed: "red",
     records.NodeSilent: "yellow",
+    records.GroupSetAside: "yellow",
+    records.GroupHeardAgain: "green",
     records.NodeShunned: "yellow",
     records.HangFound: "red",
     records.Warned: "bold yellow",

@@ -320,6 +320,18 @@ class QuorumBroken(Report, kind="broken"):
     quorum_id: Count
 
 
+class GroupAside(Report, kind="aside"):
+    """Quorums are formed without this attempt for now (`aside`), because it is silent; or it is heard again.
+
+    seconds: how long its manager has been silent, or was.
+    """
+
+    group: Count
+    attempt: Count
+    aside: Truth
+    seconds: SecondsOrZero
+
+
 # --- to workers and their guards --------------------------------------------------------------------------------------
 
 
@@ -474,6 +486,27 @@ class Evict(Message, kind="evict"):
     store: Plain | None = None
 
 
+class SilentGroup(Value):
+    """An attempt whose guards the controller does not hear.
+
+    sure: the guard of its manager's node is heard, but that of another node is not.
+    """
+
+    group: Count
+    attempt: Count
+    sure: Truth
+
+
+class GuardsSilent(Message, kind="silent"):
+    """All attempts whose guards are silent. Quorums are formed without those whose manager is silent too, or `sure`.
+
+    after_s: how long a manager must have sent no heartbeat. A list replaces the one before.
+    """
+
+    groups: tuple[SilentGroup, ...]
+    after_s: SecondsOrZero
+
+
 class NewHistory(Message, kind="new_history"):
     """All groups start over: no group needs to hold a step above this one."""
 
@@ -515,6 +548,7 @@ FromLighthouse = (
     | QuorumIssued
     | QuorumRefused
     | QuorumBroken
+    | GroupAside
 )
 ToWorker = (
     RunKey
@@ -533,6 +567,7 @@ ToWorker = (
     | Kill
     | Member
     | Evict
+    | GuardsSilent
     | NewHistory
 )
 M = TypeVar("M")

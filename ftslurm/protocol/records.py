@@ -671,6 +671,27 @@ class NoFirstStep(JournalRecord):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupSetAside(JournalRecord):
+    """A group's guards and its manager are silent: quorums are formed without it for now. Its attempt is not ended."""
+
+    event: ClassVar[str] = "group_set_aside"
+    group: Group
+    attempt: Attempt
+    node: Annotated[str | None, "the node that is silent for the longest time"]
+    seconds: Annotated[float | None, "how long its manager has been silent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupHeardAgain(JournalRecord):
+    """A group that was set aside is heard again: it takes part in the next quorum, and heals if it is behind."""
+
+    event: ClassVar[str] = "group_heard_again"
+    group: Group
+    attempt: Attempt
+    seconds: Annotated[float | None, "how long it was set aside"]
+
+
+@dataclass(frozen=True, kw_only=True)
 class HangFound(JournalRecord):
     """A rank makes no progress: its stacks are dumped, then its group is restarted."""
 
@@ -849,6 +870,8 @@ TrainingEvent = (
     | Serving
     | SessionOpened
     | NoFirstStep
+    | GroupSetAside
+    | GroupHeardAgain
     | HangFound
     | HangLimit
     | QuorumRefused

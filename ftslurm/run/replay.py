@@ -312,6 +312,8 @@ class Reading:
                 records.Serving()
                 | records.SessionOpened()
                 | records.NoFirstStep()
+                | records.GroupSetAside()
+                | records.GroupHeardAgain()
                 | records.HangFound()
                 | records.QuorumRefused()
                 | records.CheckpointFailed()

@@ -26,6 +26,7 @@ def config(**sections: dict[str, Any]) -> Config:
     made = Config()
     made.health.lost_after_s = made.health.orphan_after_s = inf
     made.health.join_timeout_s = made.health.first_step_s = 0.0
+    made.health.heartbeat_s, made.lighthouse.heartbeat_timeout_ms = 2.0, 4000  # no sooner than two heartbeats
     for section, settings in sections.items():
         for key, value in settings.items():
             assert hasattr(getattr(made, section), key), f"no such setting: {section}.{key}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ftslurm.core.state.model import Place, Rank, RunOutcome, StepId
+from ftslurm.core.state.model import Place, Rank, RunOutcome, SilentGroup, StepId
 from ftslurm.protocol.records import JournalRecord
 
 
@@ -119,6 +119,15 @@ class Evict:
     group: int
     attempt: int
     store: str | None = None
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Send the Lighthouse (`id`) all groups whose guards are silent; a list replaces the one before."""
+
+    id: StepId
+    groups: tuple[SilentGroup, ...]
+    after_s: float  # a manager that is silent for so long is not waited for
 
 
 @dataclass(frozen=True)
@@ -268,6 +277,7 @@ Action = (
     | Kill
     | Announce
     | Evict
+    | SetAside
     | NewHistory
     | Inject
     | Cancel

@@ -200,6 +200,17 @@ class QuorumBroken:
 
 
 @dataclass(frozen=True)
+class GroupAside:
+    """Our Lighthouse forms quorums without a group that is silent; or it is heard again."""
+
+    id: StepId
+    group: int
+    attempt: int
+    aside: bool
+    seconds: float  # how long its manager has been silent, or was
+
+
+@dataclass(frozen=True)
 class Progressed:
     """Rank 0 has seen torchft commit or abort steps; sampled."""
 
@@ -462,6 +473,7 @@ StepEvent = (
     | LighthouseUp
     | QuorumRefused
     | QuorumBroken
+    | GroupAside
     | QuorumSeen
     | FirstQuorum
     | Progressed

@@ -15,6 +15,7 @@ from ftslurm.core.state.model import (
     Lineage,
     Nodes,
     Phase,
+    SilentGuards,
     Standstill,
     Unit,
 )
@@ -34,6 +35,7 @@ class RunState:
     job_pool: JobPool = field(default=JobPool())
     nodes: Nodes = field(default=Nodes())
     standstill: Standstill = field(default=Standstill())
+    silent: SilentGuards = field(default=SilentGuards())
     drills: Drills = field(default=Drills())
     lighthouse_url: str | None = None  # empty: there is none
     released: bool = False  # all groups have started: later ones do not wait for one another

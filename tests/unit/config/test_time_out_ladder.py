@@ -29,10 +29,10 @@ def test_the_defaults_contradict_each_other_nowhere(gpus: int) -> None:
 @pytest.mark.parametrize(
     ("settings", "upper", "lower"),
     [
-        ({"health__lost_after_s": 3.0}, "health.lost_after_s=3.0 (3 s)", "health.heartbeat_s=2.0 (4 s)"),
+        ({"health__lost_after_s": 1.5}, "health.lost_after_s=1.5 (1.5 s)", "health.heartbeat_s=1.0 (2 s)"),
         ({"health__lost_after_s": 60.0}, "health.orphan_after_s=60.0 (60 s)", "health.lost_after_s=60.0 (60 s)"),
-        ({"health__hang_after_s": 3}, "health.hang_after_s=3 (3 s)", "health.heartbeat_s=2.0 (4 s)"),
-        ({"health__hang_least_s": 3.0}, "health.hang_least_s=3 (3 s)", "health.heartbeat_s=2.0 (4 s)"),
+        ({"health__hang_after_s": 1}, "health.hang_after_s=1 (1 s)", "health.heartbeat_s=1.0 (2 s)"),
+        ({"health__hang_least_s": 1.0}, "health.hang_least_s=1 (1 s)", "health.heartbeat_s=1.0 (2 s)"),
         (
             {"torchft__quorum_timeout_s": 5},
             "torchft.quorum_timeout_s=5 (5 s)",

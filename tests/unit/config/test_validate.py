@@ -91,7 +91,7 @@ def test_only_one_binds_the_workers_to_cpus() -> None:
         ("restart.backoff_s", 0),
         ("restart.backoff_max_s", 0),
         ("health.heartbeat_s", 0.1),
-        ("health.lost_after_s", 4),
+        ("health.lost_after_s", 2),
         ("health.start_timeout_s", 1),
         ("job.total_steps", 1),
         ("checkpoint.every", 0),
@@ -146,7 +146,7 @@ def test_every_number_of_the_configuration_has_a_smallest_value() -> None:
         ({"cluster__time": "1:2:3:4"}, ["cluster.time"]),
         ({"cluster__setup": ["module load a\nmodule load b"]}, ["cluster.setup"]),
         # time-outs that contradict one another
-        ({"health__orphan_after_s": 3.0}, ["health.orphan_after_s=3.0", "health.heartbeat_s=2.0"]),
+        ({"health__orphan_after_s": 1.5}, ["health.orphan_after_s=1.5", "health.heartbeat_s=1.0"]),
         ({"lighthouse__heartbeat_timeout_ms": 60_000}, ["lighthouse.heartbeat_timeout_ms", "torchft.quorum_timeout_s"]),
         # roles
         (

@@ -73,7 +73,7 @@ def test_a_worker_understands_its_command_line(here: bool) -> None:
     argv = step_command.command(config(), group(), Path("/logs/a b"), local=here, url="http://n1:1")
     assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
     got = understood(argv)
-    assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 2.0, 60.0, None)
+    assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 1.0, 60.0, None)
     assert got.eof_ends is here  # through srun an end-of-file has no meaning
     assert got.lighthouse is None
 

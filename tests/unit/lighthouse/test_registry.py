@@ -488,3 +488,74 @@ def test_a_damaged_state_is_an_error_and_not_a_fresh_start(keep: Keep, tmp_path:
     (tmp_path / "lighthouse.json").write_text('{"reserved": 5')
     with pytest.raises(ValueError, match="damaged"):
         keep.load()
+
+
+def silent(it: Book, now: float, group: int = 2, sure: bool = False, attempt: int = 0) -> list[messages.GroupAside]:
+    it.hear_of_silence([messages.SilentGroup(group, attempt, sure)], after_s=1.5)
+    return it.set_aside(now)
+
+
+def test_a_silent_group_is_set_aside_only_if_its_manager_is_silent_too() -> None:
+    it = running("abc")
+    it.beat("c1", 2.0)
+    assert silent(it, 3.0) == []
+    assert it.broken() is None
+    assert it.set_aside(3.5) == [messages.GroupAside(2, 0, True, 1.5)]
+    assert it.broken() == 1
+    assert step(it, 3.6, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
+    assert it.broken() is None
+
+
+def test_a_group_that_was_set_aside_takes_part_again_as_soon_as_its_manager_is_heard() -> None:
+    it = running("abc")
+    silent(it, 3.0)
+    before = step(it, 3.1, m("a1", 11), m("b1", 11))
+    it.beat("c1", 4.0)
+    assert it.set_aside(4.0) == [messages.GroupAside(2, 0, False, 1.0)]
+    it.ask(m("a1", 12), 4.1)
+    it.ask(m("b1", 12), 4.1)
+    quorum = step(it, 4.2, m("c1", 11))
+    assert quorum.ids == ("a1", "b1", "c1")
+    assert quorum.id > before.id
+
+
+def test_a_request_that_waits_is_kept_while_its_group_is_set_aside() -> None:
+    it = running("abc")
+    waits = it.ask(m("c1", 11), 1.2)
+    assert isinstance(waits, Ask)
+    silent(it, 3.0)
+    step(it, 3.1, m("a1", 11), m("b1", 11))
+    assert isinstance(it.ask_again(waits, 3.1), Ask)
+    it.beat("c1", 4.0)
+    it.set_aside(4.0)
+    assert step(it, 4.1, m("a1", 12), m("b1", 12)).ids == ("a1", "b1", "c1")
+
+
+def test_a_quorum_that_was_broken_is_never_issued_again_even_with_the_same_members() -> None:
+    it = running("abc")
+    silent(it, 3.0)
+    it.beat("c1", 3.1)
+    it.set_aside(3.1)
+    assert step(it, 3.2, m("a1", 10), m("b1", 10), m("c1", 10)).id == 2
+
+
+def test_a_group_with_a_silent_node_is_set_aside_although_its_manager_is_heard() -> None:
+    it = running("abc")
+    it.beat("c1", 3.0)
+    assert silent(it, 3.0, sure=True) == [messages.GroupAside(2, 0, True, 0.0)]
+    it.beat("c1", 3.5)
+    assert it.set_aside(3.5) == []
+    it.ask(m("c1", 11), 3.6)
+    assert step(it, 3.6, m("a1", 11), m("b1", 11)).ids == ("a1", "b1")
+    it.hear_of_silence([], 1.5)
+    assert it.set_aside(5.0) == [messages.GroupAside(2, 0, False, 2.0)]
+
+
+def test_no_other_attempt_and_no_unknown_group_is_set_aside() -> None:
+    it = running("abc")
+    assert silent(it, 9.0, attempt=1) == silent(it, 9.0, group=7) == []
+    it.hear_of_silence([messages.SilentGroup(2, 0, False)], 1.5)
+    it.set_aside(9.0)
+    it.evict(2, 0)
+    it.hear_of_silence([], 1.5)
+    assert it.set_aside(9.1) == []  # it is over, not heard again

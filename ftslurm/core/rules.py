@@ -67,7 +67,8 @@ def decide(state: RunState, events: Sequence[Event], now: float, config: Config)
         The new state, and the actions in the order in which they must be carried out. Records come first.
     """
     state, actions = _fold(state, events, now, config)
-    state = replace(state, table=state.table.woken(now))
+    folded = state
+    state = replace(state, table=state.table.woken(now, lambda unit: _due_times(unit, folded, config)))
     state, looks = lost_connections.judge(state, now, config)
     actions += looks
     state, looks = node_fate.judge(state, now, config)

@@ -31,6 +31,8 @@ DRAIN_AGAIN_S = 60.0  # interval of the questions to Slurm about a node that it 
 _DOWN, _DRAINS = ("down", "fail", "power"), ("drain", "maint", "reboot")
 JITTER_S = 0.25  # times this close are the same moment: the delay of messages varies
 REFUSED_AGAIN_S = 2.0  # a probe that Slurm refused is sent again after this long
+FEW_STARTS = 8  # so many sruns at the same time do not delay each other; each further one may by EACH_START_S
+EACH_START_S = 0.1
 LIGHTHOUSE_STALL_S = 5.0  # a Lighthouse that stands still for longer is relaunched: every group waits for it
 _ALONE = 3  # if at least this many nodes are silent and no other is heard, the controller's node is cut off
 
@@ -69,6 +71,17 @@ def suspicious_s(config: Config) -> float:
     return max(config.health.lost_after_s / 2, min(2 * config.health.heartbeat_s, config.health.lost_after_s))
 
 
+def probe_patience_s(state: RunState, config: Config) -> float:
+    """Return how long to wait for the answer of a probe.
+
+    Half of health.lost_after_s, and more while many steps start or many nodes are probed: then the probe waits for the
+    other sruns. Without this, starts that take long lose their nodes, and the restarts and probes that follow delay
+    each other again, for ever.
+    """
+    starting = state.table.count(Phase.STARTING) + len(state.nodes.looks)
+    return config.health.lost_after_s / 2 + EACH_START_S * max(0, starting - FEW_STARTS)
+
+
 def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Probe silent nodes; stop the units on lost nodes and those whose processes are dead, stopped or starved."""
     if state.ending is not None:
@@ -93,11 +106,12 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
     late = [silence for silence in quiet if now >= silence.since + health.lost_after_s]
     if not late or _cut_off(state, now, config):
         return state, actions
+    patience_s = probe_patience_s(state, config)
     for silence in late:
         unit = state.table.by_name[silence.unit.name]
         if unit.phase not in (Phase.STARTING, Phase.RUNNING):
             continue
-        evidence = _judge(silence, looks[silence.node], now, config)
+        evidence = _judge(silence, looks[silence.node], now, patience_s, config)
         if evidence is not None:
             state, more = condemn(state, unit, evidence, silence.since, now, config)
             actions += more
@@ -168,8 +182,11 @@ def last_heard(state: RunState, look: Look) -> float | None:
     return max([*words, *([] if look.heard is None else [look.heard])], default=None)
 
 
-def _judge(silence: Silence, look: Look, now: float, config: Config) -> Evidence | None:
-    """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet."""
+def _judge(silence: Silence, look: Look, now: float, patience_s: float, config: Config) -> Evidence | None:
+    """Return the evidence against a unit that was silent for health.lost_after_s; None: none yet.
+
+    A probe that has not answered within patience_s does not reach its node.
+    """
     unit, node, since = silence
     seconds = now - since
     task = next((t for t, host in enumerate(unit.current.hosts) if host == node), None)
@@ -177,7 +194,7 @@ def _judge(silence: Silence, look: Look, now: float, config: Config) -> Evidence
         look.heard is not None and now < look.heard + config.health.lost_after_s / 2
     )  # another step on the node was heard
     if look.answered is None and not elsewhere:
-        if not look.slurm or now < look.asked + config.health.lost_after_s / 2:
+        if not look.slurm or now < look.asked + patience_s:
             return None  # while slurmctld is down a probe proves nothing, and nothing can be launched elsewhere
         return _lost(task, node, f"nothing heard of {node} for {seconds:.0f} s, and a probe does not reach it")
     if look.answered is not None and not look.reachable and not elsewhere:
@@ -343,9 +360,10 @@ def deadlines(state: RunState, config: Config) -> Iterator[float]:
     """Yield the times at which `watch` or `restore` must examine nodes without an event; for units see due_times."""
     if state.ending is not None:
         return
-    half = config.health.lost_after_s / 2
+    half, patience_s = config.health.lost_after_s / 2, probe_patience_s(state, config)
     for look in state.nodes.looks:
         yield look.asked + half
+        yield look.asked + patience_s
         yield look.asked + 2 * half
         if look.answered is not None:
             yield look.answered + 2 * half

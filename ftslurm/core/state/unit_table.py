@@ -194,16 +194,29 @@ class UnitTable:
         """Return the table for the beginning of the rules: the changed units become the noticed ones."""
         return replace(self, noticed=self.changed, changed=NOBODY) if self.changed or self.noticed else self
 
-    def woken(self, now: float) -> UnitTable:
-        """Return the table in which the units that are due by `now` count as changed."""
+    def woken(self, now: float, due_times: Callable[[Unit], Iterable[float]]) -> UnitTable:
+        """Return the table in which the units that are due by `now` count as changed.
+
+        A unit whose entry is early, because it has been heard since, gets a later one and does not count: the rules
+        would look at all groups after each time in which all may fall silent.
+        """
         if not self.agenda or self.agenda[0][0] > now:
             return self
-        agenda, armed, changed = list(self.agenda), self.armed, self.changed
+        agenda, armed, changed = list(self.agenda), self.armed.mutate(), self.changed.mutate()
         while agenda and agenda[0][0] <= now:
             time, name = heapq.heappop(agenda)
-            if armed.get(name) == time:
-                armed, changed = armed.delete(name), changed.set(name, None)
-        return replace(self, agenda=tuple(agenda), armed=armed, changed=changed)
+            if armed.get(name) != time:
+                continue
+            unit = self.by_name.get(name)
+            times = [] if unit is None else [due for due in due_times(unit) if due >= time]
+            later = min(times, default=inf)
+            del armed[name]
+            if later <= now:
+                changed[name] = None
+            elif later < inf:
+                armed[name] = later
+                heapq.heappush(agenda, (later, name))
+        return replace(self, agenda=tuple(agenda), armed=armed.finish(), changed=changed.finish())
 
     def due_at(self, times: Iterable[tuple[str, float]]) -> UnitTable:
         """Return the table in which these units are due at these times at the latest."""

@@ -19,7 +19,9 @@ from steps import A0, B0, B1, LIGHT0
 from ftslurm.core.rules import KILL_AGAIN_S, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence
+from ftslurm.core.state.model import Evidence, Unit
+from ftslurm.core.state.unit_names import LIGHTHOUSE
+from ftslurm.core.state.unit_table import NOBODY, UnitTable
 
 
 @pytest.mark.parametrize(
@@ -56,3 +58,13 @@ def test_decisions_never_change_the_state_they_were_given() -> None:
     copy = replace(story.state)
     play(*RUNNING, (30, killed(B0)))
     assert story.state == copy
+
+
+def test_a_unit_that_was_heard_since_its_time_was_set_is_not_looked_at() -> None:
+    """With 10,000 groups every rule looked at all of them, each time that they might all have fallen silent."""
+    table = replace(UnitTable.of([Unit(LIGHTHOUSE, None)]), changed=NOBODY).due_at([(LIGHTHOUSE, 5.0)])
+    heard = table.woken(6.0, lambda _: [4.0, 9.0])
+    assert (dict(heard.changed), heard.next_due) == ({}, 9.0)
+    silent = table.woken(6.0, lambda _: [5.0, 9.0])
+    assert LIGHTHOUSE in silent.changed
+    assert not silent.agenda

@@ -9,7 +9,7 @@ from histories import Moment, Story, beats, config, granted, merged, play, ready
 from steps import A0, B0, B1, LIGHT0, LIGHT1, URL
 
 from ftslurm.config.schema import Config
-from ftslurm.core.health.silence import LOOK_AGAIN_S
+from ftslurm.core.health.silence import EACH_START_S, FEW_STARTS, LOOK_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Phase, Place, StepId
@@ -111,6 +111,27 @@ def test_while_the_run_ends_nobody_is_asked_about() -> None:
     story = silent_b((24, stop()), until=60)
     assert story.all(act.Probe) == []
     assert story.times(act.Kill, B0)[0] == 34  # the grace, as for everybody
+
+
+def test_while_many_steps_start_a_probe_has_more_time_to_answer() -> None:
+    """Starts that take long lost their nodes, and the restarts and probes that followed delayed each other again."""
+    assert first_lost(groups=40, silent=30) == pytest.approx(10 + EACH_START_S * (40 + 30 - FEW_STARTS))
+
+
+def test_while_few_steps_start_a_silent_node_is_lost_as_soon_as_health_lost_after_s_says() -> None:
+    assert first_lost(groups=6, silent=2) == 10
+
+
+def first_lost(groups: int, silent: int) -> float:
+    """Return when the first group is stopped, if the last ones are never heard after the launch of all at 0."""
+    steps = [StepId(f"group-{number:04d}", 0) for number in range(groups - silent)]
+    begin: list[Moment] = [(0, granted(groups)), (1, ev.Hello(LIGHT0, 0, "n1"), ev.LighthouseUp(LIGHT0, URL))]
+    hello: Moment = (2, *(ev.Hello(step, 0, f"n{number + 1}") for number, step in enumerate(steps)))
+    nodes = ev.NodesLeft(tuple(f"n{number + 1}" for number in range(groups)))  # slurmctld answers all the time
+    ticks: list[Moment] = [(float(time), nodes) for time in range(6, 40)]
+    heard = beats(dict.fromkeys([LIGHT0, *steps], 40.0))
+    story = play(*merged([*begin, hello], heard, ticks), config=listening(groups={"count": groups}))
+    return min(time for time, action in story.done if isinstance(action, act.Kill))
 
 
 # --- the meaning of the answers --------------------------------------------------------------------------------------

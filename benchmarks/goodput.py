@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -150,8 +151,6 @@ def run(plan: Plan, names: list[str], path: Path) -> None:
     data: dict[str, Any] = {"plan": asdict(plan), "conditions": conditions(), "contenders": {}, "blocks": []}
     if path.exists():
         data = json.loads(path.read_text())
-        if data["plan"] != asdict(plan):
-            sys.exit(f"{path} has results of another plan: move it away, or choose another folder with --out")
     for name in names:
         contender = ALL[name]
         why = contender.missing()
@@ -196,13 +195,19 @@ def main() -> None:
     parser.add_argument("--table", type=Path, metavar="JSON", help="only write table and picture of this file anew")
     args = parser.parse_args()
     if args.table:
+        if not args.table.is_file():
+            parser.error(f"there is no file {args.table}")
         write(args.table, json.loads(args.table.read_text()))
         return
     if min(args.groups, args.mean, args.minutes, args.blocks, args.step, args.quiet / args.step - 5) <= 0:
         parser.error("--groups, --mean, --minutes, --blocks and --step are positive; --quiet lasts more than 5 steps")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the Slurm of the block ends too
     every = args.checkpoint_every
     plan = Plan(args.groups, args.mean, args.minutes, args.blocks, args.quiet, args.seed, args.step, every)
-    run(plan, args.contenders, args.out / f"goodput-{args.groups}x{args.mean:g}.json")
+    path = args.out / f"goodput-{args.groups}x{args.mean:g}.json"
+    if path.exists() and json.loads(path.read_text())["plan"] != asdict(plan):
+        parser.error(f"{path} has results of another plan: move it away, or choose another folder with --out")
+    run(plan, args.contenders, path)
 
 
 if __name__ == "__main__":

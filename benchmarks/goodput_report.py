@@ -22,6 +22,7 @@ HEADER = (
     "Slurm calls a min",
     "jobs submitted",
     "undisturbed steps/s",
+    "load average",
 )
 
 
@@ -73,6 +74,7 @@ def _row(name: str, blocks: Sequence[dict[str, Any]]) -> list[str]:
         f"{calls / minutes:.1f}",
         str(sum(block["jobs"] for block in blocks)),
         spread([m["quiet_steps_per_s"] for m in measures]),
+        spread([load for block in blocks for load in block["load"]], ".0f"),
     ]
 
 

@@ -35,12 +35,12 @@ class Cold(Contender):
     """A failed group is launched again from nothing."""
 
     name = "ftslurm-cold"
-    what = "ftslurm with its defaults: a failed replica group is launched again as a new Slurm step of the allocation"
+    what = "ftslurm with standby=none: a failed replica group is launched again as a new Slurm step of the allocation"
     adaptations = (
         "restart.max_per_group=100000: the schedule kills more often than a run is meant to forgive",
         "job.snapshot=none: the script lies in this repository, which would be copied at each start",
     )
-    settings: ClassVar[tuple[str, ...]] = ()
+    settings: ClassVar[tuple[str, ...]] = ("standby=none",)
 
     def versions(self) -> dict[str, str]:
         return {"ftslurm": ftslurm.__version__}

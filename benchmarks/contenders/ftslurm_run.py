@@ -37,7 +37,8 @@ class Cold(Contender):
     name = "ftslurm-cold"
     what = "ftslurm with standby=none: a failed replica group is launched again as a new Slurm step of the allocation"
     adaptations = (
-        "restart.max_per_group=100000: the schedule kills more often than a run is meant to forgive",
+        "restart.max_per_group=100000, restart.backoff_s=0: the schedule kills more often than a run is meant to "
+        "forgive, and no other contender waits before a restart either",
         "job.snapshot=none: the script lies in this repository, which would be copied at each start",
     )
     settings: ClassVar[tuple[str, ...]] = ("standby=none",)
@@ -50,7 +51,8 @@ class Cold(Contender):
         command = [
             *(sys.executable, "-m", "ftslurm", "run", "cluster=slurm", "follow=true"),
             *(f"run.root={scene.folder}/runs", f"job.script={script}", f"groups.count={scene.groups}"),
-            *("groups.gpus=0", "restart.max_per_group=100000", "job.snapshot=none", *self.settings),
+            *("groups.gpus=0", "restart.max_per_group=100000", "restart.backoff_s=0", "job.snapshot=none"),
+            *self.settings,
             *(f"job.args.{argument.removeprefix('--')}" for argument in arguments),
         ]
         return FtslurmSession(scene, scene.start(command))

@@ -66,7 +66,7 @@ class Bench:
             repetitions = range(BLOCK * block, min(self.n, BLOCK * (block + 1)))
             for fault, count in ((Fault.ONE, 1), (Fault.FOUR, 4)):
                 for number in repetitions:
-                    if not self.has(BARE, fault, number):
+                    if (fault is Fault.ONE or fault in self.faults) and not self.has(BARE, fault, number):
                         note = "" if (back_s := bare_start(count)) else "no step within the limit"
                         self.add(BARE, fault, number, {"back_s": back_s, "pause_s": None, "note": note})
             for arm in self.arms.values():

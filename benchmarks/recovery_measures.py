@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from goodput_measures import Commit, steps_of
+from goodput_measures import Commit
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,17 @@ def _longest_pause(commits: Sequence[Commit], replica: int, at: float, until: fl
 
 
 def _undone(commits: Sequence[Commit], at: float, until: float) -> int:
-    steps = steps_of(commit for commit in commits if commit.time <= until)
-    pairs = [(a, b) for a, b in itertools.pairwise(steps) if b.time > at]
-    return sum(max(0, a.total_steps + 1 - b.total_steps) for a, b in pairs)
+    """Return by how many steps trainings that began after the fault began below what had been committed.
+
+    The ranks of a group of several have a lineage each, all of them known before the fault.
+    """
+    known = {commit.lineage for commit in commits if commit.time <= at}
+    last, undone = 0, 0
+    for commit in sorted(commits, key=lambda commit: commit.time):
+        if commit.lineage in known:
+            last = max(last, commit.step)
+        elif commit.time <= until:
+            known.add(commit.lineage)
+            undone += max(0, last + 1 - commit.step)
+            last = commit.step
+    return undone

@@ -39,11 +39,13 @@ def markdown(data: dict[str, Any]) -> str:
         f"Back: from the kill to the first step that the last killed replica commits. {_load(data)}",
         told(data["conditions"]) + ".",
     ]
-    if bare and four:
-        out.append(
-            f"A bare start, from `python training.py` to its first committed step: {spread(bare)} s (n={len(bare)}); "
-            f"four at once: {spread(four)} s (n={len(four)}), to which four killed at once are compared."
-        )
+    for values, compared in (
+        (bare, "one at a time"),
+        (four, "four at once, to which four killed at once are compared"),
+    ):
+        if values:
+            shown = f"{spread(values)} s (n={len(values)})"
+            out.append(f"A bare start, from `python training.py` to its first committed step, {compared}: {shown}.")
     for fault in Fault:
         rows = {arm: _of(data, arm, fault) for arm in data["arms"]}
         alone = four if fault is Fault.FOUR else bare

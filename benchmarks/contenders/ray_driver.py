@@ -16,10 +16,12 @@ from pathlib import Path
 
 
 def train(config: dict[str, object]) -> None:
-    """Train in one of Ray's workers. Ray has set RANK, WORLD_SIZE, the store's address and TORCHFT_LIGHTHOUSE."""
+    """Train in one of Ray's workers. Ray has set the address of the group's store, and TORCHFT_LIGHTHOUSE."""
     import ray.train
 
-    os.environ["REPLICA_GROUP_ID"] = str(ray.train.get_context().get_world_rank())
+    # Ray's RANK counts over all groups; torchft's is the rank in the group, which is all that Ray's own example has.
+    group = str(ray.train.get_context().get_world_rank())
+    os.environ |= {"REPLICA_GROUP_ID": group, "RANK": "0", "WORLD_SIZE": "1"}
     script = Path(str(config["script"]))
     sys.path.insert(0, str(script.parent))
     sys.argv = [script.name, *config["arguments"]]  # type: ignore[misc]

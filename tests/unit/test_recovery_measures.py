@@ -54,6 +54,15 @@ def test_a_job_that_starts_again_as_a_whole_restarts_the_others_and_undoes_steps
     assert found.undone == 2  # steps 3 and 4
 
 
+def test_ranks_of_one_group_have_lineages_of_their_own_and_nothing_is_undone() -> None:
+    ranks = [
+        commits(replica, 100 + 10 * lineage + replica, 1, [1.0, 2.0, 3.0], lineage)
+        for replica in (0, 1)
+        for lineage in (7, 8)
+    ]
+    assert cost([line for rank in ranks for line in rank], at=1.5, victims=(), until=4.0).undone == 0
+
+
 def test_who_never_commits_again_pauses_until_now() -> None:
     assert cost(commits(0, 100, 1, [1.0, 2.0]), at=2.5, victims=(), until=60.0).pause_s == 58.0
 

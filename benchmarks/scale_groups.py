@@ -172,15 +172,16 @@ def _kill(run: Run, groups: int, victims: Sequence[int]) -> Row:
     pids = [run.pid(group, 0, attempts[group]) for group in victims]
     controller = int(str(run.named("run_started")[-1]["pid"]))
     cpu, at = usage(controller).cpu_s, time.time()
-    for pid in pids:
+    killed = {}
+    for group, pid in zip(victims, pids, strict=True):
+        killed[group] = time.time()
         os.kill(pid, 9)
-    killed = time.time()
     for group in victims:
         run.until(lambda g=group: run.named("group_joined", group=g, attempt=attempts[g] + 1), "all are back", JOIN_S)
     cost = usage(controller).cpu_s - cpu
     time.sleep(2 * STEP_S)
-    noticed = [_noticed(run, group, attempts[group]) - killed for group in victims]
-    back = [_first(run, group, attempts[group] + 1) - killed for group in victims]
+    noticed = [_noticed(run, group, attempts[group]) - killed[group] for group in victims]
+    back = [_first(run, group, attempts[group] + 1) - killed[group] for group in victims]
     survivor = run.longest_gap(groups - 1 if len(victims) < groups - 1 else 0, at - STEP_S)
     return {
         "noticed, median s": statistics.median(noticed),

@@ -30,6 +30,7 @@ from immutables import Map
 from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
+from ftslurm.controller import open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
 from ftslurm.controller.signals import SIGNALS, Wakeup
@@ -148,6 +149,11 @@ class Controller:
             `superseded` nothing more is written and all steps run on.
         """
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
+        groups = self.config.groups
+        tasks = groups.nodes * groups.workers if self.local else 1  # a local step is a process for each worker
+        steps = max(groups.count, groups.max or 0) + self.config.standby.count + 1
+        if (complaint := open_files.allow(steps * tasks)) is not None:
+            log.warning("%s", complaint)
         try:
             self._check_lead()
             self._record(self.start)

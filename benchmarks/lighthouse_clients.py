@@ -214,6 +214,10 @@ class Managers:
             self.all.append(one)
         self.begun, self.beaten = time.perf_counter(), 0  # heartbeats since then
 
+    def beat_every(self, interval_s: float) -> None:
+        """Set the interval of each manager's heartbeats."""
+        self.interval_s, self.begun, self.beaten = interval_s, time.perf_counter(), 0
+
     def rest(self, until: float) -> None:
         """Send heartbeats, evenly spread over the interval, until a time of time.perf_counter()."""
         while (now := time.perf_counter()) < until:

@@ -1,7 +1,11 @@
-"""Runs torchft's own tests of its Lighthouse, from its wheel, against ours without a controller."""
+"""Runs torchft's own tests of its Lighthouse, from its wheel, against ours without a controller.
+
+benchmarks/upstream.py runs all of torchft's tests and writes a table.
+"""
 
 from __future__ import annotations
 
+import sys
 import unittest
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +13,12 @@ from pathlib import Path
 import pytest
 from upstream_lighthouse import Served
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+import upstream as bench
+
 upstream = pytest.importorskip("torchft.lighthouse_test")
+GOES_BACK = "test_lighthouse_client_behavior"
 
 
 @pytest.fixture
@@ -45,5 +54,16 @@ def test_with_lineage_on_a_client_that_goes_back_a_step_gets_no_quorum(
     run: Callable[[str, str], unittest.TestResult],
 ) -> None:
     """torchft's test asks with step 1, then with step 0."""
-    ((_, error),) = run("test_lighthouse_client_behavior", "on").errors
+    ((_, error),) = run(GOES_BACK, "on").errors
     assert "TimeoutError" in error
+
+
+def test_the_table_of_torchfts_own_tests_has_each_with_each_lighthouse() -> None:
+    outcomes = [one for arm in ("torchft", "patches") for one in bench.run("lighthouse_test", arm, 60, 120)]
+    assert {one.test for one in outcomes if one.outcome != "passed"} == {
+        "TestLighthouse.test_lighthouse_client_behavior"
+    }
+    table = bench.table(outcomes)
+    assert "| lighthouse_test | TestLighthouse.test_heartbeat_round_trip | passed |  |  | passed |" in table
+    assert "| torchft | 4 | 0 | 0 |" in table
+    assert "| patches | 3 | 1 | 0 |" in table

@@ -44,10 +44,11 @@ def main() -> None:
         changes = sum(a != b for a, b in itertools.pairwise(ids))
         gaps = sorted(b["time"] - a["time"] for a, b in itertools.pairwise(steps))
         per_s = (len(steps) - 1) / (steps[-1]["time"] - steps[0]["time"])
+        aside = len(run.named("group_set_aside"))
         what = " ".join(args.overrides) or "as it is"
         print(
             f"{what}: {len(ids)} steps beside {args.load} busy loops, {per_s:.0f} a second, "
-            f"longest step {gaps[-1]:.2f} s: the quorum changed {changes} times"
+            f"longest step {gaps[-1]:.2f} s: the quorum changed {changes} times, a group was set aside {aside} times"
         )
 
 

@@ -136,6 +136,10 @@ class Cluster:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
+    def slurmd(self, node: str) -> int:
+        """Return the process of a node's slurmd."""
+        return self._daemons[node].pid
+
     def start_node(self, node: str) -> None:
         """Start a killed node again and wait until slurmctld hears from it. It is idle unless it has a job."""
         self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)

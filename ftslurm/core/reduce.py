@@ -14,7 +14,7 @@ from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
-from ftslurm.core.health import fitness, hang_limit, lost_connections, node_fate, set_aside, silence
+from ftslurm.core.health import fitness, hang_limit, late_hello, lost_connections, node_fate, set_aside, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.state.actions import Action, Broken
@@ -247,6 +247,7 @@ def _hello(event: Hello, state: RunState, unit: Unit, now: float) -> Outcome:
     unit = replace(unit, current=replace(unit.current, hosts=tuple(hosts), slurm_step=slurm_step))
     unit = silence.beat(unit, Alive(event.id, event.task, now))
     if None not in hosts and unit.marks.hello is None:
+        state = late_hello.answered(state, unit, now)
         unit = replace(unit, marks=replace(unit.marks, hello=now))
     return swap(state, unit), []
 

@@ -41,6 +41,7 @@ def verdict(exited: records.StepExited) -> str:
         "hang": "hung",
         "start_failed": f"could not start{sign}",
         "start_timeout": "took too long to start",
+        "late_start": "did not answer, started elsewhere",
         "lighthouse_lost": "lost the Lighthouse",
         "preempted": "preempted",
         "requested": "started again on request",

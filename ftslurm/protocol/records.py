@@ -517,7 +517,7 @@ class StepExited(JournalRecord):
     cause: Annotated[
         str,
         "ok, user_error, code_changed, killed, out_of_memory, node_lost, hang, start_failed, start_timeout, preempted, "
-        "time_limit, hardware, network, lighthouse_lost, requested, cancelled or unknown",
+        "time_limit, late_start, hardware, network, lighthouse_lost, requested, cancelled or unknown",
     ]
     node: Annotated[str | None, "node of the rank that failed first"]
     rank: Annotated[int | None, "rank that failed first"]

@@ -13,6 +13,7 @@ CAUSES = {
     "hang": "hang",
     "start_failed": "could not start",
     "start_timeout": "start took too long",
+    "late_start": "did not answer, started elsewhere",
     "preempted": "preempted",
     "time_limit": "time limit",
     "lighthouse_lost": "lost the Lighthouse",

@@ -23,7 +23,7 @@ _NO_START = _AT_THE_START | {Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
 # Causes after which Slurm may know more about the node.
 _TELLING = frozenset(
     {Cause.KILLED, Cause.UNKNOWN, Cause.NODE_LOST, Cause.HANG, Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
-    | {Cause.HARDWARE, Cause.NETWORK}
+    | {Cause.HARDWARE, Cause.NETWORK, Cause.LATE_START}
 )
 # Causes after which the step's whole job may be gone.
 _BY_OTHERS = frozenset({Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.UNKNOWN})

@@ -8,6 +8,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.placement import FreePlaces
+from ftslurm.core.groups.timings import hello_limit
 from ftslurm.core.jobs import supply
 from ftslurm.core.state import transitions
 from ftslurm.core.state.actions import Action, Launch
@@ -54,7 +55,11 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
             state, action = _take_over(state, unit, picked[0], place, now, config)
             actions.append(action)
         else:
-            attempt = Attempt(begin_after=_begin_after(unit, config), hosts=(None,) * tasks_of(unit, config))
+            attempt = Attempt(
+                begin_after=_begin_after(unit, config),
+                answer_by=now + hello_limit(state.hello_times),
+                hosts=(None,) * tasks_of(unit, config),
+            )
             unit = transitions.launch(unit, place, now + config.health.start_timeout_s, now, attempt)
             state = swap(state, unit)
             actions += [_record(state, unit, now, config), Launch(unit.id, unit.group, place, fence(unit))]

@@ -17,7 +17,7 @@ OTHER_CODE = (
     "were, `ftslurm resume RUN --new-code` with the new ones; job.on_code_change=warn would allow the mixture"
 )
 # Causes that are no failure of the unit.
-HARMLESS = frozenset({Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED})
+HARMLESS = frozenset({Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.LATE_START})
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,16 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
     the first again. Failures older than window_s are ignored (Erlang's supervisors call this the restart intensity).
 
     A launch that never reached a node, because slurmctld was away or a node was gone, is no failure of the group:
-    it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, and is
-    followed by the next one at once, whatever the policy. One whose code has changed is the last: a person decides.
+    it is tried again every LAUNCH_AGAIN_S. An attempt that a user's command has ended is no failure either, nor one
+    whose step did not answer: the next one follows at once, whatever the policy. One whose code has changed is the
+    last: a person decides.
 
     Args:
         exits: every exit of the unit, oldest first; the last one is the failure to judge.
         launch_patience_s: how long launches may fail in a row (health.start_timeout_s).
     """
     last = exits[-1]
-    if last.cause is Cause.REQUESTED:
+    if last.cause in (Cause.REQUESTED, Cause.LATE_START):
         return RestartAt(last.time)
     if last.cause is Cause.CODE_CHANGED:
         return GiveUp(OTHER_CODE)

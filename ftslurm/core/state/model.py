@@ -47,6 +47,7 @@ class Cause(str, Enum):
     HANG = "hang"
     START_FAILED = "start_failed"
     START_TIMEOUT = "start_timeout"
+    LATE_START = "late_start"  # its step has not answered in twice the usual time: it was launched elsewhere
     PREEMPTED = "preempted"
     TIME_LIMIT = "time_limit"
     LIGHTHOUSE_LOST = "lighthouse_lost"
@@ -284,6 +285,7 @@ class Attempt:
 
     ran_as: StepId | None = None  # the standby's step that has become this attempt; None: launched for it
     begin_after: float = 0.0  # earliest start of the script
+    answer_by: float = inf  # when all tasks must have said hello, else it is launched elsewhere (late_hello.py)
     hosts: tuple[str | None, ...] = ()  # task -> the node it has reported
     ready: frozenset[int] = frozenset()  # tasks that have imported everything (the Lighthouse: has an address)
     over: frozenset[int] = frozenset()  # tasks whose script has ended without an error

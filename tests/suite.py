@@ -93,6 +93,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--retries", type=int, default=RETRIES)
     parser.add_argument("--alone", type=json.loads)  # the failures of the first run, as JSON
     ours, words = parser.parse_known_args(words)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of processes would compile ftslurm each for itself
     return together(words, ours.retries) if ours.alone is None else alone(words, ours.alone)
 
 

@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ftslurm.cli import plan_standby
 from ftslurm.cli.run_verb import settle, warn_of_exposed_secrets
 from ftslurm.code import provenance, staging
 from ftslurm.code.survey import survey
 from ftslurm.config import compose, ladder, node_commands
 from ftslurm.config.process_groups import nccl_variables, process_group
-from ftslurm.config.schema import Config, binds_itself, describe_job, nodes_needed, role_of
+from ftslurm.config.schema import Config, binds_itself, describe_job, fixed_standbys, nodes_needed, role_of
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.causes import describe
 from ftslurm.core.groups.standby import home, pick
@@ -104,6 +105,8 @@ def plan(config: Config, kill_wait_s: float | None = None) -> Iterator[str]:
         f"(torchft.transport={config.torchft.transport})"
     )
     yield f"bound        {_bound(config)}"
+    if beside := plan_standby.sentence(config):
+        yield f"standby      {beside}"
     yield ""
     yield from _rank_table(config, launches)
     yield ""
@@ -221,7 +224,7 @@ def _sbatch_scripts(config: Config, run: RunDir, jobs: tuple[Job, ...]) -> Itera
 def pretend_jobs(config: Config) -> tuple[Job, ...]:
     """Invent the pilots of an array run: each runs on nodes of its own."""
     sizes = Counter(pool_of(group, config) for group in range(config.groups.count))
-    sizes[0] += config.standby.count
+    sizes[0] += fixed_standbys(config)
     jobs: list[Job] = []
     for pool in sorted(pool for pool in sizes if sizes[pool]):
         array_name = "PILOTS" if pool == 0 else f"PILOTS{pool + 1}"

@@ -20,6 +20,7 @@ from typing import Any
 
 MOST_GROUPS = 10_000
 AUTO = "auto"  # a value that the program finds by itself
+EACH = "each"  # standby.count: one for each group
 MISSING: Any = "???"  # OmegaConf's mark of a value that must be given
 
 
@@ -266,7 +267,9 @@ class HealthConfig:
 class StandbyConfig:
     """Warm standbys: steps that have imported everything and wait to become the next attempt of a failed group."""
 
-    count: int = 0  # standbys; they use spare nodes first (cluster.spare_nodes), then the nodes of groups
+    # each: one beside each group, on the group's own nodes. auto: the same, where they have memory to spare once the
+    # group trains. A number: so many for the whole run, on spare nodes first (cluster.spare_nodes), then beside groups.
+    count: Any = AUTO
     imports: list[str] = field(default_factory=list)  # further modules to import early, as transformers
     cuda: bool = False  # also create the CUDA context, which takes some hundred MB of GPU memory
 
@@ -458,9 +461,25 @@ def nodes_needed(config: Config) -> int:
     machine, where a node is only a name, each has nodes of its own.
     """
     groups, local = config.groups, config.cluster.kind == "local"
-    standbys = config.standby.count if local else 0
+    standbys = fixed_standbys(config) if local else 0
     count = most_groups(config) if local else groups.count
     return groups.nodes * (-(-count // groups.per_node) + standbys) + config.cluster.spare_nodes
+
+
+def fixed_standbys(config: Config) -> int:
+    """Return how many standbys the run has from its start, for any group: 0 if each group may have one of its own."""
+    return 0 if config.standby.count in (AUTO, EACH) else int(config.standby.count)
+
+
+def most_standbys(config: Config) -> int:
+    """Return how many standbys may run at once."""
+    return most_groups(config) if standby_each(config) else fixed_standbys(config)
+
+
+def standby_each(config: Config) -> bool:
+    """Return whether each group may have a standby of its own. auto leaves it out where none could take over."""
+    auto = config.standby.count == AUTO and config.restart.policy != "never" and config.cluster.mode != "array"
+    return auto or config.standby.count == EACH
 
 
 @dataclass(frozen=True)

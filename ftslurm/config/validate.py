@@ -11,7 +11,17 @@ from pathlib import Path
 from ftslurm.config import ladder
 from ftslurm.config.node_commands import check_preflight
 from ftslurm.config.receivers import check_receivers
-from ftslurm.config.schema import MOST_GROUPS, Config, binds_itself, is_url, members, most_groups, nodes_needed
+from ftslurm.config.schema import (
+    AUTO,
+    EACH,
+    MOST_GROUPS,
+    Config,
+    binds_itself,
+    is_url,
+    members,
+    most_groups,
+    nodes_needed,
+)
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
@@ -141,10 +151,21 @@ def _check_ranges(config: Config) -> None:
 
 
 def _check_standby(config: Config) -> None:
-    if config.standby.count and config.restart.policy == "never":
+    standby = config.standby
+    if standby.count not in (0, AUTO) and config.restart.policy == "never":
         raise ConfigError(
-            f"standby.count={config.standby.count} with restart.policy=never: no standby would ever take over; leave "
+            f"standby.count={standby.count} with restart.policy=never: no standby would ever take over; leave "
             f"one of them out"
+        )
+    if standby.count == EACH and config.cluster.mode == "array":
+        raise ConfigError(
+            "standby.count=each with cluster.mode=array: there a standby has a Slurm job of its own, as each group "
+            "has; ask for a number, as in `standby.count=1`"
+        )
+    if standby.count in (AUTO, EACH) and standby.cuda:
+        raise ConfigError(
+            f"standby.cuda=true with standby.count={standby.count}: a CUDA context takes memory of the GPU on which "
+            f"the group trains; ask for a number of standbys, as in `standby.count=1`"
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ftslurm.config.schema import AUTO, MOST_GROUPS, Config, is_url
+from ftslurm.config.schema import AUTO, EACH, MOST_GROUPS, Config, is_url
 from ftslurm.errors import ConfigError
 from ftslurm.security.json_text import is_finite
 
@@ -74,7 +74,6 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "health.first_step_s": (0, MAX_TIME),
     "health.hang_least_s": (1, MAX_TIME),
     "health.preflight_timeout_s": (1, 3600),
-    "standby.count": (0, 10_000),
     "checkpoint.every": (0, None),
     "checkpoint.keep": (0, None),
     "logs.max_mb": (0, None),
@@ -85,6 +84,7 @@ LIMITS: Mapping[str, tuple[float | None, float | None]] = {
     "faults.seed": (0, None),
     "faults.count": (0, None),
 }
+MOST_STANDBYS = 10_000
 PATHS = ("run.root", "run.dir", "checkpoint.dir", "job.script", "metrics.textfile")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")  # Linux allows 15 characters
@@ -127,6 +127,7 @@ def check_values(config: Config) -> None:
         ):
             raise ConfigError(f"{key}={value!s:.40}: must be a number, and one below 2^53")
     _check_hang_limit(config.health.hang_after_s)
+    _check_standbys(config.standby.count)
     _check_size(config)
     _check_notation(config)
 
@@ -172,6 +173,13 @@ def _check_hang_limit(value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_TIME:
         raise ConfigError(f"health.hang_after_s={value!s:.40}: must be a number of seconds up to {MAX_TIME}, or {AUTO}")
+
+
+def _check_standbys(value: object) -> None:
+    if value in (AUTO, EACH):
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_STANDBYS:
+        raise ConfigError(f"standby.count={value!s:.40}: must be a number up to {MOST_STANDBYS}, {EACH}, or {AUTO}")
 
 
 def _check_size(config: Config) -> None:

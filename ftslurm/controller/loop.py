@@ -29,7 +29,7 @@ from typing import Any
 from immutables import Map
 from typing_extensions import assert_never
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, most_standbys
 from ftslurm.controller import open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
 from ftslurm.controller.execution import Executor
@@ -151,7 +151,7 @@ class Controller:
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         groups = self.config.groups
         tasks = groups.nodes * groups.workers if self.local else 1  # a local step is a process for each worker
-        steps = max(groups.count, groups.max or 0) + self.config.standby.count + 1
+        steps = max(groups.count, groups.max or 0) + most_standbys(self.config) + 1
         if (complaint := open_files.allow(steps * tasks)) is not None:
             log.warning("%s", complaint)
         try:

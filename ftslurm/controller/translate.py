@@ -98,6 +98,8 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
         case messages.Alive(state, number, stage, since_s, pilot, answers, task=task):
             at = stage or Stage.COMPUTING
             return events.Alive(step, task, now, state, number, at, since_s or 0.0, pilot, answers)
+        case messages.Room(available_mb, worker_mb, task=task):
+            return events.Room(step, task, available_mb, worker_mb)
         case messages.FirstQuorum():
             return events.FirstQuorum(step)
         case messages.Trace(text):

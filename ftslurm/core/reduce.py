@@ -9,7 +9,7 @@ from typing_extensions import assert_never
 
 from ftslurm.config.schema import Config
 from ftslurm.core import drain, parameter_servers, user_requests
-from ftslurm.core.groups import fault_drills, progress_lines, ranks
+from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
 from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
@@ -50,6 +50,7 @@ from ftslurm.core.state.events import (
     Ready,
     RestartAsked,
     Restored,
+    Room,
     ScaleAsked,
     ScriptDone,
     Served,
@@ -156,6 +157,8 @@ def _observe_step(state: RunState, event: StepEvent, unit: Unit, now: float, con
             return _quorum_seen(event, state)
         case FirstQuorum():
             return _first_quorum(state, unit, now)
+        case Room():
+            return standby.told_room(state, event, unit, config)
         case Progressed():
             return _progressed(event, state, unit, now, config)
         case Serving() | Served() | SessionOpened():

@@ -14,9 +14,9 @@ from itertools import groupby
 from math import inf
 from typing import cast
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.core import assignments, drain, handover, parameter_servers, user_requests
-from ftslurm.core.groups import fault_drills, launching, progress_lines
+from ftslurm.core.groups import fault_drills, launching, progress_lines, standby
 from ftslurm.core.groups.exits import Outcome, given_up, too_late
 from ftslurm.core.groups.launching import over_from
 from ftslurm.core.health import (
@@ -54,7 +54,7 @@ STUCK_S = 0.3  # the same if srun cannot end by itself, because a node it waits 
 def begin(config: Config) -> RunState:
     """Return the initial state of a run."""
     groups = (Unit(group_unit(g), g) for g in range(config.groups.count))
-    standbys = (Unit(standby_unit(i), None) for i in range(config.standby.count))
+    standbys = (Unit(standby_unit(i), None) for i in range(fixed_standbys(config)))
     if independent(config):  # as if a Lighthouse had already ended
         over = Unit(LIGHTHOUSE, None, Phase.SUCCEEDED)
         return RunState(UnitTable.of((over, *groups, *standbys)), lighthouse_url="")
@@ -385,6 +385,7 @@ RULES = (  # in this order, with the reason for each place; docs/architecture.md
     orders,  # before the launch: the dead are evicted first
     redirect,  # with the orders
     set_aside.watch,  # after `orders`: what is known to be over is evicted
+    standby.follow,  # before the launch, which places the standbys that it notices
     launching.launch,  # after nodes, evictions and the end of the run are settled
     supply.supply,  # after the launch: a unit that found no place needs a job
     launching.explain,  # after `supply`: it names the job that was just requested

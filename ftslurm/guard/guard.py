@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn
 
-from ftslurm.guard import broken_hardware, faults, pilot_presence, processes, stacks
+from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
 from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_tail import Tail
@@ -86,6 +86,7 @@ def options(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--bind", default=None, metavar="SEAT", help="bind the worker (ftslurm.worker.cpu_binding)")
     parser.add_argument("--lighthouse", default=None, help="the Lighthouse's settings as JSON, in its own step")
     parser.add_argument("--standby", action="store_true", help="warm up before saying ready; assigned late")
+    parser.add_argument("--paced", action="store_true", help="a standby warms up slowly: groups train beside it")
     parser.add_argument("--imports", default="", metavar="A,B", help="further modules a standby imports")
     parser.add_argument("--cuda", action="store_true", help="a standby creates its CUDA context, too")
     return parser.parse_args(argv)
@@ -172,6 +173,8 @@ class Guard:
         self.over = False  # the worker has ended, and only its end is still to be reported
         self.rank: int | None = None
         self.kernel = broken_hardware.KernelWatch(Tail())
+        self.imported_mb = 0  # private memory of the worker when it had imported everything
+        self.room: messages.Room | None = None
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
@@ -220,6 +223,7 @@ class Guard:
                     self.log.tend()
                 self.stack_files.tend()
                 self.kernel.tend()
+                self.tell_room()
             wait_s = min(1.0, self.network.tend())
             if self.task.local_index == 0:  # two heartbeats that are late count as missing
                 wait_s = min(wait_s, max(0.0, next_alive - time.monotonic()))
@@ -297,6 +301,7 @@ class Guard:
         if self.wire.notes.assign is not None:
             return  # a repetition: a new controller does not know what the previous one has sent
         self.wire.notes.assign = assign
+        self.imported_mb = memory.private_mb(self.worker)
         self.task.position.reached = 0  # a standby may have the value of an earlier lineage
         self.task.position.wanted = 0
         self.rank = assign.ranks[self.task.index].rank
@@ -428,6 +433,13 @@ class Guard:
             since_s = round(place.since_s, 3)
             self.say(messages.Alive(state, place.step, place.stage, since_s, pilot, answers))
 
+    def tell_room(self) -> None:
+        """Report, after the first committed step, how much memory the node has left: for a standby beside the group."""
+        place = self.task.position.read() if self.room is None and self.task.local_index == 0 else None
+        if place is not None and place.step > 0:
+            self.room = messages.Room(memory.available_mb(), self.imported_mb)
+            self.say(self.room)
+
     def hello(self) -> bytes:
         return self.line(messages.Hello(self.task.node, self.worker, slurm_step()))
 
@@ -444,6 +456,7 @@ class Guard:
             self.hello(),
             self.line(told.adopted(self.task.node, self.rank, place and place.step)),
             *told.kept.values(),
+            *([] if self.room is None else [self.line(self.room)]),
         ]
 
     def adopted(self) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from ftslurm.code import staging
 from ftslurm.config import node_commands
 from ftslurm.config.process_groups import TRACE, TRACE_PREFIX, nccl_variables, process_group, uses_nccl
-from ftslurm.config.schema import Config, LighthouseConfig, binds_itself, most_groups
+from ftslurm.config.schema import Config, LighthouseConfig, binds_itself, most_groups, standby_each
 from ftslurm.core.state.actions import Launch
 from ftslurm.core.state.model import StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
@@ -77,6 +77,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         shared += [f"--bind={seat}"]
     if is_standby(launch):  # the assignment brings its share of the GPUs and CPUs
         own = ["--standby", *(["--cuda"] if config.standby.cuda and gpus else [])]
+        own += ["--paced"] if standby_each(config) else []
         own += [f"--imports={','.join(config.standby.imports)}"] if config.standby.imports else []
     else:
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []

@@ -134,6 +134,17 @@ class Alive(Report, kind="alive"):
     answers: AnyCount = None
 
 
+class Room(Report, kind="room"):
+    """Guard of local rank 0 of each node, once, after the first committed step: the memory that is left there, in MiB.
+
+    `available_mb` is what processes can still take: the node's MemAvailable, or less where a memory cgroup ends before.
+    `worker_mb` is the private memory that the worker had when all was imported.
+    """
+
+    available_mb: Count
+    worker_mb: Count
+
+
 class FirstQuorum(Report, kind="quorum"):
     """Rank 0: this attempt is in a quorum for the first time."""
 
@@ -518,6 +529,7 @@ FromWorker = (
     | Ready
     | StoreUp
     | Alive
+    | Room
     | FirstQuorum
     | Progress
     | Serving

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ftslurm.config import compose
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir, replace_text
@@ -58,7 +58,7 @@ def check(config: Config, environ: Mapping[str, str]) -> None:
     Raises:
         EnvironmentProblem: the array does not fit; the message says what to type instead.
     """
-    groups, standbys = config.groups, config.standby.count
+    groups, standbys = config.groups, fixed_standbys(config)
     need, have = groups.count + standbys, int(environ.get("SLURM_ARRAY_TASK_COUNT", groups.count + standbys))
     if have < need:
         also = f" and {standbys} standbys" if standbys else ""

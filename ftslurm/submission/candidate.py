@@ -12,7 +12,7 @@ import subprocess
 import time
 from contextlib import suppress
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, fixed_standbys
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import inbox, leadership, liveness
 from ftslurm.run.directory import RunDir
@@ -37,7 +37,7 @@ class Candidate:
         """
         self.config, self.run, self.job = config, run, job
         self.by_hand = config.cluster.pilots is not None  # else the controller's own job comes first
-        self.tasks = config.groups.count + config.standby.count
+        self.tasks = config.groups.count + fixed_standbys(config)
         self.every_s = max(1.0, self.tasks / CHECKS_PER_S)
         self.process: subprocess.Popen[bytes] | None = None
         self.number = 0  # leader number of the last controller here

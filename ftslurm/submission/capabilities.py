@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ftslurm.checkpoint import object_store
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
-from ftslurm.config.schema import Config, most_groups, nodes_needed
+from ftslurm.config.schema import Config, fixed_standbys, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
 from ftslurm.run import stored_checkpoints
@@ -131,7 +131,7 @@ def _check_segments(config: Config) -> None:
 
 def _check_standby(config: Config) -> None:
     """Refuse standbys with a CUDA context for groups without GPUs. Call it when groups.gpus is set."""
-    if config.standby.count and config.standby.cuda and not config.groups.gpus:
+    if fixed_standbys(config) and config.standby.cuda and not config.groups.gpus:
         raise EnvironmentProblem(
             "standby.cuda=true creates a CUDA context in each standby, but the groups have no GPU "
             "(groups.gpus=0, or none was found): leave it out, or give the groups GPUs"

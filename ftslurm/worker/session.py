@@ -31,6 +31,7 @@ from ftslurm.worker import (
     cpu_binding,
     heal_transport,
     nccl_names,
+    pacing,
     parameter_sessions,
     script,
 )
@@ -201,7 +202,7 @@ def prepare(task: Task, channel: Channel) -> tuple[running.RunCode, Watchers]:
                 file=sys.stderr,
             )
     bound = bind(task, task.options.bind)
-    with no_garbage():
+    with no_garbage(), pacing.paced() if task.options.paced else contextlib.nullcontext():
         watchers = import_everything(task, channel, reach)
         watchers.bound = bound
         if task.options.standby:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import Config, standby_each
 from ftslurm.core.groups import ranks, standby
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.placement import FreePlaces
@@ -35,7 +35,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
     actions: list[Action] = []
     if state.ending is not None or state.allocation is None:
         return state, actions
-    due = _due(state, now)
+    due = _due(state, now, config)
     finder = PlaceFinder(now, config, many=len(due) > 4)
     nobody_to_heal_from = state.lineage.lost is not None or over_from(state, config) is not None
     for unit in due:
@@ -84,12 +84,13 @@ def _note_spread(state: RunState, unit: Unit, place: Place, config: Config) -> O
     return replace(state, warnings=state.warnings | {text}), [records.Warned(group=unit.group, text=text)]
 
 
-def _due(state: RunState, now: float) -> list[Unit]:
+def _due(state: RunState, now: float, config: Config) -> list[Unit]:
     """Return the units that may be launched now: those that have become due, and those that wait for a place."""
     if not state.concerns_all and not state.table.to_look_at():
         return []  # nothing has changed that could free a place
     waiting = state.table.named(state.table.having_trait(Trait.WAITING))
-    waiting += [unit for unit in state.standbys if unit.phase is Phase.PENDING and now >= unit.due]
+    if not standby_each(config):  # else standby.follow has noticed those that have a place now
+        waiting += [unit for unit in state.table.waiting_standbys() if now >= unit.due]
     units = state.attended() if not waiting else {unit.name: unit for unit in (*state.attended(), *waiting)}.values()
     due = [unit for unit in units if unit.phase is Phase.PENDING and now >= unit.due and not unit.retired]
     return state.table.named(unit.name for unit in due) if waiting else due

@@ -1,20 +1,36 @@
-"""Choose the nodes on which a warm standby waits, and the standby that becomes a group's next attempt."""
+"""Choose the nodes on which a warm standby waits, and the standby that becomes a group's next attempt.
+
+standby.count=N     N standbys for any group, from the start: on spare nodes, else beside a group
+standby.count=each  standby-007 waits beside group 7, for that group only, from the group's first committed step on: its
+                    imports slow no group's start. When it is taken, the next is launched once the group is back.
+standby.count=auto  the same, for the groups on whose nodes standbys leave half of the free memory
+"""
 
 from __future__ import annotations
 
-from ftslurm.config.schema import Config
+from ftslurm.config.schema import AUTO, Config, most_groups, standby_each
 from ftslurm.core.groups import placement
+from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import queue
-from ftslurm.core.state.model import LIVE, Phase, Place, Unit
+from ftslurm.core.state.events import Room
+from ftslurm.core.state.model import LIVE, OVER, Cause, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.units import places, pool_of
+from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.unit_names import standby_number, standby_unit
+from ftslurm.core.state.units import independent, places, pool_of, swap
+from ftslurm.core.state.values import replace
+from ftslurm.protocol import records
 
+WARM_RATIO = 1.5  # private memory of a warm process to that of a worker with torch imported (measured: 221 and 148 MB)
+SPARE_SHARE = 0.5  # the standbys of a node take at most this share of the memory that is left there (auto)
 REFILL_S = 1.0  # delay of the next launch after a standby was taken: its imports would slow the joining group
 
 
 def home(state: RunState, unit: Unit, config: Config) -> Place | None:
     """Return the place of a standby: on spare nodes, else on a free share of a node, else beside a group."""
     assert state.allocation is not None
+    if standby_each(config):
+        return _beside(state, standby_number(unit.name), config)
     groups = config.groups
     taken = places(state.groups, but=unit, phases=LIVE | {Phase.PENDING})
     others = places(state.standbys, but=unit)
@@ -43,7 +59,8 @@ def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | No
     """
     avoid = state.nodes.unusable | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
-    for standby in state.standbys:
+    own = state.table.by_name.get(standby_unit(unit.group_id)) if standby_each(config) else None
+    for standby in state.standbys if not standby_each(config) else () if own is None else (own,):
         place = standby.place
         if standby.phase is not Phase.RUNNING or place is None or not avoid.isdisjoint(place.nodes):
             continue
@@ -78,3 +95,74 @@ def refill(standby: Unit, group: int | None, now: float) -> Unit:
     reason = f"group {group} has taken the one before"
     due = now + REFILL_S
     return Unit(standby.name, None, attempt=standby.attempt, due=due, reason=reason, exits=standby.exits)
+
+
+# --- one beside each group --------------------------------------------------------------------------------------------
+
+
+def follow(state: RunState, now: float, config: Config) -> Outcome:
+    """Have one standby beside each group that trains; end those whose group has left the place or the run."""
+    if not standby_each(config) or state.ending is not None:
+        return state, []
+    for number in {standby_number(u.name) if u.is_standby else u.group for u in state.attended()} - {None}:
+        assert number is not None
+        own = state.table.by_name.get(standby_unit(number))
+        beside = _beside(state, number, config)
+        if own is None:
+            if beside is not None:
+                state = swap(state, Unit(standby_unit(number), None, due=now + REFILL_S, reason="its group trains"))
+        elif own.phase is Phase.PENDING and beside is not None:
+            state = replace(state, table=state.table.notice(own.name))
+        elif own.phase in (Phase.STARTING, Phase.RUNNING) and own.current.adoption is None:
+            state = state if _belongs(own, state, number) else swap(state, stop(own, Cause.CANCELLED, now, now))
+    return state, []
+
+
+def _beside(state: RunState, number: int, config: Config) -> Place | None:
+    """Return the place of a group if its standby may wait there now.
+
+    Groups in jobs that were asked for later have none: such a job is given back when its group leaves it.
+    """
+    group = state.table.group(number) if number < state.table.groups else None
+    if group is None or group.retired or group.place is None or group.place.allocation is not None:
+        return None
+    trains = group.joined or (independent(config) and group.phase is Phase.RUNNING)
+    roomy = config.standby.count != AUTO or len(group.current.roomy) == config.groups.nodes
+    return group.place if trains and roomy and state.nodes.closed.isdisjoint(group.place.nodes) else None
+
+
+def _belongs(own: Unit, state: RunState, number: int) -> bool:
+    """Return whether a standby is where its group is, or where that wants to come back."""
+    group = state.table.group(number) if number < state.table.groups else None
+    if group is None or group.retired or group.phase in OVER:
+        return False
+    return group.phase not in (Phase.STARTING, Phase.RUNNING) or group.place == own.place
+
+
+def told_room(state: RunState, event: Room, unit: Unit, config: Config) -> Outcome:
+    """Record whether a node on which a group trains has memory to spare for a standby; say so once if it has not."""
+    if config.standby.count != AUTO or not standby_each(config):
+        return state, []
+    need = needs_mb(event.worker_mb, config)
+    if need <= event.available_mb * SPARE_SHARE:
+        roomy = unit.current.roomy | {event.task}
+        return swap(state, replace(unit, current=replace(unit.current, roomy=roomy))), []
+    if NO_ROOM in state.warnings:
+        return state, []
+    node = unit.current.hosts[event.task] if event.task < len(unit.current.hosts) else None
+    reason = (
+        f"{node} has {event.available_mb / 1024:.1f} GiB of memory left beside group {unit.group}, and warm processes "
+        f"there would take {need / 1024:.1f} GiB, more than half: standby.count=each starts them all the same"
+    )
+    given_up = records.StandbyGivenUp(unit=standby_unit(unit.group_id), reason=reason)
+    return replace(state, warnings=state.warnings | {NO_ROOM}), [given_up]
+
+
+NO_ROOM = "standby.count=auto: no memory to spare"
+
+
+def needs_mb(worker_mb: int, config: Config) -> int:
+    """Return the memory that the standbys of all groups on one node take."""
+    groups = config.groups
+    here = groups.nodes * most_groups(config) if config.cluster.kind == "local" else groups.per_node
+    return int(worker_mb * WARM_RATIO * groups.workers * here)

@@ -47,7 +47,7 @@ def holds(state: RunState, step: StepId, now: float, config: Config) -> bool:
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Send the probes and add their results to the evidence."""
     actions: list[Action] = []
-    failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
+    failing = state.table.stopping()
     for unit in failing if state.ending is None and config.cluster.kind != "local" else ():
         for node in suspects(unit, config):
             look = _look(state, unit, node)

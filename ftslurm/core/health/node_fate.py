@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, AskFate
 from ftslurm.core.state.events import Ended, NodeFate
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Fate, Phase, StepId, Unit
+from ftslurm.core.state.model import LIVE, Cause, Evidence, Fate, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
@@ -53,7 +53,7 @@ def told(state: RunState, event: NodeFate) -> RunState:
 def judge(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:
     """Ask Slurm about the nodes of doubtful steps; a node that is down, or has just restarted, is the cause."""
     actions: list[Action] = []
-    failing = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
+    failing = state.table.stopping()
     asked = {node for unit in failing for node in _nodes(unit)}
     if not asked and not state.nodes.fates:
         return state, actions

@@ -123,7 +123,7 @@ def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[
     if not state.nodes.looks:
         return state, []
     quiet = {silence.node for silence in _quiet(state, (), now, config)} if state.ending is None else set()
-    stopping = (*state.table.others(), *state.table.in_phase(Phase.STOPPING))
+    stopping = state.table.stopping()
     quiet |= {node for unit in stopping for node in silent_siblings(unit)}  # lost_connections.py waits for the answer
     return _with_looks(state, tuple(look for look in state.nodes.looks if look.node in quiet)), []
 

@@ -40,6 +40,7 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
         return replace(state, ending=Ending(RunOutcome.FAILED, event.refused)), []
     if past is not None:
         state, last = takeover.scaled(state, past, config), dict(past.attempts)
+        state = takeover.with_standbys(state, past, config)
         exits = dict(past.exits)
         for unit in state.units:
             state = swap(state, replace(unit, attempt=last.get(unit.name, -1), exits=exits.get(unit.name, ())))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ftslurm.config.schema import Config, most_groups
+from ftslurm.config.schema import Config, most_groups, standby_each
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
@@ -34,7 +34,7 @@ from ftslurm.core.state.past import Live, Past
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.step_times import remembered
 from ftslurm.core.state.transitions import adopt, give_up, run, succeed
-from ftslurm.core.state.unit_names import group_unit
+from ftslurm.core.state.unit_names import STANDBY, group_unit
 from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
@@ -143,6 +143,12 @@ def scaled(state: RunState, past: Past, config: Config) -> RunState:
     for unit in new:
         table = table.put(unit)
     return replace(state, table=table, parked=parked)
+
+
+def with_standbys(state: RunState, past: Past, config: Config) -> RunState:
+    """Restore the standbys beside groups (standby.count=each): a run begins without them."""
+    names = (name for name, _ in past.attempts if name.startswith(STANDBY)) if standby_each(config) else ()
+    return swap(state, *(Unit(name, None) for name in names))
 
 
 def scheduled(state: RunState, past: Past, now: float, config: Config) -> RunState:

@@ -154,6 +154,16 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Room:
+    """The memory that a node has left while a group trains there, in MiB."""
+
+    id: StepId
+    task: int
+    available_mb: int
+    worker_mb: int  # private memory of one worker when all was imported
+
+
+@dataclass(frozen=True)
 class Alive:
     """A heartbeat of a task's guard, with the position of its worker; see Pulse."""
 
@@ -476,6 +486,7 @@ StepEvent = (
     | GroupAside
     | QuorumSeen
     | FirstQuorum
+    | Room
     | Progressed
     | Serving
     | Served
@@ -493,7 +504,8 @@ StepEvent = (
     | TaskFailed
     | Ended
 )
-TrainingEvent = Progressed | CanSave | Checkpointed | Restored | Serving | Served | SessionOpened  # of groups only
+# Of groups only:
+TrainingEvent = Progressed | Room | CanSave | Checkpointed | Restored | Serving | Served | SessionOpened
 JobEvent = JobsSeen | JobsUnknown | Submitted | JobLeaving | RequeueRefused
 NodeEvent = NodesLeft | Looked | NodeState | NodeFate | NodesChecked
 UserRequest = (

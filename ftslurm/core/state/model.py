@@ -293,6 +293,7 @@ class Attempt:
     assigned: bool = False
     store: tuple[str, int] | None = None  # address and port of the group's TCPStore
     lighthouse: str | None = None  # address of the Lighthouse last sent to this attempt; empty: there is none
+    roomy: frozenset[int] = frozenset()  # tasks that have reported a node with memory for a standby (standby.py)
     saves: bool = False  # its script saves a checkpoint when it is asked to
     url: str | None = None  # address of its parameter server
     servers: tuple[str, ...] = ()  # addresses of the parameter servers last sent to this attempt

@@ -83,8 +83,7 @@ class RunState:
 
     def job_concerns(self) -> tuple[object, ...]:
         """Return what the rules about jobs depend on, beside the time and `concerns`."""
-        standbys = (part for unit in self.standbys for part in (unit.phase, unit.current.adoption))
-        return self.table.phases, self.table.having, self.table.in_job, *standbys
+        return self.table.phases, self.table.having, self.table.in_job, self.table.standbys_in
 
     def jobs_concerned(self, now: float) -> bool:
         """Return whether the rules must look at all jobs: something about them has changed, or one is due."""

@@ -16,6 +16,12 @@ def group_unit(group: int) -> str:
     return f"{GROUP}-{group:04d}"
 
 
+@cache
 def standby_unit(index: int) -> str:
-    """Return the unit name of a warm standby: 0 -> "standby-000"."""
+    """Return the unit name of a warm standby: 0 -> "standby-000". With standby.count=each it has its group's number."""
     return f"{STANDBY}-{index:03d}"
+
+
+def standby_number(name: str) -> int:
+    """Return the number of a warm standby: "standby-012" -> 12."""
+    return int(name.removeprefix(f"{STANDBY}-"))

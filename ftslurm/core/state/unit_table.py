@@ -52,6 +52,7 @@ class UnitTable:
     standbys: tuple[str, ...] = ()
     phases: Map[Phase, Names] = field(default=Map(), compare=False)  # of groups only
     having: Map[Trait, Names] = field(default=Map(), compare=False)  # of groups only
+    standbys_in: Map[tuple[Phase, bool], Names] = field(default=Map(), compare=False)  # by phase; being adopted or not
     on_node: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the nodes of their last place
     in_job: Map[str, Names] = field(default=Map(), compare=False)  # all units, by the job of their last place
     taken_over: Map[StepId, str] = field(default=Map(), compare=False)  # a standby's step -> the group that took it
@@ -108,6 +109,15 @@ class UnitTable:
         """Return the Lighthouse and the standbys."""
         return (self.by_name[LIGHTHOUSE], *(self.by_name[name] for name in self.standbys))
 
+    def stopping(self) -> tuple[Unit, ...]:
+        """Return the Lighthouse, whatever its phase, and the standbys and groups that are brought down."""
+        standbys = (name for adopting in (False, True) for name in self.standbys_in.get((Phase.STOPPING, adopting), ()))
+        return (self.by_name[LIGHTHOUSE], *self.named(standbys), *self.in_phase(Phase.STOPPING))
+
+    def waiting_standbys(self) -> list[Unit]:
+        """Return the standbys that have no step, in order."""
+        return self.named(self.standbys_in.get((Phase.PENDING, False), NOBODY))
+
     def named(self, names: Iterable[str]) -> list[Unit]:
         """Return the units of these names, in order, without those that are no longer in the table."""
         units = (self.by_name.get(name) for name in names)
@@ -136,8 +146,7 @@ class UnitTable:
         if old is not None and old.current.ran_as is not None and unit.current.ran_as != old.current.ran_as:
             table = replace(table, taken_over=table.taken_over.delete(old.current.ran_as))
         if unit.group is None:
-            new = old is None and unit.name != LIGHTHOUSE
-            return replace(table, standbys=(*table.standbys, unit.name)) if new else table
+            return table if unit.name == LIGHTHOUSE else table._with_standby(old, unit)
         if old is None:
             table = replace(table, groups=max(table.groups, unit.group + 1))
         if old is None or old.phase is not unit.phase:
@@ -151,6 +160,16 @@ class UnitTable:
                     having = (_with if is_ else _without)(having, trait, unit.name)
             table = replace(table, having=having)
         return table
+
+    def _with_standby(self, old: Unit | None, new: Unit) -> UnitTable:
+        """Return the table with the name of a standby in `standbys` and `standbys_in`."""
+        table = replace(self, standbys=(*self.standbys, new.name)) if old is None else self
+        was = None if old is None else (old.phase, old.current.adoption is not None)
+        now = (new.phase, new.current.adoption is not None)
+        if was == now:
+            return table
+        index = table.standbys_in if was is None else _without(table.standbys_in, was, new.name)
+        return replace(table, standbys_in=_with(index, now, new.name))
 
     def put_unnoticed(self, units: Iterable[Unit]) -> UnitTable:
         """Return the table with these units replaced by name, without counting them as changed.
@@ -193,6 +212,10 @@ class UnitTable:
     def noticing(self) -> UnitTable:
         """Return the table for the beginning of the rules: the changed units become the noticed ones."""
         return replace(self, noticed=self.changed, changed=NOBODY) if self.changed or self.noticed else self
+
+    def notice(self, name: str) -> UnitTable:
+        """Return the table in which the rules of this decision look at one more unit."""
+        return replace(self, noticed=self.noticed.set(name, None))
 
     def woken(self, now: float, due_times: Callable[[Unit], Iterable[float]]) -> UnitTable:
         """Return the table in which the units that are due by `now` count as changed.

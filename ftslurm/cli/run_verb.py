@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -91,8 +92,13 @@ def start(
     if not follow:
         print(f"follow it with: ftslurm status {run.root}")
         return 0
-    from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need
-
+    # Ctrl-C waits for the import: interrupted in the exec() of a dataclass, Python would end by the signal, whoever
+    # catches KeyboardInterrupt, and not with exit code 130.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     return following.follow_run(config, run)
 
 

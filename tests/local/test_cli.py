@@ -149,7 +149,7 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (("inject", "kil"), ["'kil' is no fault", "did you mean kill?", "lighthouse", "inject --help"]),
     (("inject", "gone", "SIGSTOP"), ["'SIGSTOP' is no fault", "did you mean stop?"]),
     ((*LOCAL, "standby.count=1", "standby.cuda=true", "groups.gpus=0"), ["standby.cuda", "groups.gpus=0"]),
-    ((*LOCAL, "standby=many"), ["standby=many", "no such preset", "none, one"]),
+    ((*LOCAL, "standby=many"), ["standby=many", "no such preset", "auto, each, none, one"]),
     ((*LOCAL, "faults=random", "faults.kinds=[meteor]"), ["'meteor' is no fault", "kill"]),
     (("status", "conf"), ["/conf is no run directory"]),
     (
@@ -266,7 +266,7 @@ ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
     (("-h",), ["ftslurm job=ddp"]),
     (("--version",), [f"ftslurm {__version__}\n"]),
     (("run", "--help"), ["job: ddp, ", "cluster: array, auto, ", "max_per_group: 5", "--config-dir"]),
-    (("run", "--help"), ["faults: kill_one, none, random\n", "health: default, hangs\n", "standby: none, one\n"]),
+    (("run", "--help"), ["faults: kill_one, none, random\n", "health: default, hangs\n", "standby: auto, each, none, one\n"]),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
     (("status", "--help"), ["--json", "--once", "RUN"]),
     (("logs", "--help"), ["--group", "--rank", "--follow", "--failure", "--since", "[g1.a0.r2]"]),

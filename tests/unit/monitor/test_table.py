@@ -281,7 +281,7 @@ def test_who_continues_a_run_whose_script_has_failed_is_told_that_it_has_the_sam
     failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
     assert "--new-code" not in drawn(summary(failed, run), 200)[-1]  # it has no copy
     run.code.mkdir()
-    assert drawn(summary(failed, run), 200)[-1].endswith("checkpoint; with the same code, unless you add --new-code)")
+    assert drawn(summary(failed, run), 500)[-1].endswith("checkpoint; with the same code, unless you add --new-code)")
 
 
 def test_of_several_recoveries_the_phases_are_medians() -> None:

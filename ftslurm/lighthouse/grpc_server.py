@@ -1,6 +1,6 @@
 """A gRPC server for short unary calls over HTTP/2 without TLS, as torchft's clients make them.
 
-It serves one process and one event loop, and costs a tenth of the CPU time of grpc.aio for each call (a thousand
+It serves one process and one event loop, and costs a fifth of the CPU time of grpc.aio for each call (a thousand
 managers send heartbeats; benchmarks/scale_lighthouse.py). It has what torchft's client (tonic) needs: unary methods,
 flow control, deadlines, cancelled calls, pings. It has no compression, no streaming, no TLS and no priorities.
 

@@ -480,6 +480,7 @@ def test_the_same_history_gives_the_same_quorums_as_with_torchfts_own(
 
 def test_what_a_peer_sends_does_not_fill_the_log(start: Callable[..., LighthouseProcess]) -> None:
     lighthouse = start()
+    lighthouse.wait_for_line("serving at")
     size = lighthouse.log.stat().st_size
     text = (0).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"\x1b]0;owned\x07" + b"x" * 16_000
     goaway = len(text).to_bytes(3, "big") + b"\x07" + bytes(5) + text

@@ -32,6 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 from lighthouse_process import LighthouseProcess
+from process_cost import cpu_s
 
 from ftslurm.guard.gate import Gate
 from ftslurm.guard.loopback_filter import FilteredListener
@@ -157,11 +158,6 @@ def first_answers(url: str, count: int) -> list[float]:
     return times
 
 
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def cell(times: list[float]) -> str:
     return f"{1e3 * statistics.median(times):.3f} ({1e3 * statistics.quantiles(times, n=100)[98]:.3f})"
 
@@ -171,11 +167,11 @@ def heartbeats(way: str, pid: int) -> float:
     from torchft.coordination import LighthouseClient
 
     client = LighthouseClient(way, timedelta(seconds=10))
-    cpu, began = cpu_seconds(pid), time.monotonic()
+    cpu, began = cpu_s(pid), time.monotonic()
     while time.monotonic() < began + 10:
         client.heartbeat("a")
         time.sleep(0.1)
-    return (cpu_seconds(pid) - cpu) / (time.monotonic() - began)
+    return (cpu_s(pid) - cpu) / (time.monotonic() - began)
 
 
 def main() -> None:

@@ -34,6 +34,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import results
+from process_cost import cpu_s, stat
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -147,23 +148,14 @@ def own_cpu_s(run: Run) -> dict[str, float]:
         if b"srun" in line[0]:
             continue
         (guards if b"ftslurm.worker" in line else lighthouses if b"ftslurm.lighthouse" in line else []).append(pid)
-    parents = {pid: int(_stat(pid)[1]) for pid in guards}
+    parents = {pid: int(stat(pid)[1]) for pid in guards}
     guards = [pid for pid, parent in parents.items() if pid in parents.values() and parent not in parents]
     assert len(guards) == GROUPS, guards
     return {
-        "controller": _cpu_s(controller),
-        "Lighthouse": sum(map(_cpu_s, lighthouses)),
-        "guard": statistics.mean(map(_cpu_s, guards)),
+        "controller": cpu_s(controller),
+        "Lighthouse": sum(map(cpu_s, lighthouses)),
+        "guard": statistics.mean(map(cpu_s, guards)),
     }
-
-
-def _stat(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-
-
-def _cpu_s(pid: int) -> float:
-    fields = _stat(pid)
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def first_steps(files: Sequence[Path], alive: object) -> float:

@@ -41,8 +41,6 @@ class Fault(enum.Enum):
 
 
 KILLS = (Fault.ONE, Fault.TWO, Fault.FOUR)
-# The wait between restarts is for groups that keep failing by themselves.
-AT_ONCE = ("restart.backoff_s=0",)
 STOCK = ("lighthouse=torchft",)
 STOCK_TIMING = (
     "lighthouse.heartbeat_timeout_ms=5000",
@@ -51,40 +49,28 @@ STOCK_TIMING = (
 )
 
 
-class ColdAtOnce(Cold):
-    """As in goodput.py, without a wait between restarts."""
-
-    settings = (*Cold.settings, *AT_ONCE)
-    adaptations = (*Cold.adaptations, "restart.backoff_s=0: the same group is killed again and again")
-
-
-class WarmAtOnce(Warm):
-    settings = (*Warm.settings, *AT_ONCE)
-    adaptations = ColdAtOnce.adaptations
-
-
-class StockLighthouse(ColdAtOnce):
+class StockLighthouse(Cold):
     name = "stock-lighthouse"
     what = "ftslurm with torchft's own Lighthouse (lighthouse=torchft), at ftslurm's timing for it"
-    settings = (*ColdAtOnce.settings, *STOCK)
+    settings = (*Cold.settings, *STOCK)
 
 
-class StockTiming(ColdAtOnce):
+class StockTiming(Cold):
     name = "stock-timing"
     what = "ftslurm with torchft's own Lighthouse at torchft's default timing: 5 s of silence until a group is dead"
     settings = (*StockLighthouse.settings, *STOCK_TIMING)
 
 
-class Wide(ColdAtOnce):
+class Wide(Cold):
     name = "ftslurm-wide"
     what = "ftslurm with groups of two nodes; one rank of a group is killed"
-    settings = (*ColdAtOnce.settings, "groups.nodes=2")
+    settings = (*Cold.settings, "groups.nodes=2")
 
 
-class Array(ColdAtOnce):
+class Array(Cold):
     name = "ftslurm-array"
     what = "ftslurm in array mode: a Slurm job for each group, and one for the controller"
-    settings = (*ColdAtOnce.settings, "cluster.mode=array", "cluster.poll_s=1")
+    settings = (*Cold.settings, "cluster.mode=array", "cluster.poll_s=1")
 
 
 @dataclass(frozen=True)
@@ -114,8 +100,8 @@ ARRAY = {"cpus": 1, "extra_conf": "ProctrackType=proctrack/pgid\nAuthInfo=socket
 def arms() -> dict[str, Arm]:
     """Return all arms, in the order of the table."""
     found = [
-        Arm(ColdAtOnce(), EVERYTHING, lighthouse=OURS),
-        Arm(WarmAtOnce(), EVERYTHING, lighthouse=OURS),
+        Arm(Cold(), EVERYTHING, lighthouse=OURS),
+        Arm(Warm(), EVERYTHING, lighthouse=OURS),
         Arm(StockLighthouse(), (Fault.ONE,)),
         Arm(StockTiming(), (Fault.ONE,)),
         Arm(Wide(), (Fault.ONE, Fault.TWO), groups=3, nodes=7),

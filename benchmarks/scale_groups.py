@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cluster import Cluster, processes_in, scratch
 from harness import Backend, Run
+from process_cost import cpu_s, stat
 from slurm_calls import counted
 
 LIGHT = Path(__file__).with_name("light_worker.py")
 STEP_S = 1.0
 ENDLESS = ("restart.max_per_group=100000", "restart.backoff_s=0")
 JOIN_S = 900.0  # limit for the start of all groups, and for their return
-TICKS = os.sysconf("SC_CLK_TCK")
 Row = dict[str, float]
 
 
@@ -49,13 +49,13 @@ class Usage:
 def usage(pid: int) -> Usage:
     """Return what a process uses; memory is its proportional share of what is resident."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        cpu, threads = cpu_s(pid), int(stat(pid)[17])
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         share = next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
         files = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208
     except (OSError, StopIteration):  # it has ended
         return Usage()
-    return Usage((int(stat[11]) + int(stat[12])) / TICKS, share, int(stat[17]), files, 1)
+    return Usage(cpu, share, threads, files, 1)
 
 
 def all_usage(run: Run, cluster: Cluster) -> dict[str, Usage]:

@@ -34,6 +34,7 @@ from pathlib import Path
 
 import results
 from lighthouse_clients import Managers, member
+from process_cost import cpu_s
 
 from ftslurm.protocol import messages
 
@@ -94,11 +95,7 @@ class Served:
 
     def cpu_s(self) -> float:
         """Return the CPU time of its processes."""
-        ticks = 0
-        for pid in self._processes():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        return sum(map(cpu_s, self._processes()))
 
     def memory_mb(self) -> float:
         """Return the memory that its processes do not share with others."""

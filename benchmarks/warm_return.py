@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import results
+from process_cost import cpu_s, stat
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
@@ -119,13 +120,6 @@ class Training:
         run.until(lambda: len(run.steps(0)) > steps + QUIET_S / STEP_S, "some undisturbed steps")
 
 
-def cost_of(process: int) -> dict[str, float]:
-    """Return the CPU seconds and the resident MB of a process so far."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
-    return {"cpu_s": ticks / os.sysconf("SC_CLK_TCK"), "mb": pages * os.sysconf("SC_PAGE_SIZE") / 2**20}
-
-
 def rows_of(found: list[Return]) -> list[list[str]]:
     """Return the rows of the table: medians, and the spread of the whole."""
     rows = []
@@ -164,12 +158,13 @@ def main() -> None:
             runs = folder / arm
             runs.mkdir()
             training = Training(arm, Backend("slurm", {"COLUMNS": "200"} | cluster.env, runs))
-            before = cost_of(training.controller)
+            before = cpu_s(training.controller)
             for _ in range(options.n):
                 found += [training.kill(killed) for killed in VICTIMS]
                 write(found, about)
-            after = cost_of(training.controller)
-            print(f"{arm}: controller {after['cpu_s'] - before['cpu_s']:.2f} CPU s, {after['mb']:.0f} MB", flush=True)
+            spent_s = cpu_s(training.controller) - before
+            resident_mb = int(stat(training.controller)[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+            print(f"{arm}: controller {spent_s:.2f} CPU s, {resident_mb:.0f} MB", flush=True)
             training.end()
             cluster.clear()
     print(write(found, about))

@@ -7,12 +7,11 @@ the script gives its Manager stays.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 from typing import Any
 
-from ftslurm.worker import patch_fit
+from ftslurm.worker import patch_fit, torchft_patches
 
 VARIABLE = "FTSLURM_TRANSPORT"
 HTTP, PROCESS_GROUP = "http", "process_group"
@@ -30,18 +29,14 @@ def install(torchft: Any) -> None:
         *("manager.Manager(pg, timeout, checkpoint_transport)", "manager.HTTPTransport(timeout, num_chunks)"),
     )
     manager: Any = torchft.manager.Manager
-    original = manager.__init__
-    signature = inspect.signature(original)
+    usual = inspect.signature(manager.__init__).parameters["timeout"].default
 
-    @functools.wraps(original)
-    def init(*args: Any, **words: Any) -> None:
-        call = signature.bind(*args, **words)
-        if call.arguments.get("checkpoint_transport") is None:
-            timeout = call.arguments.get("timeout", signature.parameters["timeout"].default)
-            call.arguments["checkpoint_transport"] = _transport(torchft, call.arguments["pg"], timeout)
-        original(*call.args, **call.kwargs)
+    def edit(arguments: dict[str, Any]) -> None:
+        if arguments.get("checkpoint_transport") is None:
+            transport = _transport(torchft, arguments["pg"], arguments.get("timeout", usual))
+            arguments["checkpoint_transport"] = transport
 
-    manager.__init__ = init
+    torchft_patches.edit_arguments(manager, edit)
 
 
 def _transport(torchft: Any, pg: Any, timeout: Any) -> Any:

@@ -221,7 +221,7 @@ def _honour_connect_timeout(torchft: Any) -> None:
         if seconds := os.environ.get("TORCHFT_CONNECT_TIMEOUT_SEC"):
             arguments["connect_timeout"] = timedelta(seconds=int(seconds))
 
-    _edit_arguments(torchft.manager.Manager, edit)
+    edit_arguments(torchft.manager.Manager, edit)
 
 
 def _heartbeats_may_be_fewer(_: Any) -> bool:
@@ -236,7 +236,7 @@ def _send_fewer_heartbeats(torchft: Any) -> None:
     a heartbeat_interval.
     """
     interval = timedelta(milliseconds=int(os.environ["FTSLURM_MANAGER_HEARTBEAT_MS"]))
-    _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("heartbeat_interval", interval))
+    edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("heartbeat_interval", interval))
 
 
 def _own_name_does_not_resolve(_: Any) -> bool:
@@ -256,7 +256,7 @@ def _advertise_localhost(torchft: Any) -> None:
     the process itself can reach its manager, nor a healing peer the checkpoint, nor a worker its server.
     Not applied: when the name resolves, and on a real cluster, where "localhost" would be wrong.
     """
-    _edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
+    edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
     localhost = {"gethostname": lambda: "localhost"}
     server: Any = importlib.import_module("torchft.parameter_server")
     for module in (torchft.checkpointing.http_transport, server):
@@ -286,7 +286,8 @@ def _let_sessions_end(_: Any) -> None:
     server._IPv6HTTPServer = QuietServer
 
 
-def _edit_arguments(manager_class: Any, edit: Callable[[dict[str, Any]], None]) -> None:
+def edit_arguments(manager_class: Any, edit: Callable[[dict[str, Any]], None]) -> None:
+    """Have `edit` change the arguments of each new Manager. It gets those that the script gives, by name."""
     original = manager_class.__init__
     signature = inspect.signature(original)
 

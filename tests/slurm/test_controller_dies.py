@@ -8,8 +8,8 @@ import pytest
 from harness import Backend, Run
 
 pytestmark = pytest.mark.slurm
-BACK_S = 5.0  # it takes less than one on an idle machine
-GAP_S = 3.0  # the same of the groups' next commit; steps take 0.2 s, a Lighthouse that died would cost 10
+BACK_S = 30.0  # it takes less than one on an idle machine, and more than 5 on a busy one that is slow
+GAP_S = 6.0  # of the groups' next commit: steps take 0.2 s, a Lighthouse that died would cost 10
 
 
 def crash(run: Run, units: tuple[str, ...]) -> None:

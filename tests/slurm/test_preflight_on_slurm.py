@@ -87,8 +87,9 @@ def test_a_run_that_is_stopped_while_nodes_are_checked_leaves_nothing(slurm: Bac
     check = program(tmp_path, '#!/bin/sh\necho $$ >> "$FTSLURM_RUN_DIR/begun"\nsleep 600\n')
     run = slurm.start("groups.count=1", f"health.preflight=[[{check}]]", args={"steps": 3})
     run.until(lambda: (run.dir / "begun").exists(), "the check")
-    assert "checking n" in run.text
-    assert "waits for the check of a node (health.preflight)" in " ".join(run.text.split())
+    run.until(lambda: "checking n" in run.text, "the line of the check")
+    waits = "waits for the check of a node (health.preflight)"
+    run.until(lambda: waits in " ".join(run.text.split()), "the reason why the group waits")
     assert not run.named("allocation_requested")  # the node may pass
     run.kill_controller()
     first = (run.dir / "begun").read_text().split()[0]

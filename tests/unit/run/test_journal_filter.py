@@ -1,4 +1,4 @@
-"""A journal of a million lines is read in a second, with the same result as from all its lines."""
+"""Of a journal of a million lines few are parsed, with the same result as from all its lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_filter import Skim
 from ftslurm.run.replay import read_past
 
-BOUND_S = 5.0  # 0.8 s on an idle machine; 20 s if all lines are parsed
+SHARE = 0.3  # of the time it takes to parse all lines; measured: 0.05, 0.8 s of 20
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -46,16 +46,20 @@ def test_who_reads_on_later_comes_to_the_same(tmp_path: Path) -> None:
         assert status == folded(JournalReader(run.events).iter_new())
 
 
-def test_a_million_lines_are_read_in_a_second(tmp_path: Path) -> None:
+def test_a_million_lines_cost_a_fraction_of_their_parsing(tmp_path: Path) -> None:
+    part = write(RunDir(tmp_path / "part"), history(random.Random(1), 64, 50_000, 0.003))
+    began = time.process_time()
+    folded(JournalReader(part.events).iter_new())
+    bound_s = SHARE * 20 * (time.process_time() - began)  # the machine may be slow
     run = write(RunDir(tmp_path / "run"), history(random.Random(1), 64, 1_000_000, 0.003))
     began = time.process_time()
     told = list(Skim().read(JournalReader(run.events)))
     status = folded(iter(told))
-    assert time.process_time() - began < BOUND_S
+    assert time.process_time() - began < bound_s
     assert len(told) < 100_000
     assert status.step > 10_000
     began = time.process_time()
     past, _ = read_past(run)
-    assert time.process_time() - began < BOUND_S
+    assert time.process_time() - began < bound_s
     assert past is not None
     assert past.step == status.step

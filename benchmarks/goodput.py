@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from cluster import Cluster, scratch
 
-READY_STEPS = 5  # that every replica has committed before the quiet window
+READY_STEPS = 5  # that every replica has committed, together with all others, before the quiet window
 READY_WITHIN_S = 300.0
 END_S = 10.0  # what the start and the end of a Slurm take, for the estimate
 
@@ -81,6 +81,7 @@ class Block:
 
     contender: str
     block: int
+    code: str  # version and commit of ftslurm
     load: list[float] = field(default_factory=list)  # averages over 1 min: at its beginning and at its end
     ready_s: float | None = None  # from the start until every replica had committed READY_STEPS steps
     note: str | None = None  # how it ended, if it did not last
@@ -92,7 +93,7 @@ class Block:
 
 def run_block(contender: Contender, plan: Plan, number: int) -> Block:
     """Measure one block of one contender on a new Slurm."""
-    block = Block(contender.name, number, [os.getloadavg()[0]])
+    block = Block(contender.name, number, str(conditions()["ftslurm"]), [os.getloadavg()[0]])
     with scratch() as folder:
         cluster = Cluster.start(folder / "c", nodes=plan.groups + 1)
         try:
@@ -142,7 +143,7 @@ def _watch(scene: Scene, session: Session, plan: Plan, block: Block) -> None:
 
 
 def _ready(scene: Scene) -> bool:
-    steps = Counter(commit.replica for commit in scene.commits())
+    steps = Counter(commit.replica for commit in scene.commits() if commit.participants == scene.groups)
     return all(steps[replica] >= READY_STEPS for replica in range(scene.groups))
 
 

@@ -46,6 +46,7 @@ def markdown(data: dict[str, Any]) -> str:
         told(data["conditions"]),
         table(HEADER, [_row(name, _of(data, name)) for name in data["contenders"] if _of(data, name)]),
         *_notes(data),
+        *_other_code(data),
         *_adaptations(data),
     ]
     return "\n\n".join(line.strip() for line in text) + "\n"
@@ -85,6 +86,17 @@ def _notes(data: dict[str, Any]) -> list[str]:
         if block["note"]:
             lines.append(f"- {block['contender']}, block {block['block'] + 1}: {' '.join(block['note'].split())[:300]}")
     return ["Not run, or not to the end:", "\n".join(lines)] if lines else []
+
+
+def _other_code(data: dict[str, Any]) -> list[str]:
+    """Return which blocks were measured with another commit than the first one."""
+    first = data["conditions"]["ftslurm"]
+    lines = [
+        f"- {block['contender']}, block {block['block'] + 1}: ftslurm {code}"
+        for block in data["blocks"]
+        if (code := block.get("code", first)) != first
+    ]
+    return ["Measured later, with another commit:", "\n".join(lines)] if lines else []
 
 
 def _adaptations(data: dict[str, Any]) -> list[str]:

@@ -47,7 +47,7 @@ class Manager:
             bind="127.0.0.1:0",
             store_addr=store,
             world_size=1,
-            heartbeat_interval=timedelta(milliseconds=100),
+            heartbeat_interval=timedelta(milliseconds=int(os.environ.get("FTSLURM_MANAGER_HEARTBEAT_MS", "100"))),
             connect_timeout=TIMEOUT,
             quorum_retries=0,
         )

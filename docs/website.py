@@ -23,14 +23,17 @@ CUT = {
     "measured.md": ("How fast", "Compared", "What it does not do", "Versions", "Tests"),
 }
 WHOLE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md", "security-policy.md": "SECURITY.md"}
+PICTURE = re.compile(r"!\[[^]]*\]\((benchmarks/[^)]+)\)")
 FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pages that are made of files beside docs/."""
+    """Add the pages that are made of files beside docs/, and their pictures."""
     pages = {**readme_pages(), **{name: (ROOT / file).read_text() for name, file in WHOLE.items()}}
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
+    for name in sorted(set(PICTURE.findall((ROOT / "README.md").read_text()))):
+        files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
     return files
 
 

@@ -62,5 +62,8 @@ class Warm(Cold):
     """A warm standby takes over."""
 
     name = "ftslurm-warm"
-    what = "ftslurm with standby=one: a process on a spare node has imported everything and becomes the next attempt"
-    settings = ("standby=one", "cluster.spare_nodes=1")
+    what = (
+        "ftslurm with standby=each, which is its default where a node has memory to spare: beside each replica group "
+        "a process has imported everything and becomes the next attempt"
+    )
+    settings = ("standby=each",)

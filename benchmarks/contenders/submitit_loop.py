@@ -16,7 +16,7 @@ import submitit
 from training import Settings, train_plain
 
 POLL_S = 1.0  # submitit's own interval of looking for results
-ASK_SLURM_S = 10.0
+ASK_SLURM_S = 3.0
 
 
 def work(settings: Settings) -> None:
@@ -47,7 +47,10 @@ def main() -> None:
     kinds = {"str": str, "float": float, "int": int}
     settings = Settings(**{f.name: kinds[str(f.type)](values[f.name]) for f in fields(Settings)})
     executor = submitit.SlurmExecutor(folder=folder)
-    executor.update_parameters(job_name="plain", nodes=int(ranks), ntasks_per_node=1, cpus_per_task=1, time=1440)
+    executor.update_parameters(
+        job_name="plain", nodes=int(ranks), ntasks_per_node=1, cpus_per_task=1, time=1440,
+        srun_args=["--kill-on-bad-exit=1"],
+    )  # fmt: skip
     while True:
         job = executor.submit(work, settings)
         print(f"job {job.job_id} submitted", flush=True)

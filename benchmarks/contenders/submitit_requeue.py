@@ -35,7 +35,8 @@ class SubmititRequeue(Contender):
     what = "one submitit job of plain processes, rank 0 saves checkpoints; after any failure the whole job starts again"
     adaptations = (
         "submitit itself requeues only jobs that are preempted or reach their time limit: a loop of ours on the login "
-        "node looks for a failed rank every second and submits the job again",
+        "node looks for a failed rank every second, and for the job every 3 s, and submits it again",
+        "--kill-on-bad-exit=1: else the ranks that still start when one is killed wait for it for 30 minutes",
         "the nodes of this Slurm are free again at once: on a busy cluster each of these submissions would queue",
         "MASTER_ADDR is 127.0.0.1: the names of this Slurm's nodes are in no DNS",
     )

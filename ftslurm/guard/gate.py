@@ -1,8 +1,9 @@
 """The only port of a guard that other nodes can reach. It connects processes of the run to the servers behind it.
 
-Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, a parameter server. They listen
-on loopback, where only the guard can connect (loopback_filter.py), or on a Unix socket without a name. A client gets a
-challenge and has one second to answer it (security/handshake.py); then it is connected to the service it requested.
+Those are the servers of the guard's worker: the Lighthouse, a group's store, a manager, a parameter server. A client
+gets a challenge and has one second to answer it (security/handshake.py); then it is connected to the service it
+requested. torchft's and torch's servers listen on loopback, where only the guard can connect (loopback_filter.py), and
+the guard copies the bytes. Our Lighthouse does not listen at all: it is given the connection itself.
 At most MOST_STRANGERS clients may be unproven; beyond that, one is closed for each new one (sockets.crowded_out).
 
 The gate runs in the event loop of the guard: nothing may block.
@@ -11,8 +12,6 @@ The gate runs in the event loop of the guard: nothing may block.
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 import selectors
 import socket
 import time
@@ -23,15 +22,16 @@ from ftslurm.guard.sockets import Refusals, Splice, accept_some, crowded_out, li
 from ftslurm.security import handshake
 
 MOST_STRANGERS = 64  # connections without a completed handshake
-MOST_GUESTS = 4096  # connections in all
+MOST_GUESTS = 4096  # connections in all, without those that are handed over
 PROVE_WITHIN_S = 1.0
 OFFERED_WITHIN_S = 10.0  # an address may be known before its server is up
+BUSY_S = 0.01  # between two tries to hand a connection to a server that is busy
 BIND_FOR_S = 2.0  # longest wait for the port of a predecessor; then any other is taken
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
-class Target(Protocol):
-    """The server behind a service."""
+class Listening(Protocol):
+    """A server that the guard connects to."""
 
     def dial(self) -> socket.socket:
         """Return a non-blocking socket that is being connected.
@@ -46,24 +46,27 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-class UnixTarget:
-    """A server on a Unix socket, given as a descriptor of its inode: without a name, no other process can find it."""
+class TakesOver:
+    """A server that is given the admitted connections: their descriptors, over a socket pair (SCM_RIGHTS)."""
 
-    def __init__(self, inode: int) -> None:
-        self.inode = inode
+    def __init__(self, channel: socket.socket) -> None:
+        channel.setblocking(False)
+        self.channel = channel
 
-    def dial(self) -> socket.socket:
-        far = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        code = far.connect_ex(f"/proc/self/fd/{self.inode}")
-        if code not in (0, errno.EINPROGRESS):
-            far.close()
-            raise OSError(code, "the server does not take connections")
-        return far
+    def give(self, near: socket.socket) -> None:
+        """Give the server a copy of a connection's descriptor.
 
-    def settled(self, far: socket.socket) -> None: ...
+        Raises:
+            BlockingIOError: the server does not take connections as fast as they come.
+            OSError: it is gone.
+        """
+        socket.send_fds(self.channel, [b"\0"], [near.fileno()])
 
     def close(self) -> None:
-        os.close(self.inode)
+        self.channel.close()
+
+
+Target = Listening | TakesOver
 
 
 class Gate:
@@ -134,8 +137,11 @@ class Gate:
             assert guest.until is not None
             if now >= guest.until:
                 guest.late()
-            else:
-                waits.append(guest.until - now)
+                continue
+            if guest.wants is not None and (target := self.targets.get(guest.wants)) is not None:
+                guest.go(target)
+                waits.append(BUSY_S if guest.wants else 3600.0)
+            waits.append(guest.until - now)
         self._accept_or_not()
         if self.listener is not None and not self.accepting:
             waits.append(max(0.01, self.next_accept - now))
@@ -193,7 +199,7 @@ class _Guest:
         self.near = near
         self.peer = peer
         self.far: socket.socket | None = None
-        self.target: Target | None = None
+        self.target: Listening | None = None  # as long as it is being connected to
         self.splice: Splice | None = None
         self.said, self.heard = handshake.challenge(), b""
         self.is_stranger = True
@@ -248,10 +254,17 @@ class _Guest:
             self.go(target)
 
     def go(self, target: Target) -> None:
-        """Connect to the server."""
-        self.wants = None
+        """Connect to the server, or give it the connection."""
+        wanted, self.wants = self.wants, None
         try:
+            if isinstance(target, TakesOver):
+                target.give(self.near)
+                self.close()  # our copy
+                return
             self.far = target.dial()
+        except BlockingIOError:
+            self.wants = wanted  # `tend` tries again, until its time is over
+            return
         except OSError:
             self.close()  # the client dials again
             return

@@ -60,17 +60,30 @@ class Gateway:
         """
         return str(self._ask("reserve", port=port))
 
-    def publish(self, service: str, listener: int, unix: bool = False) -> None:
+    def publish(self, service: str, listener: int) -> None:
         """Make a server reachable for the run only.
 
         Args:
             listener: the descriptor of its TCP socket on loopback, which stays the caller's; existing connections stay.
-            unix: `listener` is the descriptor of a Unix socket's inode instead (O_PATH).
 
         Raises:
             OSError: the guard could not publish it.
         """
-        self._ask("publish", listener, service=service, unix=unix)
+        self._ask("publish", listener, service=service)
+
+    def take_over(self, service: str) -> socket.socket:
+        """Make a server reachable for the run only that does not listen: it is given the admitted connections.
+
+        Returns:
+            A socket that receives one descriptor of a connection with each message (socket.recv_fds).
+
+        Raises:
+            OSError: the guard could not publish it.
+        """
+        ours, theirs = pair()
+        with theirs:
+            self._ask("take_over", theirs.fileno(), service=service)
+        return ours
 
     def withdraw(self, service: str) -> None:
         """Stop publishing a server that has ended."""

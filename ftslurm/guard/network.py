@@ -7,18 +7,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import selectors
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ftslurm.guard.gate import Gate, UnixTarget
+from ftslurm.guard.gate import Gate, TakesOver
 from ftslurm.guard.gateway import LONGEST
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.proxy import Proxy
-from ftslurm.guard.sockets import Refusals
+from ftslurm.guard.sockets import Refusals, raise_file_limit
 from ftslurm.protocol import addresses, messages
 
 SESSIONS = "/new_session"  # the path that torchft's ParameterServer serves
@@ -45,7 +44,7 @@ class Network:
         self.servers: list[Proxy | None] = []  # proxies to the parameter server of each serving group
         self.doors: dict[str, Proxy] = {}  # proxies to stores and managers, by address
         self.store = ""  # address of the group's own store
-        _raise_limit()
+        raise_file_limit()  # of the guard; the worker, which is forked already, keeps its own
         requests.setblocking(False)  # a worker that does not read its answers must not block the guard
         selector.register(requests, selectors.EVENT_READ, self._asked)
 
@@ -158,8 +157,10 @@ class Network:
                 self.gate.announce(str(asked["host"]), str(asked["address"]))
             case "reserve":
                 return self.gate.open(int(asked["port"]))
-            case "publish" if asked["unix"]:
-                self.gate.offer(str(asked["service"]), UnixTarget(descriptors.pop()))
+            case "take_over":
+                channel = socket.socket(fileno=descriptors[0])
+                descriptors.clear()
+                self.gate.offer(str(asked["service"]), TakesOver(channel))
             case "publish":
                 listener = socket.socket(fileno=descriptors[0])
                 descriptors.clear()
@@ -186,10 +187,3 @@ class Network:
 def store_address(host: str, port: int) -> str:
     """Return the address of a group's store in quorums."""
     return f"{host}:{port}/{addresses.STORE}"
-
-
-def _raise_limit() -> None:
-    """Raise the guard's limit of file descriptors; the worker, which is forked already, keeps its own limit."""
-    with contextlib.suppress(OSError, ValueError):
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import os
+import resource
 import selectors
 import socket
 import threading
@@ -51,6 +52,13 @@ def crowded_out(hosts: Sequence[str]) -> int:
     """
     most, _ = Counter(hosts).most_common(1)[0]
     return hosts.index(most)
+
+
+def raise_file_limit() -> None:
+    """Raise this process's limit of file descriptors as far as it may, at most to 65536: one for each connection."""
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65536) if hard > 0 else 65536, hard))
 
 
 class Refusals:

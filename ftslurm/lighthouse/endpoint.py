@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from ftslurm.guard import interfaces
@@ -15,7 +15,6 @@ from ftslurm.lighthouse.output import log
 from ftslurm.protocol import addresses
 
 BIND_FOR_S = 2.0  # how long to wait until a predecessor has released the port
-LONGEST = 80  # characters of the base folder for a Unix socket: the socket's whole path may have 107 bytes
 
 T = TypeVar("T")
 
@@ -62,11 +61,11 @@ def reserve(gateway: Gateway, port: int, may_move: bool) -> str:
     return f"http://{reserved}/{addresses.LIGHTHOUSE}"
 
 
-def take(listen: Callable[[str], int], local: bool, port: int, may_move: bool) -> str:
+def take(listen: Callable[[str, int], int], local: bool, port: int, may_move: bool) -> str:
     """Listen without a guard, so any client that reaches the port is let in. Return the address, http://HOST:PORT.
 
     Args:
-        listen: listens at HOST:PORT and returns the port; with HOST "" at all addresses; OSError if it cannot.
+        listen: listens at a host ("": all addresses) and a port, and returns the port; OSError if it cannot.
         local: whether only this machine reaches it.
         port, may_move: as for `bind_when_free`.
 
@@ -74,11 +73,5 @@ def take(listen: Callable[[str], int], local: bool, port: int, may_move: bool) -
         RuntimeError: the port cannot be bound.
     """
     host = "127.0.0.1" if local else ""
-    bound = bind_when_free(lambda number: listen(f"{host}:{number}"), port, may_move=may_move, setting="port=N; 0: any")
+    bound = bind_when_free(partial(listen, host), port, may_move=may_move, setting="port=N; 0: any")
     return f"http://{'127.0.0.1' if local else socket.gethostname()}:{bound}"
-
-
-def folder() -> str:
-    """Make a folder of mode 0700 for a Unix socket, on this machine."""
-    base = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="ftslurm-", dir=base if len(base) <= LONGEST else "/tmp")  # noqa: S108

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import re
 import socket
 from collections.abc import Callable, Coroutine, Mapping
@@ -27,6 +28,9 @@ from ftslurm.lighthouse.http2_authority import PREFACE, NotHTTP2, fragment, fram
 LARGEST_REQUEST = 65536  # bytes of a request's message
 MOST_STREAMS = 100  # requests of a connection at a time
 MOST_HEADERS = 8192  # bytes of a request's headers
+AT_ONCE = 8  # connections accepted, before those that are there get their turn
+QUEUE = 1024  # connections that wait to be accepted
+READ = 16384  # bytes read of a connection, before others get their turn
 KEEPALIVE_S = 30.0  # a connection that was silent for so long is pinged, and closed after as long again
 HEADERS_KEPT = 64  # blocks of headers whose meaning is remembered
 _WINDOW = 65535  # bytes that a side may send at first, for a stream and for a connection
@@ -75,6 +79,7 @@ class CallError(Exception):
 Handler = Callable[[bytes], "bytes | Coroutine[Any, Any, bytes]"]
 
 
+@functools.lru_cache(100)
 def _block(*fields: tuple[str, str]) -> bytes:
     """Encode headers without any use of the client's table, so that all connections have the same bytes."""
     return Encoder().encode([NeverIndexedHeaderTuple(*one) for one in fields], huffman=False)
@@ -105,9 +110,17 @@ class _Stream:
     window: int  # bytes that the client takes of its answer
     body: bytearray = field(default_factory=bytearray)
     ended: bool = False  # the request is whole
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[bytes] | None = None
     deadline: asyncio.TimerHandle | None = None
     left: memoryview | None = None  # of the answer's body, as long as windows are too small
+
+
+async def accept(listener: socket.socket, make: Callable[[], asyncio.Protocol]) -> asyncio.Server:
+    """Accept the connections of a bound socket. asyncio accepts `backlog` of them at once, also when it has no more
+    file descriptors, so the kernel's queue is set apart from it."""
+    server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=AT_ONCE)
+    listener.listen(QUEUE)
+    return server
 
 
 class GrpcServer:
@@ -122,6 +135,7 @@ class GrpcServer:
         self.connections: set[Connection] = set()
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
+        self._adopting: set[asyncio.Task[None]] = set()
         self._keeping: asyncio.Task[NoReturn] | None = None
 
     def listen(self, listener: socket.socket) -> None:
@@ -131,12 +145,23 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Accept connections."""
-        loop = asyncio.get_running_loop()
         for sock in self._sockets:
-            make = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
-            self._servers.append(await make(lambda: Connection(self), sock=sock, backlog=1024))
+            self._servers.append(await accept(sock, lambda: Connection(self)))
         self._sockets.clear()
         self._keeping = asyncio.create_task(self._keep())
+
+    def adopt(self, connected: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere; its socket is now the server's."""
+        task = asyncio.create_task(self._serve(connected))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _serve(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: Connection(self), connected)
+        except OSError:  # the client has hung up
+            connected.close()
 
     def stop(self) -> None:
         """Close all sockets. Waiting calls are cancelled."""
@@ -182,10 +207,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        transport.max_size = READ  # type: ignore[attr-defined]  # asyncio's is 256 KiB
         self.server.connections.add(self)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport.write(_HELLO)
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 asyncio calls it so
@@ -301,11 +324,12 @@ class Connection(asyncio.Protocol):
             if key == 4:  # SETTINGS_INITIAL_WINDOW_SIZE
                 if value > _LARGEST_WINDOW:
                     raise NotHTTP2("a window is too large")
+                more, self.stream_window = value - self.stream_window, value
                 for stream in self.streams.values():
-                    stream.window += value - self.stream_window
-                self.stream_window = value
+                    stream.window += more
+                if more > 0:
+                    self._send_waiting()
         self._out.append(frame(_Kind.SETTINGS, _ACK, 0, b""))
-        self._send_waiting()
 
     def _widen(self, number: int, payload: bytes) -> None:
         if len(payload) != 4:
@@ -404,26 +428,26 @@ class Connection(asyncio.Protocol):
             self._answer(stream, answer)
             return
         loop = asyncio.get_running_loop()
-        stream.task = loop.create_task(self._wait(stream, answer))
+        stream.task = loop.create_task(answer)
+        stream.task.add_done_callback(functools.partial(self._done, stream))
         if stream.request.timeout_s is not None:
             late = CallError(Status.DEADLINE_EXCEEDED, "the deadline has passed")
             stream.deadline = loop.call_later(stream.request.timeout_s, self._late, stream, late)
 
-    async def _wait(self, stream: _Stream, answer: Coroutine[Any, Any, bytes]) -> None:
-        try:
-            message = await answer
-        except CallError as error:
-            stream.task = None
+    def _done(self, stream: _Stream, task: asyncio.Task[bytes]) -> None:
+        """Answer a call whose handler has ended, unless it was cancelled."""
+        if task.cancelled():
+            return
+        stream.task, error = None, task.exception()
+        if error is None:
+            self._answer(stream, task.result())
+        elif isinstance(error, CallError):
             self._refuse(stream, error)
-        except Exception:
-            stream.task = None
-            self._refuse(stream, CallError(Status.INTERNAL, "the Lighthouse has failed, see its log"))
-            raise
         else:
-            stream.task = None
-            self._answer(stream, message)
-        finally:
-            self._flush()
+            self._refuse(stream, CallError(Status.INTERNAL, "the Lighthouse has failed, see its log"))
+        self._flush()
+        if error is not None and not isinstance(error, CallError):
+            raise error  # the event loop logs it
 
     def _late(self, stream: _Stream, error: CallError) -> None:
         stream.deadline = None
@@ -454,6 +478,8 @@ class Connection(asyncio.Protocol):
     def _answer(self, stream: _Stream, message: bytes) -> None:
         if stream.number not in self.streams:
             return
+        if stream.deadline is not None:  # the status is on its way, if only the client takes it
+            stream.deadline.cancel()
         number = stream.number.to_bytes(4, "big")
         prefix = b"\0" + len(message).to_bytes(4, "big")
         self._out.append(len(_BEGIN).to_bytes(3, "big") + b"\1\4" + number + _BEGIN)

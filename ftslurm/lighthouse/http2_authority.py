@@ -52,6 +52,8 @@ def first_request(data: bytes) -> Request | None:
         if len(payload) < length:
             break
         at += _HEAD + length
+        if at > LONGEST:  # before anything is decoded, which may take a microsecond for each byte
+            break
         if stream:  # no other frame may come between the frames of one header block
             if (kind, number) != (_CONTINUATION, stream):
                 raise NotHTTP2("its headers are not whole")

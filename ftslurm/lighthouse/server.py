@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -21,8 +20,9 @@ from typing import Any, NoReturn
 from ftslurm.guard.gate import bind
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
+from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import endpoint, protobuf
-from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
+from ftslurm.lighthouse.grpc_server import AT_ONCE, CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
@@ -115,21 +115,15 @@ class Server:
 
     # --- the service -----------------------------------------------------------------------------------------------
 
-    def listen(self, address: str) -> int:
-        """Listen at HOST:PORT (HOST "": all addresses; PORT 0: any) or unix:PATH. Return the port; 0 for a path.
+    def listen(self, host: str, port: int) -> int:
+        """Listen at a host ("": all addresses) and a port (0: any). Return the port.
 
         Raises:
             OSError: the address cannot be bound.
         """
-        host, _, where = address.rpartition(":")
-        if host == "unix":
-            listener, port = socket.socket(socket.AF_UNIX), 0
-            listener.bind(where)
-        else:
-            listener = bind(host, int(where))
-            port = int(listener.getsockname()[1])
+        listener = bind(host, port)
         self.server.listen(listener)
-        return port
+        return int(listener.getsockname()[1])
 
     async def quorum(self, request: bytes) -> bytes:
         """Answer with the next quorum that has this manager. A hang-up or the deadline withdraws the request."""
@@ -174,8 +168,7 @@ class Server:
             while now() < until:
                 wake = until if isinstance(answer, Unknown) else max(answer.free_at, now() + 0.05)
                 announced = self.announced.setdefault(member.store_address, asyncio.Event())
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(announced.wait(), min(wake, until) - now())
+                await _wait(announced, min(wake, until) - now())
                 result = self.book.ask(member, now())
                 if not isinstance(result, Waits):
                     return result
@@ -362,6 +355,15 @@ class Server:
             self.save()
 
 
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Wait for an event for so long. (Python 3.11's asyncio.wait_for swallows a cancellation beside the event.)"""
+    waiting = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([waiting], timeout=seconds)
+    finally:
+        waiting.cancel()
+
+
 def now() -> float:
     """Return the time by the clock of the registry."""
     return time.monotonic()
@@ -371,6 +373,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     """Serve until killed. The options are LighthouseConfig's, and those that launchers/program.py adds."""
     options = json.loads(task.options.lighthouse) | {"folder": os.environ["FTSLURM_RUN_DIR"]}
     redirect(task)
+    raise_file_limit()
 
     def report(message: messages.Report) -> None:
         if isinstance(message, messages.QuorumIssued) and not select.select([], [reports], [], 0)[1]:
@@ -419,7 +422,8 @@ async def open_server(options: dict[str, Any], report: Report, gateway: Gateway 
         await server.server.start()
     else:
         url = endpoint.reserve(gateway, options["port"], options["may_move"])
-        gateway.publish(addresses.LIGHTHOUSE, await start_hidden(server), unix=True)
+        await server.server.start()
+        serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
     memory = server.book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
@@ -438,20 +442,26 @@ def prepare(options: dict[str, Any], report: Report) -> Server:
     return server
 
 
-async def start_hidden(server: Server) -> int:
-    """Serve on a Unix socket that is unlinked at once: no other user finds it, and a crash leaves no file behind.
+def serve_from(channel: socket.socket, server: GrpcServer) -> None:
+    """Serve the connections that the guard has admitted: each comes as a descriptor over `channel`."""
+    loop = asyncio.get_running_loop()
+    channel.setblocking(False)
 
-    Returns:
-        A descriptor of the socket's inode; clients connect to /proc/self/fd/N.
-    """
-    folder = endpoint.folder()
-    try:
-        path = os.path.join(folder, "lighthouse")
-        server.listen(f"unix:{path}")
-        await server.server.start()
-        return os.open(path, os.O_PATH | os.O_CLOEXEC)
-    finally:
-        shutil.rmtree(folder)
+    def receive() -> None:
+        for _ in range(AT_ONCE):
+            try:
+                data, descriptors, _, _ = socket.recv_fds(channel, 1, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            if not data:
+                loop.remove_reader(channel)  # the guard is gone, and will take this process with it
+                return
+            if not descriptors:
+                log("a connection is lost: this process may not open more files (ulimit -n)")
+            for descriptor in descriptors:
+                server.adopt(socket.socket(fileno=descriptor))
+
+    loop.add_reader(channel, receive)
 
 
 def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:

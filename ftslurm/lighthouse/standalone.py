@@ -25,9 +25,11 @@ from typing import Any, NoReturn
 from ftslurm.config.schema import LighthouseConfig
 from ftslurm.errors import ConfigError, FtslurmError
 from ftslurm.guard.gate import bind
+from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse.endpoint import bind_when_free
+from ftslurm.lighthouse.grpc_server import Connection
 from ftslurm.lighthouse.output import flush, log
-from ftslurm.lighthouse.server import Server, now, open_server, prepare, start_hidden
+from ftslurm.lighthouse.server import Server, now, open_server, prepare
 from ftslurm.lighthouse.token_gate import VARIABLE, Door, token, write_private
 from ftslurm.protocol import messages
 from ftslurm.security.owned_files import check_own
@@ -126,6 +128,7 @@ def main(words: Sequence[str]) -> int:
         folder = Path(options.name)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         check_own([folder, folder / "lighthouse.json", folder / "lighthouse.quorum"], "choose another with name=NAME")
+        raise_file_limit()
         asyncio.run(_serve(options))
     except (FtslurmError, OSError, ValueError, RuntimeError) as error:
         flush()
@@ -181,11 +184,11 @@ async def _with_token(options: Options) -> tuple[Server, str]:
     """Open a server behind the token gate. Return it and its address with the token."""
     secret = token(os.path.join(options.name, "token"), os.environ)
     server = prepare(_server_options(options), lambda _: None)
-    inside = await start_hidden(server)
+    await server.server.start()
     host = socket.gethostname()
     listener = bind_when_free(partial(bind, host), options.settings["port"], setting="port=N; 0: any")
     port = listener.getsockname()[1]
-    await Door(secret, f"/proc/self/fd/{inside}").open(listener)
+    await Door(secret, partial(Connection, server.server)).open(listener)
     host = f"{host}:{port}"
     log(f"serving at http://TOKEN@{host}: the whole address is in {options.name}.url, which only you may read")
     for line in NOT_PROTECTED:

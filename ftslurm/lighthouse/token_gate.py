@@ -1,7 +1,7 @@
-"""The token of a stand-alone Lighthouse, and the port that passes only connections with the token on to the server.
+"""The token of a stand-alone Lighthouse, and the port that lets only connections with the token reach the server.
 
 A connection shows the token in the `:authority` of its first request (http2_authority.py). Later requests of the
-connection come from the same client, so only the first one is checked; then bytes are passed on in both directions.
+connection come from the same client, so only the first one is checked; then the connection is the server's.
 
 The token keeps out clients without it. Nothing is encrypted: the token travels in clear text, as all torchft traffic.
 """
@@ -16,38 +16,39 @@ import re
 import secrets
 import socket
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ftslurm.errors import ConfigError
 from ftslurm.guard.sockets import crowded_out
+from ftslurm.lighthouse.grpc_server import accept
 from ftslurm.lighthouse.http2_authority import NotHTTP2, denial, first_request
 from ftslurm.lighthouse.output import log
 
 VARIABLE = "FTSLURM_LIGHTHOUSE_TOKEN"
 _TOKEN = re.compile(r"[A-Za-z0-9._~-]{22,200}")  # what may stand in a URL as it is; 22 are 128 bits in base64
 PROVE_WITHIN_S = 1.0  # a connection must show the token within this time
-MOST_UNPROVEN = 64  # connections at once that have not shown it yet
+MOST_UNPROVEN = 256  # connections at once that have not shown it yet
 MOST_TOLD = 50  # lines in the log about refused connections
 DENIED = "this Lighthouse wants its token: take the whole address from its .url file, http://TOKEN@host:port"
 
 
 class Door:
-    """Passes connections with the token on to a Unix socket.
+    """Lets only connections with the token reach the server.
 
     Args:
         token: the token they must show.
-        inside: the path of the socket.
+        serve: makes the server's protocol for a connection.
     """
 
-    def __init__(self, token: str, inside: str) -> None:
+    def __init__(self, token: str, serve: Callable[[], asyncio.Protocol]) -> None:
         self.token = token.encode()
-        self.inside = inside
+        self.serve = serve
         self.unproven: list[Caller] = []  # the oldest first
         self._told: set[tuple[str, str]] = set()
 
     async def open(self, listener: socket.socket) -> asyncio.Server:
         """Serve on a socket that is bound and listens."""
-        return await asyncio.get_running_loop().create_server(lambda: Caller(self), sock=listener)
+        return await accept(listener, lambda: Caller(self))
 
     def came(self, caller: Caller) -> None:
         """Add a new connection; it has PROVE_WITHIN_S to show the token."""
@@ -67,57 +68,26 @@ class Door:
             log(f"refused a connection from {host}: {why}")
 
 
-class _End(asyncio.Protocol):
-    """One end of a connection that is passed on: data received here is sent at the other end."""
+class Caller(asyncio.Protocol):
+    """A connection from outside until it has shown the token; then the server's protocol takes its place."""
 
-    def __init__(self, other: _End | None = None) -> None:
-        self.other = other
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.host = "?"
+        self.held: bytes | None = b""  # received so far; None: no longer collected
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.write(data)
-
-    def pause_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.pause_reading()
-
-    def resume_writing(self) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.resume_reading()
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 asyncio calls it so
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.close()
-
-
-class Caller(_End):
-    """A connection from outside: first it must show the token, then it is passed on."""
-
-    def __init__(self, door: Door) -> None:
-        super().__init__()
-        self.door = door
-        self.host = "?"
-        self.held: bytes | None = b""  # received so far; None: no longer collected
-        self._dialling: asyncio.Task[None] | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
         self.host = str((transport.get_extra_info("peername") or "?")[0]).removeprefix("::ffff:")  # IPv4 in IPv6
         self.door.came(self)
         self._limit = asyncio.get_running_loop().call_later(PROVE_WITHIN_S, self._too_late)
 
     def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            super().data_received(data)
-        elif self.held is not None:
+        if self.held is not None:
             self.held += data
-            if self._dialling is None:
-                self._look(self.held)
+            self._look(self.held)
 
     def _look(self, data: bytes) -> None:
         try:
@@ -128,36 +98,21 @@ class Caller(_End):
         if request is None:
             return
         if hmac.compare_digest(request.token, self.door.token):
-            self._proven()
+            self._proven(data)
             return
         self.door.tell(self.host, "it shows another token" if request.token else "it shows no token")
         self.held = None
         assert self.transport is not None
         self.transport.write(denial(request.stream, DENIED))  # it is read to its end until then, or could be lost
 
-    def _proven(self) -> None:
+    def _proven(self, data: bytes) -> None:
         self._limit.cancel()
         self.door.left(self)
         assert self.transport is not None
-        self.transport.pause_reading()
-        self._dialling = asyncio.ensure_future(self._dial())
-
-    async def _dial(self) -> None:
-        assert self.transport is not None
-        assert self.held is not None
-        try:
-            _, inner = await asyncio.get_running_loop().create_unix_connection(lambda: _End(self), self.door.inside)
-        except OSError as error:
-            log(f"a connection from {self.host} is not passed on: {error}")
-            self.transport.close()
-            return
-        self.other, held, self.held = inner, self.held, None
-        assert inner.transport is not None
-        if self.transport.is_closing():
-            inner.transport.close()
-            return
-        inner.transport.write(held)
-        self.transport.resume_reading()
+        served = self.door.serve()
+        self.transport.set_protocol(served)
+        served.connection_made(self.transport)
+        served.data_received(data)
 
     def _too_late(self) -> None:
         self.refuse(f"it shows no token within {PROVE_WITHIN_S:g} s" if self.held is not None else "")
@@ -171,10 +126,9 @@ class Caller(_End):
         if self.transport is not None:
             self.transport.abort()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 asyncio calls it so
         self._limit.cancel()
         self.door.left(self)
-        super().connection_lost(error)
 
 
 def token(path: str, environ: Mapping[str, str]) -> str:

@@ -11,15 +11,21 @@ from goodput import Block, Plan
 from goodput_measures import Measures
 from goodput_report import write
 
-CONDITIONS = {"date": "2026-01-01", "cores": 2, "load_1m_5m_15m": [0.5, 0.25, 1.0], "slurm": "22.05.8"}
+CONDITIONS = {
+    "date": "2026-01-01",
+    "cores": 2,
+    "load_1m_5m_15m": [0.5, 0.25, 1.0],
+    "slurm": "22.05.8",
+    "ftslurm": "0.2.0 aaa",
+}
 
 
 def data() -> dict[str, Any]:
     measures = Measures(60.0, 5.0, 270, 30, 0.9, 0.75, 0.7, 4.5, 3, (1.5, 2.5), 1)
     blocks = [
-        Block("ours", 0, [1.0, 3.0], 8.0, None, 0, {"srun": 2}, 0, measures),
-        Block("ours", 1, [1.0, 2.0], 9.0, None, 1, {"srun": 4}, 2, measures),
-        Block("theirs", 0, [1.0, 1.0], None, "did not train: it | has\nno <GPU>"),
+        Block("ours", 0, "0.2.0 aaa", [1.0, 3.0], 8.0, None, 0, {"srun": 2}, 0, measures),
+        Block("ours", 1, "0.2.0 bbb", [1.0, 2.0], 9.0, None, 1, {"srun": 4}, 2, measures),
+        Block("theirs", 0, "0.2.0 aaa", [1.0, 1.0], None, "did not train: it | has\nno <GPU>"),
     ]
     facts = {"what": "a program", "adaptations": ("with a <change>",), "versions": {"pkg": "1.2"}, "missing": None}
     return {
@@ -40,6 +46,8 @@ def test_table_and_picture_name_every_contender(tmp_path: Path) -> None:
     assert "- absent: not run: no wheel for this Python" in text
     assert "- theirs, block 1: did not train: it | has no <GPU>" in text
     assert "**ours**: a program (pkg 1.2)\n  - with a <change>" in text
+    assert "- ours, block 2: ftslurm 0.2.0 bbb" in text
+    assert "block 1: ftslurm" not in text
     assert "load average at the start 0.5/0.25/1" in text
     picture = ElementTree.parse(tmp_path / "g.svg").getroot()
     words = [element.text for element in picture.iter() if element.text]

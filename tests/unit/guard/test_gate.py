@@ -17,7 +17,7 @@ import guarded_network
 import pytest
 
 from ftslurm.guard import gate as gates
-from ftslurm.guard.gate import Gate, UnixTarget
+from ftslurm.guard.gate import Gate, TakesOver
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.network import Network
@@ -95,16 +95,20 @@ def ended(sock: socket.socket) -> bool:
     return True
 
 
-def inode(path: Path) -> int:
-    """Open a socket's file without connecting, and remove it; return the descriptor."""
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    path.unlink()
-    return found
+def taken(channel: socket.socket) -> socket.socket:
+    """Return the next connection that a gate hands over."""
+    _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+    if not descriptors:
+        raise OSError("the gate is closed")
+    sock = socket.socket(fileno=descriptors[0])
+    sock.setblocking(True)
+    return sock
 
 
 @contextlib.contextmanager
-def echo(listener: socket.socket) -> Iterator[None]:
-    """Answer each message with its text in capitals."""
+def echo(server: socket.socket, take: Callable[[], socket.socket] | None = None) -> Iterator[None]:
+    """Answer each message with its text in capitals. `take` returns the next connection; None: it is accepted."""
+    take = take or (lambda: server.accept()[0])
 
     def serve(sock: socket.socket) -> None:
         with contextlib.suppress(OSError), sock:
@@ -114,29 +118,28 @@ def echo(listener: socket.socket) -> Iterator[None]:
     def accept() -> None:
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+                threading.Thread(target=serve, args=(take(),), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+            server.shutdown(socket.SHUT_RDWR)
+        server.close()
 
 
-@pytest.fixture(params=["unix", "loopback"])
-def offered(request: pytest.FixtureRequest, loop: Loop, tmp_path: Path) -> Iterator[None]:
+@pytest.fixture(params=["takes over", "loopback"])
+def offered(request: pytest.FixtureRequest, loop: Loop) -> Iterator[None]:
     """A server behind the gate, as the service `store`."""
-    if request.param == "unix":
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(tmp_path / "s"))
-        listener.listen(50)
-        target: gates.Target = UnixTarget(inode(tmp_path / "s"))
+    if request.param == "takes over":
+        ours, theirs = pair()
+        target: gates.Target = TakesOver(ours)
+        server = echo(theirs, lambda: taken(theirs))
     else:
         listener = socket.create_server(("127.0.0.1", 0), backlog=50)
-        target = FilteredListener(listener.dup())
-    with echo(listener):
+        target, server = FilteredListener(listener.dup()), echo(listener)
+    with server:
         loop.do(lambda: loop.gate.offer("store", target))
         yield
 
@@ -154,16 +157,50 @@ def test_the_run_gets_through_both_guards(loop: Loop) -> None:
     assert loop.refusals.counts == {}
 
 
-def test_who_is_early_waits_for_the_server(loop: Loop, tmp_path: Path) -> None:
+def test_who_is_early_waits_for_the_server(loop: Loop) -> None:
     with loop.door(f"{loop.gate.host_port}/store") as way:
         way.sendall(b"early")
         until(lambda: any(guest.wants for guest in list(loop.gate.guests)))
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(tmp_path / "s"))
-        listener.listen()
-        with echo(listener):
-            loop.do(lambda: loop.gate.offer("store", UnixTarget(inode(tmp_path / "s"))))
+        ours, theirs = pair()
+        with echo(theirs, lambda: taken(theirs)):
+            loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
             assert way.recv(100) == b"EARLY"
+
+
+def test_a_connection_that_is_handed_over_costs_the_guard_nothing_more(loop: Loop) -> None:
+    ours, theirs = pair()
+    with echo(theirs, lambda: taken(theirs)):
+        loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
+        with loop.door(f"{loop.gate.host_port}/store") as way:
+            way.sendall(b"abc")
+            assert way.recv(100) == b"ABC"
+            until(lambda: not loop.gate.guests)
+            loop.do(loop.gate.close)
+            way.sendall(b"def")
+            assert way.recv(100) == b"DEF"
+
+
+def test_a_server_that_is_busy_gets_a_connection_when_it_can_take_it(loop: Loop) -> None:
+    ours, theirs = pair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least
+    loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
+    with contextlib.ExitStack() as held:
+        while not any(guest.wants for guest in list(loop.gate.guests)):
+            assert len(loop.doors) < 1000
+            way = held.enter_context(loop.door(f"{loop.gate.host_port}/store"))
+            way.sendall(b"abc")
+            time.sleep(0.02)
+        with echo(theirs, lambda: taken(theirs)):
+            assert way.recv(100) == b"ABC"
+        assert not loop.gate.guests
+
+
+def test_a_server_that_is_gone_hangs_up(loop: Loop) -> None:
+    ours, theirs = pair()
+    theirs.close()
+    loop.do(lambda: loop.gate.offer("store", TakesOver(ours)))
+    with loop.door(f"{loop.gate.host_port}/store") as way:
+        assert ended(way)
 
 
 @pytest.mark.usefixtures("offered")
@@ -353,7 +390,8 @@ def test_an_answer_that_came_too_late_is_not_taken_for_that_to_the_next_question
         b"[" * 4000,
         b'{"number": 1, "question": "reserve", "port": 70000}',
         b'{"number": 1, "question": "reserve", "port": 1e999}',
-        b'{"number": 1, "question": "publish", "service": "store", "unix": false}',
+        b'{"number": 1, "question": "publish", "service": "store"}',
+        b'{"number": 1, "question": "take_over", "service": "store"}',
         b"\xff\xfe",
         b"[]",
     ],

@@ -187,6 +187,22 @@ def test_a_call_that_nobody_waits_for_is_cancelled(how: str) -> None:
     in_loop(run)
 
 
+def test_a_deadline_adds_nothing_to_an_answer_that_waits_for_the_client() -> None:
+    async def run(client: Client) -> None:
+        client.message = b"x" * 100
+        client.send(frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)))  # a window of 0
+        client.send(client.call(1, "/later", b"", ("grpc-timeout", "20m")))
+        client.gate.set()
+        await asyncio.sleep(0.1)
+        assert [kind for kind, stream, _ in client.received() if stream == 1] == [HEADERS]
+        client.send(frame(SETTINGS, 0, 0, b"\0\4" + (1000).to_bytes(4, "big")))
+        message, status = client.answer(1)
+        assert message == client.message
+        assert "'grpc-status': '0'" in status
+
+    in_loop(run)
+
+
 def test_requests_are_bounded_in_number_and_size() -> None:
     async def run(client: Client) -> None:
         for number in range(MOST_STREAMS + 1):

@@ -66,6 +66,7 @@ def test_without_a_user_part_there_is_no_token(authority: bytes, token: bytes) -
         PREFACE + frame(1, 4, 1, b"\xff" * 20),  # no headers
         PREFACE + frame(1, 4, 1, b"\x40\x01a\x7f\x81\x1f" + b"b" * 4000),
         PREFACE + frame(4, 0, 0, b"") * (LONGEST // 9),
+        PREFACE + frame(1, 4, 1, BLOCK + b"\x20" * LONGEST),  # whole, but a microsecond for each byte
         PREFACE + b"\0\xff\xff" + frame(1, 4, 1, BLOCK)[3:] + bytes(LONGEST),  # of 65535 bytes
     ],
 )

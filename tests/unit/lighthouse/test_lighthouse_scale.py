@@ -15,6 +15,7 @@ from ftslurm.lighthouse.persistence import Keep
 from ftslurm.lighthouse.quorum import Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Memory, Refused
 from ftslurm.lighthouse.server import PAUSE, Server
+from ftslurm.protocol import messages
 
 RULES = Rules(min_replicas=1, join_timeout_s=3600.0, heartbeat_timeout_s=3600.0)
 
@@ -57,6 +58,24 @@ def test_decisions_take_at_most_a_fifth_of_the_time_in_which_requests_arrive(tmp
     assert len(protobuf.read_quorum(answers[0]).members) == count
     pauses = [after - before for before, after in itertools.pairwise(decisions)]
     assert min(pauses) >= (1 + PAUSE) * cost_s
+
+
+def test_a_manager_that_hangs_up_just_after_it_is_announced_is_in_no_quorum(tmp_path: Path) -> None:
+    async def run() -> None:
+        book = Book(RULES, Memory(), time.monotonic())
+        server = Server(book, Keep(str(tmp_path)), 3600.0, lambda _: None)
+        server.order(messages.Member(0, 0, "host:0"))  # from here on unannounced stores have to wait
+        asked = asyncio.create_task(server.quorum(protobuf.write_request(member(1))))
+        await asyncio.sleep(0.05)
+        assert server.strangers == 1
+        server.order(messages.Member(1, 0, "host:1"))
+        asyncio.get_running_loop().call_soon(asked.cancel)
+        await asyncio.wait([asked])
+        assert asked.cancelled()
+        assert not book.asking
+        assert not server.waiting
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("last", ["known", "forgotten"])

@@ -1,14 +1,22 @@
-"""The source of the token, which no other user can read."""
+"""The source of the token, which no other user can read, and the port that wants to see it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
+import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hpack import Encoder
 
 from ftslurm.errors import ConfigError
-from ftslurm.lighthouse.token_gate import VARIABLE, token, write_private
+from ftslurm.lighthouse.grpc_server import Connection, GrpcServer
+from ftslurm.lighthouse.http2_authority import PREFACE, frame
+from ftslurm.lighthouse.token_gate import MOST_UNPROVEN, VARIABLE, Door, token, write_private
 
 GOOD = "abcDEF0123456789._~-xyz"
 
@@ -54,3 +62,37 @@ def test_a_link_or_a_pipe_in_its_place_is_not_followed_and_not_waited_for(tmp_pa
     os.mkfifo(tmp_path / "pipe", 0o600)
     with pytest.raises(ConfigError, match="chmod"):
         token(str(tmp_path / "pipe"), {})
+
+
+def test_many_managers_that_come_at_once_are_all_let_in() -> None:
+    """The server was busy: all connections and their first requests are there before it looks at any of them."""
+
+    async def run() -> list[bytes]:
+        server = GrpcServer({"/echo": lambda data: data})
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listener.setblocking(False)
+        door = await Door(GOOD, partial(Connection, server)).open(listener)
+        block = Encoder().encode([(":path", "/echo"), (":authority", f"{GOOD}@host")])
+        asked = PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, b"\0\0\0\0\2hi")
+        with ExitStack() as clients:
+            made = []
+            for _ in range(MOST_UNPROVEN + 100):
+                made.append(clients.enter_context(socket.create_connection(listener.getsockname())))
+                made[-1].sendall(asked)
+            answers = [await asyncio.to_thread(whole, sock) for sock in made]
+        door.close()
+        server.stop()
+        return answers
+
+    assert all(b"hi" in answer for answer in asyncio.run(run()))
+
+
+def whole(sock: socket.socket) -> bytes:
+    """Return what a server sends until the call is over, or it has hung up."""
+    sock.settimeout(10)
+    data, deadline = b"", time.monotonic() + 10
+    while b"grpc-status" not in data and time.monotonic() < deadline:
+        if not (more := sock.recv(65536)):
+            break
+        data += more
+    return data

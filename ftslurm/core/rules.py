@@ -272,8 +272,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
         going = unit.phase in (Phase.STARTING, Phase.RUNNING) and unit.current.adoption is None
         stray = over and unit.group is not None and going and not unit.joined
         if late:
-            words = f"not ready after {config.health.start_timeout_s:g} s (health.start_timeout_s)"
-            state = _timed_out(state, unit, words, now)
+            state = _timed_out(state, unit, _late_words(unit, config), now)
         elif slow:
             words = f"no step {config.health.join_timeout_s:g} s after its script began (health.join_timeout_s)"
             state = _timed_out(state, unit, words, now)
@@ -287,6 +286,14 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
             state = swap(state, give_up(unit))
             actions.append(given_up(unit, reason))
     return state, actions
+
+
+def _late_words(unit: Unit, config: Config) -> str:
+    """Return what a step has not done in time, and which setting says so."""
+    within_s = assignments.store_within_s(unit, config)
+    if within_s < config.health.start_timeout_s:
+        return f"the standby that it has taken gave no store within {within_s:g} s"
+    return f"not ready after {config.health.start_timeout_s:g} s (health.start_timeout_s)"
 
 
 def _start_limit(unit: Unit) -> float | None:

@@ -54,8 +54,8 @@ def _place(state: RunState, per_node: int, taken: list[Place], avoid: frozenset[
 def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | None:
     """Return the standby that becomes the next attempt of this group, and its place then; None: there is none.
 
-    It must be ready, on sound nodes that have not just fallen silent, and on a share of them that no living group has.
-    The last place of the group comes first, then nodes without any other group.
+    It must be ready and not stopped, on sound nodes that have not just fallen silent, and on a share of them that no
+    living group has. The last place of the group comes first, then nodes without any other group.
     """
     avoid = state.nodes.unusable | {look.node for look in state.nodes.looks}
     found: list[tuple[tuple[bool, int, str], Unit, Place]] = []
@@ -64,7 +64,7 @@ def pick(state: RunState, unit: Unit, config: Config) -> tuple[Unit, Place] | No
         place = standby.place
         if standby.phase is not Phase.RUNNING or place is None or not avoid.isdisjoint(place.nodes):
             continue
-        if not _usable(state, place.allocation, pool_of(unit.group, config)):
+        if standby.is_stopped or not _usable(state, place.allocation, pool_of(unit.group, config)):
             continue
         near = {other.name: other for node in place.nodes for other in state.table.near(node)}.values()
         living = [u.place for u in near if u.group is not None and u.phase in LIVE and u.place and u.name != unit.name]

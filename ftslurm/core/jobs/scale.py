@@ -68,7 +68,7 @@ def _why_not_now(state: RunState, groups: int, config: Config) -> str | None:
 
 def trains(unit: Unit) -> bool:
     """Return whether a group holds the training's state and none of its ranks is stopped (SIGSTOP)."""
-    return unit.joined and not any(pulse is not None and pulse.state == "T" for pulse in unit.pulses)
+    return unit.joined and not unit.is_stopped
 
 
 def trim(state: RunState, now: float, config: Config) -> Outcome:

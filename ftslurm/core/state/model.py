@@ -364,6 +364,11 @@ class Unit:
         """Whether this attempt has committed a step, so that it holds the state of the training."""
         return self.phase is Phase.RUNNING and self.current.step is not None
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether one of its tasks was stopped (SIGSTOP) at its last sign of life."""
+        return any(pulse is not None and pulse.state == "T" for pulse in self.pulses)
+
 
 @dataclass(frozen=True)
 class Look:

@@ -11,7 +11,7 @@ from histories import config
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.standby import home, pick
 from ftslurm.core.rules import begin
-from ftslurm.core.state.model import Allocation, Look, Phase, Place
+from ftslurm.core.state.model import Allocation, Look, Phase, Place, Pulse
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 
@@ -150,3 +150,11 @@ def test_one_on_a_node_that_has_just_fallen_silent_is_not_picked() -> None:
     base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
     state = replace(base, nodes=replace(base.nodes, looks=(Look("n3", 20.0, 25.0),)))
     assert pick(state, state.groups[0], warm()) is None
+
+
+def test_one_that_is_stopped_is_not_picked_until_it_goes_on() -> None:
+    base = state_of(warm(), 3, {"A": waits("n1")}, [at("n3")])
+    stopped = swap(base, replace(base.standbys[0], pulses=(Pulse(20.0, "T"),)))
+    goes_on = swap(base, replace(base.standbys[0], pulses=(Pulse(22.0, "S"),)))
+    assert pick(stopped, stopped.groups[0], warm()) is None
+    assert pick(goes_on, goes_on.groups[0], warm()) is not None

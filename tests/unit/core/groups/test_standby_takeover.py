@@ -245,6 +245,16 @@ def test_one_that_does_not_get_ready_in_time_is_killed() -> None:
     assert story.times(act.Kill, S0) == [600]
 
 
+def test_one_that_is_taken_but_gives_no_store_is_killed_soon_and_the_group_starts_cold() -> None:
+    story = play(*STARTED, (30, killed(B0)), (59.9,), (60,), (60.1, ev.Ended(S0, None, signal=9)), config=warm())
+    assert story.times(act.Kill, S0) == [60]
+    (exited,) = story.records("step_exited", since=60)
+    assert exited["cause"] == "start_timeout"
+    assert "the standby that it has taken gave no store within 30 s" in str(exited["error"])
+    story.wait(until=70)
+    assert story.ids(act.Launch, since=60)[-1:] == [B2]
+
+
 def test_one_that_is_being_brought_down_does_not_become_ready() -> None:
     sign = ev.TaskFailed(S0, Evidence(0, None, signal=9))
     story = play(

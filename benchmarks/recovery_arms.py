@@ -84,6 +84,7 @@ class Arm:
     lighthouse: bytes = b""  # what its command line contains
     controller: bytes = b""  # the same; none: it stands in ftslurm's journal
     cluster: dict[str, object] = field(default_factory=dict)  # further arguments of Cluster.start
+    standbys: int = 0  # warm standbys that are ready before each fault
 
     @property
     def name(self) -> str:
@@ -101,7 +102,7 @@ def arms() -> dict[str, Arm]:
     """Return all arms, in the order of the table."""
     found = [
         Arm(Cold(), EVERYTHING, lighthouse=OURS),
-        Arm(Warm(), EVERYTHING, lighthouse=OURS),
+        Arm(Warm(), EVERYTHING, lighthouse=OURS, standbys=5),
         Arm(StockLighthouse(), (Fault.ONE,)),
         Arm(StockTiming(), (Fault.ONE,)),
         Arm(Wide(), (Fault.ONE, Fault.TWO), groups=3, nodes=7),

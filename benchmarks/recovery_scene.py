@@ -148,21 +148,17 @@ class Training:
         return int([event for event in self._read() if event["event"] == "run_started"][-1]["pid"])
 
     def _standbys_ready(self) -> bool:
-        """Return whether as many warm standbys are ready as ever waited at once."""
-        waiting: set[str] = set()
+        """Return whether all warm standbys of the arm are ready."""
         ready: set[str] = set()
-        most = 0
-        for event in self._read():
+        for event in self._read() if self.arm.standbys else ():
             unit = str(event.get("unit"))
             if event["event"] == "step_launched":
-                waiting.discard(str(event["standby"]).partition("/")[0])
-            if unit.startswith("standby") and event["event"] in ("step_launched", "step_exited"):
-                (waiting.add if event["event"] == "step_launched" else waiting.discard)(unit)
+                ready.discard(str(event["standby"]).partition("/")[0])  # a group has taken it
+            elif unit.startswith("standby") and event["event"] == "step_exited":
                 ready.discard(unit)
-            if unit.startswith("standby") and event["event"] == "step_ready":
+            elif unit.startswith("standby") and event["event"] == "step_ready":
                 ready.add(unit)
-            most = max(most, len(waiting))
-        return len(waiting & ready) == most
+        return len(ready) >= self.arm.standbys
 
     def _read(self) -> list[dict[str, Any]]:
         if self._journal is None:

@@ -1,6 +1,6 @@
 """What does ftslurm cost a training in which nothing fails: in time for each step, until the first step, and in CPU?
 
-    python benchmarks/overhead.py                      5 blocks of 20 s for each arm and pace, about 19 minutes
+    python benchmarks/overhead.py                      5 blocks of 20 s for each arm and pace, about 28 minutes
     python benchmarks/overhead.py --n 1 --seconds 5    a first look
 
 Three groups of one worker train tests/scripts/toy.py on a throwaway Slurm of three nodes, started in three ways:
@@ -9,9 +9,11 @@ Three groups of one worker train tests/scripts/toy.py on a throwaway Slurm of th
     torchrun   the same, with torchrun between srun and the script, as in torchft's examples
     ftslurm    `ftslurm run`
 
-In each block every arm runs once, in changing order, at two paces: steps that only compute (`busy`), and steps that
-sleep 0.1 s as if a GPU worked (`0.1 s`). A ratio compares an arm with `srun` (start) or `torchrun` (step) of the same
-block. The interval after a ratio holds its median with 95 % confidence (bootstrap over the blocks).
+In each block every arm runs once, in changing order, at three paces: steps that only compute (`busy`), steps that
+wait for their quorum and then sleep 0.1 s as if a GPU worked (`0.1 s`), and steps that sleep while the quorum is
+sought, as torchft's Manager does by default (`0.1 s beside the quorum`). A ratio compares an arm with `srun` (start) or
+`torchrun` (step) of the same block. The interval after a ratio holds its median with 95 % confidence (bootstrap over
+the blocks).
 
 Writes benchmarks/results/overhead.{json,md,svg}, after every block.
 """
@@ -44,7 +46,11 @@ from harness import PATIENCE_S, SCRIPTS, Backend, Run
 import ftslurm
 
 GROUPS = 3
-PACES = {"busy": 0.0, "0.1 s": 0.1}
+PACES: dict[str, dict[str, object]] = {  # name -> arguments of toy.py
+    "busy": {"step-time": 0},
+    "0.1 s": {"step-time": 0.1},
+    "0.1 s beside the quorum": {"step-time": 0.1, "beside": True},
+}
 ARMS = ("srun", "torchrun", "ftslurm")
 SETTLE_S = 1.0  # after the first step of all groups, before anything is counted
 ABOUT_S = 16.0  # beside the measured seconds: start and end of one run, on a quiet machine
@@ -69,10 +75,11 @@ class Sample:
     cpu_ms: dict[str, float] = field(default_factory=dict)
 
 
-def by_hand(cluster: Cluster, folder: Path, pace: float, seconds: float, torchrun: bool, port: int) -> Sample:
+def by_hand(cluster: Cluster, folder: Path, pace: str, seconds: float, torchrun: bool, port: int) -> Sample:
     """Run the training without ftslurm."""
     steps = folder / "steps"
-    script = [str(SCRIPTS / "toy.py"), "--open-end", f"--step-time={pace}", f"--steps-file={steps}"]
+    settings = [f"--{name}" if value is True else f"--{name}={value}" for name, value in PACES[pace].items()]
+    script = [str(SCRIPTS / "toy.py"), "--open-end", *settings, f"--steps-file={steps}"]
     (folder / "job.sh").write_text(job_script(script, torchrun, port))
     began = time.time()
     command = ["sbatch", "--wait", f"--nodes={GROUPS}", "--ntasks-per-node=1", "--cpus-per-task=1"]
@@ -88,7 +95,7 @@ def by_hand(cluster: Cluster, folder: Path, pace: float, seconds: float, torchru
     step_s, count = pace_of(files[0], seconds)
     end(steps, files)
     assert job.wait(PATIENCE_S) == 0, (folder / "job.log").read_text()
-    return Sample("torchrun" if torchrun else "srun", "", start_s, step_s, count)
+    return Sample("torchrun" if torchrun else "srun", pace, start_s, step_s, count)
 
 
 def job_script(script: Sequence[str], torchrun: bool, port: int) -> str:
@@ -115,12 +122,10 @@ def job_script(script: Sequence[str], torchrun: bool, port: int) -> str:
     return "\n".join([*lines, 'wait "${groups[@]}"', "code=$?", "kill $lighthouse", "exit $code", ""])
 
 
-def with_ftslurm(backend: Backend, pace: float, seconds: float) -> Sample:
+def with_ftslurm(backend: Backend, pace: str, seconds: float) -> Sample:
     """Run the training with ftslurm; also measure the CPU time of its own processes."""
     began = time.time()
-    run = backend.start(
-        f"groups.count={GROUPS}", f"groups.min={GROUPS}", args={"open-end": True, "step-time": pace}
-    )  # fmt: skip
+    run = backend.start(f"groups.count={GROUPS}", f"groups.min={GROUPS}", args={"open-end": True} | PACES[pace])
     files = [Path(f"{run.steps_file}-{group}-0") for group in range(GROUPS)]
 
     def alive() -> None:
@@ -135,7 +140,7 @@ def with_ftslurm(backend: Backend, pace: float, seconds: float) -> Sample:
     step_s, steps = pace_of(files[0], seconds)
     run.end_soon()
     run.finish()
-    return Sample("ftslurm", "", start_s, step_s, steps, {name: 1e3 * value / count for name, value in spent.items()})
+    return Sample("ftslurm", pace, start_s, step_s, steps, {name: 1e3 * value / count for name, value in spent.items()})
 
 
 def own_cpu_s(run: Run) -> dict[str, float]:
@@ -259,10 +264,9 @@ def main() -> None:
         backend = Backend("slurm", cluster.env, Path(files))
         try:
             for block in range(options.n):
-                for pace, sleep_s in PACES.items():
+                for pace in PACES:
                     for arm in (*ARMS[block % len(ARMS) :], *ARMS[: block % len(ARMS)]):
-                        samples.append(measure(arm, cluster, backend, sleep_s, options.seconds, len(samples)))
-                        samples[-1].pace = pace
+                        samples.append(measure(arm, cluster, backend, pace, options.seconds, len(samples)))
                         cluster.clear()
                         print(samples[-1], flush=True)
                 text = save(samples, conditions, options)
@@ -271,7 +275,7 @@ def main() -> None:
     print(text)
 
 
-def measure(arm: str, cluster: Cluster, backend: Backend, pace: float, seconds: float, number: int) -> Sample:
+def measure(arm: str, cluster: Cluster, backend: Backend, pace: str, seconds: float, number: int) -> Sample:
     """Run one arm."""
     if arm == "ftslurm":
         return with_ftslurm(backend, pace, seconds)

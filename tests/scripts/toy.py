@@ -38,6 +38,7 @@ parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--noise-mb-s", type=float, default=0, help="text to print")
 parser.add_argument("--no-resume", action="store_true", help="take no notice of checkpoints")
 parser.add_argument("--open-end", action="store_true", help="go on until STEPS_FILE-end says after which step to end")
+parser.add_argument("--beside", action="store_true", help="compute while the quorum is sought, torchft's default")
 parser.add_argument("--steps-file", help="a JSON line per step this process has committed, in STEPS_FILE-GROUP-RANK")
 args = parser.parse_args()
 
@@ -155,7 +156,8 @@ while (step := manager.current_step()) < last_step():
     data = torch.Generator().manual_seed(hash((args.seed, GROUP, RANK, step)))  # integers hash alike everywhere
     x = torch.randn(8, 16, generator=data)
     optimizer.zero_grad()
-    participants = manager.num_participants()  # waits for the quorum: from here on the other groups depend on this one
+    if not args.beside:
+        manager.num_participants()  # waits for the quorum: from here on the other groups depend on this one
     if to_fail and step >= args.fail_at:
         print(f"failing at step {step}: {args.fail_how}", flush=True)
         fail()
@@ -169,6 +171,7 @@ while (step := manager.current_step()) < last_step():
         for p in model.parameters():
             dist.all_reduce(p.grad)
             p.grad /= WORLD_SIZE
+    participants = manager.num_participants()
     healed_to = manager.current_step()  # a heal moves it
     optimizer.step()
     now = manager.current_step()

@@ -22,7 +22,7 @@ Journal (seconds): a file of --lines lines, nearly all of them progress, in whic
     status       `ftslurm status`: journal filter, typed records, status
     successor    the same lines as the next controller replays them
 
-Lighthouse (milliseconds, benchmarks/lighthouse_scale.py has more): a quorum of all members.
+Lighthouse (milliseconds, benchmarks/lighthouse_rules.py has more): a quorum of all members.
 
     decision     one decision on a quorum that is issued
     encode       the answer with all members
@@ -44,7 +44,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
-from lighthouse_scale import rules_alone, server_alone, timed_ms, wire
+from lighthouse_rules import rules_alone, server_alone, timed_ms, wire
 from random_journal import history, write
 
 from ftslurm.config.schema import Config

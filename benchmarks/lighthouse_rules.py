@@ -1,6 +1,6 @@
-"""How the cost of the Lighthouse grows with the number of replica groups.
+"""How the cost of the Lighthouse's rules and of its encoding grows with the number of replica groups.
 
-    python benchmarks/lighthouse_scale.py [--members 100 1000 10000]
+    python benchmarks/lighthouse_rules.py [--members 100 1000 10000]
 
 For each number of members, in milliseconds of CPU time: one decision on a quorum, a heartbeat of all members, a join of
 all (one request after the other until the quorum is issued) by the rules alone and by the server without gRPC,

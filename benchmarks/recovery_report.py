@@ -9,6 +9,7 @@ from typing import Any
 from recovery_arms import Fault
 from results import Bar, bars, spread, table, told
 
+LONGEST_BAR_S = 10.0  # so that one arm of a minute does not make all others dots
 Rows = list[dict[str, Any]]
 HEADER = (
     "",
@@ -69,10 +70,12 @@ def picture(data: dict[str, Any]) -> str:
         ours = not data["arms"][arm]["contender"]
         if rows or data["arms"][arm]["missing"]:
             note = data["arms"][arm]["missing"] or "not back"
-            found.append(Bar(f"{arm}: back", tuple(_values(rows, "back_s")), "s" if rows else note, ours))
-            found.append(Bar("the others' pause", tuple(_values(rows, "pause_s")), "s" if rows else "", ours))
-    scale = max((value for bar in found for value in bar.values), default=1.0)
-    return bars("One replica is killed", f"seconds; {told(data['conditions'])[:90]}", scale, found)
+            for label, key in ((f"{arm}: back", "back_s"), ("the others' pause", "pause_s")):
+                values = tuple(_values(rows, key))
+                cut = ", bar cut" if values and statistics.median(values) > LONGEST_BAR_S else ""
+                found.append(Bar(label, values, f"s{cut}" if rows else note, ours))
+    scale = min(LONGEST_BAR_S, max((value for bar in found for value in bar.values), default=1.0))
+    return bars("One replica is killed", "seconds, medians; lines from the least to the greatest", scale, found)
 
 
 def _of(data: dict[str, Any], arm: str, fault: Fault) -> Rows:

@@ -11,7 +11,7 @@ from ftslurm.config.schema import Config
 from ftslurm.core import parameter_servers
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.exits import Outcome
-from ftslurm.core.groups.launching import fence
+from ftslurm.core.groups.launching import fence, store_within_s
 from ftslurm.core.lineage import continuity
 from ftslurm.core.state.actions import Action, Assign, Begin
 from ftslurm.core.state.model import LIVE, Phase, Unit
@@ -20,8 +20,6 @@ from ftslurm.core.state.transitions import run
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
-
-STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0.03 s, and 1 s on a busy machine
 
 
 def assign(state: RunState, now: float, config: Config) -> Outcome:
@@ -42,15 +40,6 @@ def assign(state: RunState, now: float, config: Config) -> Outcome:
         state = _release(state, config)
     state, begun = _begin(state, now, config) if state.released else (state, [])
     return state, actions + begun
-
-
-def store_within_s(unit: Unit, config: Config) -> float:
-    """Return how long a step may take from its assignment until its store is up.
-
-    A standby has nothing left to import: without a store it is stopped or has lost its node.
-    """
-    limit_s = config.health.start_timeout_s
-    return limit_s if unit.current.ran_as is None else min(limit_s, STORE_WITHIN_S)
 
 
 def _is_ready(unit: Unit, config: Config) -> bool:

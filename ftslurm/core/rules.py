@@ -290,7 +290,7 @@ def _expire(state: RunState, now: float, config: Config) -> Outcome:
 
 def _late_words(unit: Unit, config: Config) -> str:
     """Return what a step has not done in time, and which setting says so."""
-    within_s = assignments.store_within_s(unit, config)
+    within_s = launching.store_within_s(unit, config)
     if within_s < config.health.start_timeout_s:
         return f"the standby that it has taken gave no store within {within_s:g} s"
     return f"not ready after {config.health.start_timeout_s:g} s (health.start_timeout_s)"

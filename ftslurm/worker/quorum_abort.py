@@ -162,20 +162,33 @@ class BrokenQuorums:
         with self.changed:
             self.broken = max(self.broken, quorum)
             self.changed.notify_all()
-        threading.Thread(target=self._abort_if_stuck, args=(quorum,), name="ftslurm_abort", daemon=True).start()
+        threading.Thread(target=self._abort_when_stuck, args=(quorum,), name="ftslurm_abort", daemon=True).start()
 
-    def _abort_if_stuck(self, quorum: int) -> None:
-        """Abort a collective that does not end by itself: its callers get an error, and torchft aborts the step."""
-        before = self.position.word
-        time.sleep(COLLECTIVE_S)
-        if before != self.position.word or self.position.stage not in (Stage.COLLECTIVE, Stage.VOTING):
-            return
-        for manager in list(self.managers):
-            if manager._quorum_id == quorum and manager._errored is None:
-                print(f"ftslurm: a member of quorum {quorum} is gone: its collective is aborted", flush=True)
-                for connection in self.connections.get(manager._pg, ()):
-                    hang_up(*connection)  # Gloo's abort does not end a collective that is waited for (torch 2.13)
-                group_end.end(manager._pg)
+    def _abort_when_stuck(self, quorum: int) -> None:
+        """Abort a collective that does not end by itself: its callers get an error, and torchft aborts the step.
+
+        A worker that is told in the middle of a long step enters the collective later, so this watches until there is
+        another quorum, or an error.
+        """
+        word, since = self.position.word, time.monotonic()
+        while self.broken <= quorum and self._broken_managers(quorum):
+            time.sleep(COLLECTIVE_S / 5)
+            if word != self.position.word:
+                word, since = self.position.word, time.monotonic()
+            elif self.position.stage in (Stage.COLLECTIVE, Stage.VOTING) and time.monotonic() >= since + COLLECTIVE_S:
+                for manager in self._broken_managers(quorum):
+                    self._abort(manager)
+                return
+
+    def _broken_managers(self, quorum: int) -> list[Any]:
+        """Return the Managers that have no later quorum yet and have found no error themselves."""
+        return [m for m in list(self.managers) if m._quorum_id <= quorum and m._errored is None]
+
+    def _abort(self, manager: Any) -> None:
+        print(f"ftslurm: a member of quorum {manager._quorum_id} is gone: its collective is aborted", flush=True)
+        for connection in self.connections.get(manager._pg, ()):
+            hang_up(*connection)  # Gloo's abort does not end a collective that is waited for (torch 2.13)
+        group_end.end(manager._pg)
 
 
 def sockets() -> set[tuple[int, str]]:

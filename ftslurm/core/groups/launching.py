@@ -20,6 +20,7 @@ from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
 FINISH_TOGETHER_S = 2.0  # groups finish together: one that has not joined this long after the first never will
+STORE_WITHIN_S = 30.0  # of a standby, which has imported everything: measured 0.03 s, and 1 s on a busy machine
 MOST_FENCED = 20  # earlier attempts whose end a launch ensures
 
 
@@ -104,6 +105,15 @@ def _take_over(
     group = transitions.take_standby(unit, warm, place, due, now, _begin_after(unit, config))
     state = swap(state, group, standby.refill(warm, unit.group, now))
     return state, _record(state, group, now, config)
+
+
+def store_within_s(unit: Unit, config: Config) -> float:
+    """Return how long a step may take from its assignment until its store is up.
+
+    A standby has nothing left to import: without a store it is stopped or has lost its node.
+    """
+    limit_s = config.health.start_timeout_s
+    return limit_s if unit.current.ran_as is None else min(limit_s, STORE_WITHIN_S)
 
 
 def fence(unit: Unit) -> tuple[StepId, ...]:

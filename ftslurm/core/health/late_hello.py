@@ -1,7 +1,8 @@
 """Start a group elsewhere when its new step has not answered in twice the usual time: its node may be dying. Pure.
 
 Slurm accepts steps for a node that has just died, until slurmctld notices. Without this rule such a group waits for
-health.lost_after_s and a probe. The usual time is learnt from the launches of this run.
+health.lost_after_s and a probe. The usual time is learnt from the launches of this run. A node from which another step
+is heard is not left out.
 
 The silent attempt is ended before the next one is launched, so two never run beside each other. Two in a race would
 gain at most the time between twice and three times the usual one, if the first answers after all; they would need a
@@ -27,6 +28,7 @@ from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 
 KEPT = 15  # launches that are remembered
+HEARTBEATS = 2.0  # a node is heard if the last one is not older than so many intervals
 
 
 def answered(state: RunState, unit: Unit, now: float) -> RunState:
@@ -45,7 +47,7 @@ def watch(state: RunState, now: float, config: Config) -> Outcome:
         if now < _due(unit):
             continue
         state = swap(state, replace(unit, current=replace(unit.current, answer_by=inf)))
-        mute = tuple(node for node in unit.place.nodes if node not in unit.current.hosts) if unit.place else ()
+        mute = tuple(node for node in _mute(unit) if not _is_heard(state, node, now, config))
         if not mute or not _has_other_place(state, unit, mute, now, config):
             continue
         assert unit.marks.launched is not None
@@ -69,6 +71,18 @@ def _due(unit: Unit) -> float:
     waits = unit.phase is Phase.STARTING and unit.marks.hello is None and unit.current.adoption is None
     moved = bool(unit.exits) and unit.exits[-1].cause is Cause.LATE_START
     return unit.current.answer_by if waits and unit.group is not None and not moved else inf
+
+
+def _mute(unit: Unit) -> list[str]:
+    """Return the nodes of a step that have not said hello."""
+    return [node for node in unit.place.nodes if node not in unit.current.hosts] if unit.place else []
+
+
+def _is_heard(state: RunState, node: str, now: float, config: Config) -> bool:
+    """Return whether another step on a node sends heartbeats: then the node is slow, not dying."""
+    both = (pair for unit in state.table.near(node) for pair in zip(unit.current.hosts, unit.pulses, strict=False))
+    last = max((pulse.time for host, pulse in both if host == node and pulse is not None), default=-inf)
+    return now - last < HEARTBEATS * config.health.heartbeat_s
 
 
 def _has_other_place(state: RunState, unit: Unit, mute: tuple[str, ...], now: float, config: Config) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftslurm.config.schema import Config, most_groups, standby_each
+from ftslurm.core.groups import launching
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.timings import phases, recovery_s, since
 from ftslurm.core.health import node_fate
@@ -325,7 +326,7 @@ def _as_it_was(unit: Unit, now: float, config: Config) -> Unit:
     unit = replace(
         unit,
         marks=replace(marks, begun=now if begun else None, joined=(now if first is None else first) if steps else None),
-        due=unit.due if unit.phase is Phase.STOPPING else now + config.health.start_timeout_s,
+        due=unit.due if unit.phase is Phase.STOPPING else now + launching.store_within_s(unit, config),
         current=replace(
             unit.current,
             adoption=None,

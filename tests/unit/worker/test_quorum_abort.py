@@ -84,26 +84,62 @@ def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None
         (Stage.COMPUTING, 3, None, False),
         (Stage.SEEKING_QUORUM, 3, None, False),
         (Stage.COLLECTIVE, 4, None, False),  # it has a later one
+        (Stage.COLLECTIVE, 2, None, True),  # whoever has left an earlier quorum for a broken one is not waited for
         (Stage.COLLECTIVE, 3, RuntimeError(), False),  # it has found out by itself
     ],
 )
 def test_a_collective_that_hangs_is_aborted(
     monkeypatch: pytest.MonkeyPatch, stage: Stage, quorum: int, error: Exception | None, aborts: bool
 ) -> None:
-    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.0)
+    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.05)
     aborted: list[int] = []
     ours = quorums(manager(quorum, aborted, error))
     ours.position.mark(12, stage)
-    ours._abort_if_stuck(3)
-    assert aborted == ([3] if aborts else [])
+    ours.tell(3)
+    time.sleep(0.5)
+    assert aborted == ([quorum] if aborts else [])
+
+
+def test_one_that_is_entered_later_is_aborted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.05)
+    aborted: list[int] = []
+    ours = quorums(manager(3, aborted))
+    ours.position.mark(12, Stage.COMPUTING)
+    ours.tell(3)
+    time.sleep(0.3)
+    assert not aborted
+    ours.position.mark(12, Stage.COLLECTIVE)
+    deadline = time.monotonic() + LONG_S
+    while not aborted:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_watch_ends_with_the_next_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.05)
+    aborted: list[int] = []
+    one = manager(3, aborted)
+    ours = quorums(one)
+    ours.position.mark(12, Stage.COMPUTING)
+    watch = threading.Thread(target=ours._abort_when_stuck, args=(3,))
+    watch.start()
+    one._quorum_id = 4
+    watch.join(LONG_S)
+    assert not watch.is_alive()
+    assert not aborted
 
 
 def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 1.0)
     aborted: list[int] = []
-    ours = quorums(manager(3, aborted))
+    one = manager(3, aborted)
+    ours = quorums(one)
     ours.position.mark(12, Stage.COLLECTIVE)
-    monkeypatch.setattr(quorum_abort.time, "sleep", lambda _: ours.position.mark(13, Stage.COLLECTIVE))
-    ours._abort_if_stuck(3)
+    watch = threading.Thread(target=ours._abort_when_stuck, args=(3,))
+    watch.start()
+    ours.position.mark(13, Stage.COMPUTING)
+    one._quorum_id = 4
+    watch.join(LONG_S)
     assert not aborted
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from histories import Moment, Story, config, granted, killed, merged, play, ready, stepped, store
+from histories import Moment, Story, beats, config, granted, killed, merged, play, ready, stepped, store
 from steps import A0, B0, B1, B2, LIGHT0, URL
 
 from ftslurm.core.groups.timings import LEAST_S, hello_limit
@@ -74,6 +74,14 @@ def test_without_another_place_the_step_is_waited_for() -> None:
 
 def test_on_this_machine_there_is_no_other_place() -> None:
     assert relaunched(cluster={"kind": "local"}).ids(act.Kill, since=30.5) == []
+
+
+def test_on_a_node_from_which_another_group_is_heard_it_is_waited_for() -> None:
+    shared = {"nodes": 2, "groups": {"per_node": 2}}
+    heard = relaunched(*beats({A0: 60.0}, since=20.0, every=1.0), **shared)
+    assert {launch.place.nodes for launch in heard.all(act.Launch) if launch.id in (A0, B1)} == {("n1",)}
+    assert heard.ids(act.Kill, since=30.5) == []
+    assert relaunched(*beats({A0: 28.0}, since=20.0, every=1.0), **shared).times(act.Kill, B1)[0] == 33.0
 
 
 def test_the_next_step_may_take_its_time() -> None:

@@ -163,6 +163,13 @@ def test_a_standby_goes_on_waiting_and_one_that_has_taken_over_is_the_group() ->
     assert (assigned.id, assigned.group, assigned.attempt) == (S0, 1, 1)
 
 
+def test_a_standby_that_was_taken_and_gives_no_store_is_not_waited_for_longer_under_another_controller() -> None:
+    taken = Live("group-0001", S0, 1, PLACES[S0], ("n3",), 1.0, "93.0")
+    silent = word(S0, begun=False, store=None, step=None)
+    story = play((10, opening(past(live(A0), taken))), (11, ALL), (11.5, word(A0), silent), UP, (60,), config=array())
+    assert story.times(act.Kill, S0)[0] == 41.5
+
+
 # --- steps that cannot be adopted ------------------------------------------------------------------------------------
 
 

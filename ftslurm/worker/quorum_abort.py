@@ -160,7 +160,9 @@ class BrokenQuorums:
     def tell(self, quorum: int) -> None:
         """Handle that a quorum has lost a member."""
         with self.changed:
-            self.broken = max(self.broken, quorum)
+            if quorum <= self.broken:
+                return  # the same node is silent first, and given up later
+            self.broken = quorum
             self.changed.notify_all()
         threading.Thread(target=self._abort_when_stuck, args=(quorum,), name="ftslurm_abort", daemon=True).start()
 

@@ -109,6 +109,7 @@ def main(worker: str) -> NoReturn:
         gateway=Gateway(questions),
     )
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _end_if_late(task.node, task.index)
     processes.fence(env)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker handles signals itself
@@ -128,6 +129,15 @@ def main(worker: str) -> NoReturn:
     if reports_in is not None:
         os.close(reports_in)
     Guard(task, pid, requests, orders_in, reports_out).watch()
+
+
+def _end_if_late(node: str, task: int) -> None:
+    """End this guard if a newer attempt of its unit is on the node: the controller that launched this one is gone."""
+    newer = processes.newer_attempt(os.environ)
+    if newer is not None:
+        step = os.environ["FTSLURM_STEP"]
+        _complain(f"{node} task {task}: {step} starts too late: attempt {newer} is on this node already; ending")
+        os._exit(ExitCode.ORPHANED)
 
 
 def _become_worker(guard_pid: int) -> None:

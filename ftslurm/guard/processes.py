@@ -96,29 +96,51 @@ def node_of(environ: Mapping[str, str]) -> str | None:
     return environ.get("FTSLURM_NODE") or environ.get("SLURMD_NODENAME")
 
 
+def newer_attempt(environ: Mapping[str, str]) -> int | None:
+    """Return the highest attempt of this unit on this node if it is above this one; None: there is none.
+
+    The numbers of a unit's attempts only grow, and the next one is launched when this one is over, or is a standby all
+    of whose tasks are ready. So a guard that starts beside a higher attempt is late: its attempt is over. An srun
+    counts too: it has the environment of the step that it has started.
+    """
+    run, (unit, mine) = environ.get("FTSLURM_RUN_DIR", ""), _attempt(environ)
+    if not run or mine is None:
+        return None
+    others = [_attempt(theirs) for _, theirs in of_run(run)]
+    return max(
+        (number for name, number in others if name == unit and number is not None and number > mine), default=None
+    )
+
+
 def fence(environ: Mapping[str, str], spare: str = "") -> None:
     """Kill processes that earlier attempts of this unit have left on this node.
 
     Slurm and the controller have ended those attempts; this is for processes that escaped both, as daemons do where
-    Slurm tracks processes by their parents. Kills only processes whose environment names this run and either another
+    Slurm tracks processes by their parents. Kills only processes whose environment names this run and either a lower
     attempt of the same unit, or one of the Slurm steps in FTSLURM_FENCE. Spares an earlier standby of the same name:
-    it may be a live group by now.
+    it may be a live group by now. Spares higher attempts: a guard may start late, when its own attempt is over.
 
     Args:
         environ: names this run and attempt. A standby that becomes a group's attempt fences again, as that attempt.
         spare: the Slurm step that the standby was started as.
     """
-    run, step = environ.get("FTSLURM_RUN_DIR", ""), environ.get("FTSLURM_STEP", "")
-    unit, _, attempt = step.partition("/")
-    if not run or not attempt:
+    run, (unit, mine) = environ.get("FTSLURM_RUN_DIR", ""), _attempt(environ)
+    if not run or mine is None:
         return
     named = {word for word in environ.get("FTSLURM_FENCE", "").split(",") if word}
+    named -= {environ["FTSLURM_STEP"], spare}
     for pid, theirs in of_run(run):
-        other = theirs.get("FTSLURM_STEP", "")
-        same_unit = other.partition("/")[0] == unit and not unit.startswith("standby-")
-        if other not in (step, spare) and (same_unit or other in named):
+        other, number = _attempt(theirs)
+        earlier = other == unit and number is not None and number < mine and not unit.startswith("standby-")
+        if earlier or theirs.get("FTSLURM_STEP") in named:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _attempt(environ: Mapping[str, str]) -> tuple[str, int | None]:
+    """Return unit and attempt of the Slurm step in a process's environment; attempt None: it names none."""
+    unit, _, number = environ.get("FTSLURM_STEP", "").partition("/")
+    return unit, int(number) if number.isdecimal() else None
 
 
 def catches(pid: int, number: int) -> bool:

@@ -18,6 +18,7 @@ from ftslurm.guard import processes
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.messages import LONGEST, encode
 
 WAITING = """
@@ -259,7 +260,7 @@ def test_what_earlier_attempts_left_is_killed_and_nothing_else(
     ours: str, fence: str, killed: set[str], tmp_path: Path
 ) -> None:
     run = {"FTSLURM_RUN_DIR": str(tmp_path / "run")}
-    steps = ["group-0001/0", "group-0001/1", "group-0001/2", "group-0002/0", "standby-000/5", "standby-000/7"]
+    steps = ["group-0001/0", "group-0001/1", "group-0001/2", "group-0002/0", "standby-000/4", "standby-000/5"]
     left = {name: _sleeper({**run, "FTSLURM_STEP": name}) for name in steps}
     foreign = _sleeper({"FTSLURM_RUN_DIR": "/other", "FTSLURM_STEP": "group-0001/0"})
     with step(tmp_path / "run", env={"FTSLURM_STEP": ours, "FTSLURM_FENCE": fence}) as task:
@@ -275,7 +276,8 @@ def test_what_earlier_attempts_left_is_killed_and_nothing_else(
 
 def test_a_standby_fences_as_the_group_it_becomes(tmp_path: Path) -> None:
     run = {"FTSLURM_RUN_DIR": str(tmp_path / "run")}
-    steps = ["group-0001/1", "group-0001/2", "standby-000/3", "standby-001/5", "standby-002/0"]
+    steps = ["group-0001/1", "group-0001/2", "group-0001/3", "standby-000/3", "standby-000/4"]
+    steps += ["standby-001/4", "standby-001/5", "standby-002/0"]
     left = {name: _sleeper({**run, "FTSLURM_STEP": name}) for name in steps}
     with step(tmp_path / "run", env={"FTSLURM_STEP": "standby-001/5"}) as task:
         task.begin(WAITING, step="group-0001/2", fence=["standby-000/3"])
@@ -285,6 +287,57 @@ def test_a_standby_fences_as_the_group_it_becomes(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert gone == {"group-0001/1", "standby-000/3"}
+
+
+@pytest.mark.parametrize(
+    ("ours", "newest"),
+    [("group-0001/0", "group-0001/10"), ("group-0001/9", "group-0001/10"), ("standby-000/1", "standby-000/4")],
+)
+def test_a_guard_that_starts_beside_a_newer_attempt_of_its_unit_ends_at_once(
+    ours: str, newest: str, tmp_path: Path
+) -> None:
+    """The controller has died, and its successor has launched the next attempt before this one's tasks started."""
+    run = {"FTSLURM_RUN_DIR": str(tmp_path / "run")}
+    left = {name: _sleeper({**run, "FTSLURM_STEP": name}) for name in ("group-0001/8", "standby-000/2", newest)}
+    with step(tmp_path / "run", "--ends-job", env={"FTSLURM_STEP": ours, "FTSLURM_FENCE": "standby-000/2"}) as task:
+        code = task.process.wait(PATIENCE_S)
+        gone = _gone(left, set())
+    for process in left.values():
+        process.kill()
+        process.wait()
+    assert (code, gone, task.lines) == (ExitCode.ORPHANED, set(), [])
+    number = newest.partition("/")[2]
+    said = f"ftslurm: n1 task 0: {ours} starts too late: attempt {number} is on this node already; ending\n"
+    assert task.step_log() == said
+
+
+def test_the_next_attempt_survives_the_late_start_of_the_one_before(tmp_path: Path) -> None:
+    with step(tmp_path / "run", env={"FTSLURM_STEP": "group-0001/1"}) as newer:
+        newer.begin(WAITING)
+        with step(tmp_path / "run", env={"FTSLURM_STEP": "group-0001/0"}) as late:
+            assert late.process.wait(PATIENCE_S) == ExitCode.ORPHANED
+        newer.send("where")
+        assert newer.until("alive")["state"] == "S"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"FTSLURM_STEP": "group-0002/5"},
+        {"FTSLURM_STEP": "standby-000/5"},
+        {"FTSLURM_STEP": "group-0001/1"},
+        {"FTSLURM_STEP": "group-0001"},
+        {"FTSLURM_STEP": "group-0001/5", "FTSLURM_RUN_DIR": "/other"},
+    ],
+)
+def test_other_units_runs_and_tasks_neither_end_a_guard_nor_are_fenced(other: dict[str, str], tmp_path: Path) -> None:
+    there = _sleeper({"FTSLURM_RUN_DIR": str(tmp_path / "run"), **other})
+    with step(tmp_path / "run", env={"FTSLURM_STEP": "group-0001/1"}) as task:
+        task.get_ready()
+        gone = _gone({"there": there}, set())
+    there.kill()
+    there.wait()
+    assert gone == set()
 
 
 def _sleeper(env: dict[str, str]) -> subprocess.Popen[bytes]:

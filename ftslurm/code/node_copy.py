@@ -6,10 +6,12 @@ folder of the node, the others wait for that, and each becomes the interpreter N
 
     FOLDER/ftslurm-UID/     mode 0700; another user's folder of that name is refused
         KEY/                the copy. It gets this name when it is whole, and ends with the boot of the node
-        KEY.lock            locked: exclusively while it is unpacked or removed, shared by each worker that runs from it
+        KEY.unpack          locked by the one process that looks at the copy, unpacks or removes it; the others wait
+        KEY.lock            locked, shared, by each worker that runs from the copy. Nobody ever waits for this lock
 
 Copies are kept for later attempts and runs. After unpacking, all but the KEPT last used are removed, unless a worker
-runs from them. Whatever goes wrong, the worker starts from the shared file system, and its run gets a warning.
+runs from them. Nor is a copy that lost its mark (to a cleaner of /tmp) unpacked again while a worker runs from it.
+Whatever goes wrong, the worker starts from the shared file system, without any lock, and its run gets a warning.
 
 Runs by itself, as `python -I -S`: what it imports comes from the shared file system, so it imports little.
 """
@@ -22,6 +24,7 @@ import os
 import stat
 import sys
 import time
+from collections.abc import Iterator
 
 NOT_STAGED = "FTSLURM_NOT_STAGED"  # variable: why a worker does not run from a copy (worker/session.py)
 KEPT = 2
@@ -35,40 +38,63 @@ class Unusable(Exception):
 def main(words: list[str]) -> None:
     archive, folder, name, *command = words
     try:
-        copy = ready(archive, folder)
-        os.environ.pop(NOT_STAGED, None)
-        python = os.path.join(copy, "bin", name)
-        os.execv(python, [python, *command])  # noqa: S606 an argument list
+        with ready(archive, folder) as copy:
+            os.environ.pop(NOT_STAGED, None)
+            python = os.path.join(copy, "bin", name)
+            os.stat(python)  # unlike that of execv, its error names the file
+            os.execv(python, [python, *command])  # noqa: S606 an argument list
     except (Unusable, OSError) as error:
         os.environ[NOT_STAGED] = _told(error)
-        os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, *command])  # noqa: S606
 
 
 def _told(error: Exception) -> str:
-    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+    reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
     return reason[:500]
 
 
-def ready(archive: str, folder: str) -> str:
-    """Return the path of the copy, which is unpacked if need be. It stays locked as long as this process lives.
+@contextlib.contextmanager
+def ready(archive: str, folder: str) -> Iterator[str]:
+    """Give the path of the copy, which is unpacked if need be. Its lock is released at the end, but not by `execv`.
 
     Raises:
         Unusable, OSError: there is none.
     """
     place = own_folder(folder or os.environ.get("SLURM_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")  # noqa: S108 see own_folder
     copy = os.path.join(place, os.path.basename(archive).removesuffix(".tar"))
-    lock = os.open(f"{copy}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    os.set_inheritable(lock, True)
     begun = time.time()
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    while not _is_whole(copy):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _is_whole(copy):
-            _try_to_unpack(lock, archive, copy, begun)
-            _remove_unused(place, os.path.basename(copy))
-        fcntl.flock(lock, fcntl.LOCK_SH)  # another process may get the lock in between
-    os.utime(lock)  # the last use
-    return copy
+    with _opened(f"{copy}.lock") as use:
+        with _opened(f"{copy}.unpack") as unpack:
+            fcntl.flock(unpack, fcntl.LOCK_EX)
+            if not _is_whole(copy):
+                if _is_used(use):
+                    raise Unusable(f"{copy} is damaged, and cannot be replaced while other workers run from it")
+                _try_to_unpack(unpack, archive, copy, begun)
+                _remove_unused(place, os.path.basename(copy))
+            fcntl.flock(use, fcntl.LOCK_SH | fcntl.LOCK_NB)  # no other process has it exclusively
+        os.utime(use)  # the last use
+        os.set_inheritable(use, True)
+        yield copy
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    """Open a file for locks, which end with it. Programs that this process starts do not get it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _is_used(use: int) -> bool:
+    """Whether a worker runs from the copy. This process has locked KEY.unpack, so no other one begins to."""
+    try:
+        fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(use, fcntl.LOCK_UN)
+    return False
 
 
 def own_folder(folder: str) -> str:
@@ -112,25 +138,25 @@ def _boot() -> str:
         return file.read()
 
 
-def _try_to_unpack(lock: int, archive: str, copy: str, begun: float) -> None:
-    """Unpack the archive. What went wrong is left in the file `lock`: those who waited meanwhile do not try it again.
+def _try_to_unpack(unpack: int, archive: str, copy: str, begun: float) -> None:
+    """Unpack the archive. What went wrong is left in the file `unpack`: those who waited meanwhile do not try it again.
 
     Args:
         begun: when this process began to wait.
     """
-    if os.fstat(lock).st_mtime >= begun and (reason := os.pread(lock, 1000, 0)):
+    if os.fstat(unpack).st_mtime >= begun and (reason := os.pread(unpack, 1000, 0)):
         raise Unusable(reason.decode(errors="replace"))
-    os.ftruncate(lock, 0)
+    os.ftruncate(unpack, 0)
     try:
         _unpack(archive, copy)
     except (Unusable, OSError) as error:
         with contextlib.suppress(OSError):
-            os.pwrite(lock, _told(error).encode(errors="replace"), 0)
+            os.pwrite(unpack, _told(error).encode(errors="replace"), 0)
         raise
 
 
 def _unpack(archive: str, copy: str) -> None:
-    """Unpack the archive, which must be this user's. This process holds the lock exclusively."""
+    """Unpack the archive, which must be this user's. This process has locked KEY.unpack."""
     import shutil
     import subprocess
 
@@ -166,14 +192,11 @@ def _remove_unused(place: str, new: str) -> None:
     locks = [entry for entry in os.scandir(place) if entry.name.endswith(".lock") and entry.name != f"{new}.lock"]
     locks = [entry for entry in locks if os.path.isdir(entry.path.removesuffix(".lock"))]
     for entry in sorted(locks, key=lambda entry: entry.stat().st_mtime, reverse=True)[KEPT - 1 :]:
-        lock = os.open(entry.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(entry.path.removesuffix(".lock"), ignore_errors=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(lock)
+        copy = entry.path.removesuffix(".lock")
+        with contextlib.suppress(BlockingIOError), _opened(entry.path) as use, _opened(f"{copy}.unpack") as unpack:
+            fcntl.flock(unpack, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_used(use):
+                shutil.rmtree(copy, ignore_errors=True)
 
 
 if __name__ == "__main__":

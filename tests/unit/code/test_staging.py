@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
+import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,6 +44,56 @@ def started(config: Config, code: str = WHERE) -> tuple[list[str], str]:
     """Start a worker's Python; return the lines it prints, and its stderr."""
     ran = subprocess.run([*staging.start(config), "-c", code], capture_output=True, text=True, check=True)
     return ran.stdout.splitlines(), ran.stderr
+
+
+@contextmanager
+def running(config: Config) -> Iterator[subprocess.Popen[str]]:
+    """A worker that prints where it runs, and why not from the copy, and lives until the end."""
+    code = "import os, sys; print(sys.prefix, os.environ.get('FTSLURM_NOT_STAGED', ''), sep='|', flush=True); input()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*staging.start(config), "-c", code], stdin=pipe, stdout=pipe, text=True) as worker:
+        try:
+            yield worker
+        finally:
+            worker.kill()
+
+
+def told(worker: subprocess.Popen[str]) -> tuple[str, str]:
+    """Where the worker runs, and why not from the copy. It must say so within 20 seconds."""
+    assert worker.stdout
+    assert select.select([worker.stdout], [], [], 20)[0], "the worker still waits"
+    prefix, _, problem = worker.stdout.readline().strip().partition("|")
+    return prefix, problem
+
+
+def original(config: Config) -> str:
+    return str(Path(config.job.python).parents[1])
+
+
+def is_free(lock: Path) -> bool:
+    with open(lock) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def lock_files(config: Config) -> list[Path]:
+    """The lock of those who use the copy, and of those who unpack it."""
+    own = Path(config.job.stage_python) / f"ftslurm-{os.geteuid()}"
+    return [*own.glob("*.lock"), *own.glob("*.unpack")]
+
+
+def slow_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> Path:
+    """Make `tar` take 2 seconds, then do `then`; return the file with a line for each call."""
+    (tmp_path / "bin").mkdir()
+    calls = tmp_path / "calls"
+    program = tmp_path / "bin/tar"
+    program.write_text(f"#!/bin/sh\necho call >> {calls}\nsleep 2\n{then}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    return calls
 
 
 def copies(config: Config) -> list[Path]:
@@ -155,6 +210,73 @@ def test_who_has_waited_for_a_failed_unpacking_does_not_try_again(tmp_path: Path
         node_copy._try_to_unpack(lock, f"{tmp_path}/no.tar", f"{tmp_path}/copy", time.time() - 10)  # waited for it
     with pytest.raises(FileNotFoundError):  # started later: it tries
         node_copy._try_to_unpack(lock, f"{tmp_path}/no.tar", f"{tmp_path}/copy", time.time() + 10)
+
+
+def test_workers_whose_copy_cannot_be_unpacked_fall_back_while_those_before_them_live(config: Config) -> None:
+    staging.stage(config)
+    os.unlink(str(config.job.staged_python).rpartition(":")[0])
+    with running(config) as first, running(config) as second:
+        said = [told(first), told(second)]
+        with running(config) as later:
+            said.append(told(later))
+        assert {prefix for prefix, _ in said} == {original(config)}
+        assert all("No such file" in problem for _, problem in said)
+        assert [is_free(lock) for lock in lock_files(config)] == [True, True]
+
+
+def test_those_who_wait_for_an_unpacking_that_fails_fall_back_with_its_reason(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging.stage(config)
+    calls = slow_tar(tmp_path, monkeypatch, "echo tar: no space >&2; exit 2")
+    with ExitStack() as stack:
+        workers = [stack.enter_context(running(config)) for _ in range(4)]
+        said = [told(worker) for worker in workers]
+    assert {prefix for prefix, _ in said} == {original(config)}
+    assert all("no space" in problem for _, problem in said), said
+    assert calls.read_text() == "call\n"
+
+
+def test_those_who_wait_for_an_unpacking_run_from_its_copy(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging.stage(config)
+    calls = slow_tar(tmp_path, monkeypatch, f'exec {shutil.which("tar")} "$@"')
+    with running(config) as first, running(config) as second:
+        said = [told(first), told(second)]
+        (copy,) = copies(config)
+        assert said == [(str(copy), "")] * 2
+        used, unpack = lock_files(config)
+        assert (is_free(used), is_free(unpack)) == (False, True)
+    assert is_free(used)
+    assert calls.read_text() == "call\n"
+
+
+def test_a_copy_that_lost_its_mark_is_left_alone_until_no_worker_runs_from_it(config: Config) -> None:
+    staging.stage(config)
+    with running(config) as first:
+        copy = Path(told(first)[0])
+        (copy / ".ftslurm-boot").unlink()
+        with running(config) as second, running(config) as third:
+            for prefix, problem in (told(second), told(third)):
+                assert prefix == original(config)
+                assert problem == f"{copy} is damaged, and cannot be replaced while other workers run from it"
+        assert not (copy / ".ftslurm-boot").exists()
+    with running(config) as fourth, running(config) as fifth:
+        assert [told(fourth), told(fifth)] == [(str(copy), "")] * 2
+
+
+def test_a_worker_that_cannot_run_from_the_copy_does_not_keep_it_locked(config: Config) -> None:
+    staging.stage(config)
+    started(config)
+    (copy,) = copies(config)
+    for program in (copy / "bin").glob("python*"):
+        program.unlink()
+    with running(config) as worker:
+        prefix, problem = told(worker)
+        assert prefix == original(config)
+        assert f"{copy}/bin/python: No such file" in problem
+        assert [is_free(lock) for lock in lock_files(config)] == [True, True]
 
 
 def test_old_copies_are_removed_unless_a_worker_runs_from_them(config: Config) -> None:

@@ -80,9 +80,8 @@ def _mute(unit: Unit) -> list[str]:
 
 def _is_heard(state: RunState, node: str, now: float, config: Config) -> bool:
     """Return whether another step on a node sends heartbeats: then the node is slow, not dying."""
-    both = (pair for unit in state.table.near(node) for pair in zip(unit.current.hosts, unit.pulses, strict=False))
-    last = max((pulse.time for host, pulse in both if host == node and pulse is not None), default=-inf)
-    return now - last < HEARTBEATS * config.health.heartbeat_s
+    last = silence.last_pulse(state, node)
+    return last is not None and now - last < HEARTBEATS * config.health.heartbeat_s
 
 
 def _has_other_place(state: RunState, unit: Unit, mute: tuple[str, ...], now: float, config: Config) -> bool:

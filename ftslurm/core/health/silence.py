@@ -177,9 +177,14 @@ def _stale(look: Look, now: float, config: Config) -> bool:
 
 def last_heard(state: RunState, look: Look) -> float | None:
     """Return when a suspicious node was last heard, also from steps that have ended since; None: never."""
-    both = (pair for u in state.table.near(look.node) for pair in zip(u.current.hosts, u.pulses, strict=False))
-    words = [pulse.time for host, pulse in both if host == look.node and pulse is not None]
-    return max([*words, *([] if look.heard is None else [look.heard])], default=None)
+    times = (last_pulse(state, look.node), look.heard)
+    return max((time for time in times if time is not None), default=None)
+
+
+def last_pulse(state: RunState, node: str) -> float | None:
+    """Return when any unit was last heard from a node; None: never."""
+    both = (pair for u in state.table.near(node) for pair in zip(u.current.hosts, u.pulses, strict=False))
+    return max((pulse.time for host, pulse in both if host == node and pulse is not None), default=None)
 
 
 def _judge(silence: Silence, look: Look, now: float, patience_s: float, config: Config) -> Evidence | None:

@@ -34,6 +34,13 @@ def manager(quorum: int, aborted: list[int], error: Exception | None = None) -> 
     return SimpleNamespace(_quorum_id=quorum, _errored=error, _pg=Group(lambda: aborted.append(quorum)))
 
 
+def watching(ours: quorum_abort.BrokenQuorums) -> threading.Thread:
+    """Watch the broken quorum 3, as `tell` does."""
+    watch = threading.Thread(target=ours._abort_when_stuck, args=(3,))
+    watch.start()
+    return watch
+
+
 def test_what_was_made_is_returned_and_an_error_is_raised() -> None:
     assert quorums().unless_broken(3, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
@@ -121,8 +128,7 @@ def test_the_watch_ends_with_the_next_quorum(monkeypatch: pytest.MonkeyPatch) ->
     one = manager(3, aborted)
     ours = quorums(one)
     ours.position.mark(12, Stage.COMPUTING)
-    watch = threading.Thread(target=ours._abort_when_stuck, args=(3,))
-    watch.start()
+    watch = watching(ours)
     one._quorum_id = 4
     watch.join(LONG_S)
     assert not watch.is_alive()
@@ -135,8 +141,7 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
     one = manager(3, aborted)
     ours = quorums(one)
     ours.position.mark(12, Stage.COLLECTIVE)
-    watch = threading.Thread(target=ours._abort_when_stuck, args=(3,))
-    watch.start()
+    watch = watching(ours)
     ours.position.mark(13, Stage.COMPUTING)
     one._quorum_id = 4
     watch.join(LONG_S)

@@ -30,6 +30,7 @@ CHALLENGE = len(MAGIC) + _NONCE  # bytes of each of the three messages
 ANSWER = _NONCE + _SERVICE + _PROOF
 PROOF = _PROOF
 PATIENCE_S = 5.0  # a client waits at most this long for an answer
+_GLANCE_S = 0.001  # a read of what has arrived already
 
 
 class Refused(ConnectionError):
@@ -131,14 +132,17 @@ def demand(connection: socket.socket, key: bytes, host_port: str, service: str, 
 
 
 def _exactly(connection: socket.socket, count: int, deadline: float) -> bytes:
-    """Receive exactly `count` bytes: the bytes after them belong to the service."""
+    """Receive exactly `count` bytes: the bytes after them belong to the service.
+
+    Bytes that have arrived count even if this thread had to wait for its turn until after the deadline.
+    """
     data = b""
     while len(data) < count:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the other end does not prove that it is of this run")
-        connection.settimeout(left)
-        piece = connection.recv(count - len(data))
+        connection.settimeout(max(deadline - time.monotonic(), _GLANCE_S))
+        try:
+            piece = connection.recv(count - len(data))
+        except TimeoutError:
+            raise TimeoutError("the other end does not prove that it is of this run") from None
         if not piece:
             raise ConnectionResetError("the other end has hung up before it had proved that it is of this run")
         data += piece

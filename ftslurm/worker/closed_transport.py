@@ -4,12 +4,16 @@
 prove that they are of this run (security/handshake.py) before the first byte of HTTP, so no other process gets the
 state, and no data of another process is unpickled. The state itself goes directly from worker to worker, at full speed,
 and is not encrypted. A token in the URL would not help: the manager gives the URL to every client.
+
+Many groups may heal from one at the same time, each in several parts, and the threads of the server then wait for one
+another. So a client waits for its turn as long as torchft would wait for the state.
 """
 
 from __future__ import annotations
 
 import http.client
 import importlib
+import random
 import socket
 import threading
 import time
@@ -22,16 +26,19 @@ from ftslurm.guard.interfaces import Reach, bracketed
 from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
 from ftslurm.worker import patch_fit
+from ftslurm.worker.transfers import Transfers
 
 MOST_STRANGERS = 64  # connections without a completed handshake; further ones are closed
-AGAIN_S = 0.05
+AGAIN_S = (0.05, 1.0)  # until a client asks again that was turned away, doubled each time up to the second number
+CONNECT_S = 10.0  # a node that does not answer for so long is gone
 
 
-def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
+def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = None) -> None:
     """Close the transports that scripts create from now on.
 
     Args:
         reach: how other nodes reach this one.
+        transfers: is given the connections of clients and servers.
 
     Raises:
         patch_fit.Misfit: this torchft creates its server or its clients in another way; it must not be used.
@@ -73,9 +80,10 @@ def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
                 return
             finally:
                 self.room.release()
+            transfers.add(request)
             super().finish_request(request, client_address)
 
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(gateway))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _Handler(gateway, transfers))
     module._IPv6HTTPServer = ClosedServer
     module.urllib = SimpleNamespace(request=SimpleNamespace(urlopen=opener.open))
 
@@ -83,42 +91,50 @@ def install(gateway: Gateway, reach: Reach, module: Any = None) -> None:
 class _Handler(urllib.request.HTTPHandler):
     """Opens http:// addresses by connections with a handshake."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, transfers: Transfers) -> None:
         super().__init__()
-        self.gateway = gateway
+        self.gateway, self.transfers = gateway, transfers
 
     def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(lambda host, **words: _Connection(self.gateway, host, **words), request)
+        return self.do_open(lambda host, **words: _Connection(self.gateway, self.transfers, host, **words), request)
 
 
 class _Connection(http.client.HTTPConnection):
     """A connection that performs the handshake before the first request."""
 
-    def __init__(self, gateway: Gateway, host: str, **words: Any) -> None:
+    def __init__(self, gateway: Gateway, transfers: Transfers, host: str, **words: Any) -> None:
         super().__init__(host, **words)
-        self.gateway = gateway
+        self.gateway, self.transfers = gateway, transfers
 
     def connect(self) -> None:
-        """Connect, and perform the handshake.
+        """Connect, and perform the handshake; as often as the server is busy, within the time-out of the request.
 
         Raises:
-            OSError: there is no server, or it is not of this run.
+            OSError: there is no server, it is not of this run, or it stays busy.
         """
-        deadline = time.monotonic() + handshake.PATIENCE_S
+        patience = self.timeout if isinstance(self.timeout, (int, float)) else handshake.PATIENCE_S
+        deadline, again = time.monotonic() + patience, AGAIN_S[0]
         while True:
-            super().connect()
-            assert isinstance(self.sock, socket.socket)
+            self.sock = socket.create_connection((self.host, self.port), min(patience, CONNECT_S))
+            self.transfers.add(self.sock)
             try:
-                handshake.introduce(self.sock, _key(self.gateway), f"{bracketed(self.host)}:{self.port}/{CHECKPOINT}")
+                self._introduce(deadline - time.monotonic())
+                self.sock.settimeout(patience)
+                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 return
             except handshake.Refused as error:
                 self.gateway.tell("server", f"the checkpoint of another group: {error}")
                 raise
             except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
                 self.sock.close()
-                if time.monotonic() > deadline:
+                if time.monotonic() + again > deadline:
                     raise
-                time.sleep(AGAIN_S)
+            time.sleep(again * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
+            again = min(2 * again, AGAIN_S[1])
+
+    def _introduce(self, patience_s: float) -> None:
+        address = f"{bracketed(self.host)}:{self.port}/{CHECKPOINT}"
+        handshake.introduce(self.sock, _key(self.gateway), address, patience_s)
 
 
 def _key(gateway: Gateway) -> bytes:

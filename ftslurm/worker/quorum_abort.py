@@ -1,12 +1,13 @@
-"""Ends waits for a member that a quorum has lost: process-group set-up and collectives of that quorum are aborted.
+"""Ends waits for a member that a quorum has lost: what waits for it in that quorum is aborted.
 
-torchft's survivors detect the death of a group when its connections close. In two cases no connection closes, and they
-wait for the process group's time-out, which torchft sets to 60 s:
+torchft's survivors detect the death of a group when its connections close. In three cases no connection closes, and
+they wait for torchft's time-out of 60 s:
 
 * A group may die after it has asked for a quorum and before it has connected to the others in it, for instance when it
   is killed a moment after another one, whose death has caused that quorum. Gloo waits for its address in the store
   (measured with a time-out of 10 s: survivors stalled for 10.3 s).
 * The node of a group may vanish in the middle of a collective, without closing its connections.
+* It may vanish while it heals, or while another group heals from it (transfers.py).
 
 The controller learns of the death, and ftslurm's own Lighthouse knows the quorums of the dead group. Every worker is
 sent the number of the broken quorum. (torchft's own Lighthouse has no such message.) Numbers only grow, and a broken
@@ -30,6 +31,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import group_end, patch_fit
+from ftslurm.worker.transfers import Transfers
 
 T = TypeVar("T")
 
@@ -47,11 +49,13 @@ class BrokenQuorums:
     Args:
         managers: the Managers of this process.
         position: the worker's step and stage.
+        transfers: its connections to groups that heal, or from which it heals.
     """
 
-    def __init__(self, managers: Iterable[Any], position: Position) -> None:
+    def __init__(self, managers: Iterable[Any], position: Position, transfers: Transfers) -> None:
         self.managers = managers
         self.position = position
+        self.transfers = transfers
         self.broken = -1  # this quorum and all earlier ones are broken
         self.connecting = 0  # threads that set up a process group, including abandoned ones
         self.orders: int | None = None
@@ -164,7 +168,8 @@ class BrokenQuorums:
                 return  # the same node is silent first, and given up later
             self.broken = quorum
             self.changed.notify_all()
-        threading.Thread(target=self._abort_when_stuck, args=(quorum,), name="ftslurm_abort", daemon=True).start()
+        for watch in (self._abort_when_stuck, self._end_transfers):
+            threading.Thread(target=watch, args=(quorum,), name="ftslurm_abort", daemon=True).start()
 
     def _abort_when_stuck(self, quorum: int) -> None:
         """Abort a collective that does not end by itself: its callers get an error, and torchft aborts the step.
@@ -173,18 +178,26 @@ class BrokenQuorums:
         another quorum, or an error.
         """
         word, since = self.position.word, time.monotonic()
-        while self.broken <= quorum and self._broken_managers(quorum):
+        while self.broken <= quorum and any(m._errored is None for m in self._managers_in(quorum)):
             time.sleep(COLLECTIVE_S / 5)
             if word != self.position.word:
                 word, since = self.position.word, time.monotonic()
             elif self.position.stage in (Stage.COLLECTIVE, Stage.VOTING) and time.monotonic() >= since + COLLECTIVE_S:
-                for manager in self._broken_managers(quorum):
-                    self._abort(manager)
+                for manager in self._managers_in(quorum):
+                    if manager._errored is None:  # else it has found the error itself
+                        self._abort(manager)
                 return
 
-    def _broken_managers(self, quorum: int) -> list[Any]:
-        """Return the Managers that have no later quorum yet and have found no error themselves."""
-        return [m for m in list(self.managers) if m._quorum_id <= quorum and m._errored is None]
+    def _end_transfers(self, quorum: int) -> None:
+        """Hang up the transfers of a state that stand still, until there is another quorum."""
+        while self.broken <= quorum and self._managers_in(quorum):
+            time.sleep(COLLECTIVE_S / 5)
+            if still := self.transfers.hang_up_still():
+                print(f"ftslurm: a member of quorum {quorum} is gone: {still} transfers of the state end", flush=True)
+
+    def _managers_in(self, quorum: int) -> list[Any]:
+        """Return the Managers that have no later quorum yet."""
+        return [m for m in list(self.managers) if m._quorum_id <= quorum]
 
     def _abort(self, manager: Any) -> None:
         print(f"ftslurm: a member of quorum {manager._quorum_id} is gone: its collective is aborted", flush=True)

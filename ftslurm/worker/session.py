@@ -34,6 +34,7 @@ from ftslurm.worker import (
     pacing,
     parameter_sessions,
     script,
+    transfers,
 )
 from ftslurm.worker.arguments import fill
 
@@ -227,6 +228,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     import torchft
 
     nccl_names.adapt(os.environ, torch.__version__)
+    healing = transfers.Transfers()
     left_out: list[str] = []
     torchft_patches.after_import(left_out)
     with patch_fit.optional(left_out, "transport", "torchft.transport is ignored: groups heal over HTTP in one stream"):
@@ -234,7 +236,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     with patch_fit.indispensable("the managers, process groups and parameter servers"):
         closed_servers.install(task.gateway)
     with patch_fit.indispensable("the checkpoints' server"):
-        closed_transport.install(task.gateway, reach)
+        closed_transport.install(task.gateway, reach, healing)
     lineage = lineage_guard.LineageGuard(lambda reason: end_before_step(channel, reason), lambda: task.position.reached)
     if os.environ.get("FTSLURM_LIGHTHOUSE") == "torchft":
         lineage.then = quorum_ids.RepeatedIds().tell_apart
@@ -242,7 +244,7 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
         progress=progress.Observer(channel.say, position=task.position),
         lineage=lineage,
         unhealed=unhealed.Watch(channel.warn),
-        quorums=quorum_abort.BrokenQuorums(lineage.managers, task.position),
+        quorums=quorum_abort.BrokenQuorums(lineage.managers, task.position, healing),
         sessions=parameter_sessions.Observer(),
         left_out=left_out,
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.guard import guard, kernel_tail
-from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session
+from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session, transfers
 
 PATIENCE_S = 20.0
 RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
@@ -178,7 +178,7 @@ if __name__ == "__main__":
             _Observer(),
             lineage_guard.LineageGuard(lambda _: None),
             _Watch(),
-            quorum_abort.BrokenQuorums((), task.position),
+            quorum_abort.BrokenQuorums((), task.position, transfers.Transfers()),
             parameter_sessions.Observer(),
             [words for words in [os.environ.get("LEFT_OUT", "")] if words],
         )

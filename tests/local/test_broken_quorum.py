@@ -20,9 +20,10 @@ from torchft import ProcessGroupGloo
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
+from ftslurm.worker.transfers import Transfers
 pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
-quorums = broken.BrokenQuorums([manager], Position())
+quorums = broken.BrokenQuorums([manager], Position(), Transfers())
 quorums.install()
 def configure(port, rank):
     if hasattr(pg, "configure"):

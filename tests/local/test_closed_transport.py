@@ -12,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import torch
 from ftslurm.guard.interfaces import Reach
 from ftslurm.security import handshake
 from ftslurm.worker import closed_transport
+from ftslurm.worker.transfers import Transfers
 
 http_transport: Any = pytest.importorskip("torchft.checkpointing.http_transport")
 TIMEOUT = timedelta(seconds=20)
@@ -54,7 +56,7 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     for name in ("_IPv6HTTPServer", "urllib", "socket"):
         monkeypatch.setattr(http_transport, name, getattr(http_transport, name))
     made = Guard()
-    closed_transport.install(made, Reach("127.0.0.1", "127.0.0.1"))  # type: ignore[arg-type]
+    closed_transport.install(made, Reach("127.0.0.1", "127.0.0.1"), Transfers())  # type: ignore[arg-type]
     return made
 
 
@@ -172,3 +174,18 @@ def test_where_no_thread_can_be_had_no_place_is_lost(
     here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
     assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
     here.shutdown()
+
+
+def test_40_groups_heal_from_one_at_the_same_time(guard: Guard) -> None:
+    there = http_transport.HTTPTransport(timeout=timedelta(seconds=60), num_chunks=8)
+    state = {str(number): torch.full((250_000,), float(number)) for number in range(16)}
+    there.send_checkpoint([1], step=7, state_dict=state, timeout=TIMEOUT)
+
+    def heal(_: int) -> bool:
+        got = there.recv_checkpoint(0, there.metadata(), 7, timedelta(seconds=60))
+        return all(torch.equal(got[name], tensor) for name, tensor in state.items())
+
+    with ThreadPoolExecutor(40) as pool:
+        assert all(pool.map(heal, range(40)))
+    assert guard.refused == []
+    there.shutdown()

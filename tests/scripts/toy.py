@@ -39,6 +39,7 @@ parser.add_argument("--noise-mb-s", type=float, default=0, help="text to print")
 parser.add_argument("--no-resume", action="store_true", help="take no notice of checkpoints")
 parser.add_argument("--open-end", action="store_true", help="go on until STEPS_FILE-end says after which step to end")
 parser.add_argument("--beside", action="store_true", help="compute while the quorum is sought, torchft's default")
+parser.add_argument("--slow-heal", type=float, default=0, help="seconds until a group that comes back is sent 32 MB")
 parser.add_argument("--steps-file", help="a JSON line per step this process has committed, in STEPS_FILE-GROUP-RANK")
 args = parser.parse_args()
 
@@ -121,8 +122,18 @@ torch.manual_seed(args.seed)
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
 
 
+class Slow:
+    """A part of the state that is not sent at once, and is too large for the buffers of a connection."""
+
+    def __reduce__(self) -> tuple:
+        print("sends its state slowly", flush=True)
+        time.sleep(args.slow_heal)
+        return bytes, (bytes(32 << 20),)
+
+
 def state_dict() -> dict:
-    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    slow = {"slow": Slow()} if args.slow_heal and manager.current_step() else {}
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), **slow}
 
 
 def load_state_dict(state: dict) -> None:

@@ -23,7 +23,6 @@ from ftslurm.config.schema import Config
 from ftslurm.core.groups import ranks
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP
-from ftslurm.core.health.hangs import joined
 from ftslurm.core.health.silence import silences
 from ftslurm.core.state.actions import Action, SetAside
 from ftslurm.core.state.events import GroupAside
@@ -82,12 +81,13 @@ class _Finding(NamedTuple):
 
 
 def _look(state: RunState, now: float, config: Config) -> SilentGuards:
-    """Compare the last heartbeats of all groups that train with the clock."""
+    """Compare the last heartbeats of all groups that train, or may heal, with the clock."""
     before = state.silent
     was_late = before.next_look == inf or now > before.next_look + LATE_S
     awake = now if was_late else before.awake
     told = {(one.group, one.attempt) for one in before.groups}  # they stay silent until they are heard
-    found = [_judge(unit, now, 0.0 if (unit.group, unit.attempt) in told else awake, config) for unit in joined(state)]
+    groups = state.table.in_phase(Phase.RUNNING)  # the Lighthouse knows which of them have a manager
+    found = [_judge(unit, now, 0.0 if (unit.group, unit.attempt) in told else awake, config) for unit in groups]
     silent = [one.silent for one in found if one.silent is not None]
     heard = sum(one.heard for one in found)
     known = set(before.groups)

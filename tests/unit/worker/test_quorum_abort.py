@@ -15,12 +15,13 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker import quorum_abort
+from ftslurm.worker.transfers import Transfers
 
 LONG_S = 20.0
 
 
 def quorums(*managers: Any) -> quorum_abort.BrokenQuorums:
-    return quorum_abort.BrokenQuorums(managers, Position())
+    return quorum_abort.BrokenQuorums(managers, Position(), Transfers())
 
 
 class Group:

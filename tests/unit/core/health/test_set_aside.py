@@ -102,10 +102,14 @@ def test_a_silent_group_stays_in_the_list_when_the_controller_did_not_run() -> N
     assert told(story) == [(22.0, B_SILENT)]
 
 
-def test_a_group_without_a_step_is_not_in_the_list() -> None:
-    moments = [moment for moment in started() if moment[0] < 5] + [(5, stepped(A0, 1), stepped(C0, 1))]
+@pytest.mark.parametrize(("store_of_b", "expected"), [((), []), ((store(B0),), [(22.0, B_SILENT)])])
+def test_a_group_that_may_heal_is_in_the_list_and_one_that_has_not_begun_is_not(
+    store_of_b: tuple[ev.Event, ...], expected: list[Any]
+) -> None:
+    moments = [moment for moment in started() if moment[0] < 3]
+    moments += [(3, store(A0), store(C0), *store_of_b), (5, stepped(A0, 1), stepped(C0, 1))]
     story = play(*merged(moments, beats({LIGHT0: 30, A0: 30, B0: 20, C0: 30}, every=1.0), [(30,)]), config=settings())
-    assert told(story) == []
+    assert told(story) == expected
 
 
 def test_another_lighthouse_gets_the_list_too() -> None:

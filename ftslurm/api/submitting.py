@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from ftslurm.code import staging
 from ftslurm.config.schema import Config, script_arguments
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
@@ -33,8 +34,6 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
     if not preview:
         config.job.staged_python = None
         if config.job.stage_python is not False:
-            from ftslurm.code import staging
-
             found += filter(None, [staging.stage(config)])
     return found
 

@@ -10,7 +10,9 @@ folder of the node, the others wait for that, and each becomes the interpreter N
         KEY.lock            locked, shared, by each worker that runs from the copy. Nobody ever waits for this lock
 
 Copies are kept for later attempts and runs. After unpacking, all but the KEPT last used are removed, unless a worker
-runs from them. Nor is a copy that lost its mark (to a cleaner of /tmp) unpacked again while a worker runs from it.
+runs from them. Cleaners of /tmp remove files that are some days old, but systemd-tmpfiles none below a folder that is
+locked, as that of a copy is by its workers. So the files of a copy that is older than a day are counted. A copy that
+lacks some, or lost its mark, is unpacked again, but not while a worker runs from it.
 Whatever goes wrong, the worker starts from the shared file system, without any lock, and its run gets a warning.
 
 Runs by itself, as `python -I -S`: what it imports comes from the shared file system, so it imports little.
@@ -28,7 +30,8 @@ from collections.abc import Iterator
 
 NOT_STAGED = "FTSLURM_NOT_STAGED"  # variable: why a worker does not run from a copy (worker/session.py)
 KEPT = 2
-_BOOT = ".ftslurm-boot"  # in a copy: the boot of the node in which it was unpacked; a crash may damage what is older
+_BOOT = ".ftslurm-boot"  # in a copy: the boot of its node (a crash may damage what is older), and how many files it has
+_OLD_S = 86400.0  # age at which the files of a copy are counted
 
 
 class Unusable(Exception):
@@ -74,6 +77,10 @@ def ready(archive: str, folder: str) -> Iterator[str]:
             fcntl.flock(use, fcntl.LOCK_SH | fcntl.LOCK_NB)  # no other process has it exclusively
         os.utime(use)  # the last use
         os.set_inheritable(use, True)
+        with contextlib.suppress(OSError):
+            folder_fd = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(folder_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            os.set_inheritable(folder_fd, True)
         yield copy
 
 
@@ -128,14 +135,21 @@ def own_folder(folder: str) -> str:
 def _is_whole(copy: str) -> bool:
     try:
         with open(os.path.join(copy, _BOOT)) as file:
-            return file.read() == _boot()
-    except FileNotFoundError:
+            boot, _, count = file.read().rpartition("\n")
+            made = os.fstat(file.fileno()).st_mtime
+        return boot == _boot() and (time.time() < made + _OLD_S or _files(copy) >= int(count))
+    except (FileNotFoundError, ValueError):
         return False
+
+
+def _files(folder: str) -> int:
+    """Count the files, without those that Python writes at any time (__pycache__)."""
+    return sum(len(files) for path, _, files in os.walk(folder) if not path.endswith("/__pycache__"))
 
 
 def _boot() -> str:
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read()
+        return file.read().strip()
 
 
 def _try_to_unpack(unpack: int, archive: str, copy: str, begun: float) -> None:
@@ -175,7 +189,7 @@ def _unpack(archive: str, copy: str) -> None:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
             raise Unusable(f"{archive} cannot be unpacked into {os.path.dirname(copy)}: {lines[0]}")
         with open(os.path.join(half, _BOOT), "w") as file:
-            file.write(_boot())
+            file.write(f"{_boot()}\n{_files(half)}")
         os.rename(half, copy)
     except BaseException:
         shutil.rmtree(half, ignore_errors=True)

@@ -29,6 +29,7 @@ from typing import Any
 from immutables import Map
 from typing_extensions import assert_never
 
+from ftslurm.code import staging
 from ftslurm.config.schema import Config, most_standbys
 from ftslurm.controller import open_files
 from ftslurm.controller.error_boundary import ErrorBoundary, decide
@@ -52,7 +53,7 @@ from ftslurm.core.lineage import continuity
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state.actions import Action, Attach
 from ftslurm.core.state.events import Alive, Checkpointed, Event, Explained, Granted, Hello, StopAsked, TaskFailed
-from ftslurm.core.state.model import SRUN, Allocation, Saved, StepId
+from ftslurm.core.state.model import SRUN, Allocation, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
@@ -185,7 +186,10 @@ class Controller:
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
         with contextlib.suppress(OSError):
             self.journal.close()
-        return self.state.ending.outcome if self.state.ending else "left"
+        outcome = self.state.ending.outcome if self.state.ending else "left"
+        if self.state.finished and outcome != RunOutcome.REQUEUED:
+            staging.release(self.run_dir)
+        return outcome
 
     def _check_lead(self) -> None:
         """Raise Superseded if another controller leads: this process may have been paused, or a file server away."""

@@ -47,6 +47,11 @@ class RunDir:
         return self.root / "key"
 
     @property
+    def python_archive(self) -> Path:
+        """A second name of the archived Python environment while the run may start workers (ftslurm.code.staging)."""
+        return self.root / "python.tar"
+
+    @property
     def inbox(self) -> Path:
         return self.root / "inbox"
 

@@ -112,7 +112,7 @@ def test_groups_train_on_when_a_node_vanishes_while_a_group_heals(
     donor = 1 - fails  # the first group that has the state
     run.until(lambda: "sends its state slowly" in run.rank_log(donor), "the group heals")
     since = time.time()
-    launched = [e for e in run.named("step_launched", group=vanishes)][-1]
+    launched = run.named("step_launched", group=vanishes)[-1]
     with slurm_cluster.vanished_node(launched["nodes"][0]):  # type: ignore[index]
         run.until(lambda: steps_together(run, 2, since + 10), "the others train on", 60.0)
         run.wait_for("node_excluded")

@@ -20,6 +20,7 @@ from ftslurm.code import node_copy, staging
 from ftslurm.config.schema import Config
 from ftslurm.config.validate import check
 from ftslurm.errors import ConfigError
+from ftslurm.run.directory import RunDir
 
 WHERE = "import os, sys; print(sys.prefix); print(os.environ.get('FTSLURM_NOT_STAGED', ''))"
 
@@ -296,6 +297,57 @@ def test_old_copies_are_removed_unless_a_worker_runs_from_them(config: Config) -
     assert seen[0] not in copies(config)
     assert seen[-1] in copies(config)
     assert len(list(Path(config.run.root, staging.FOLDER).glob("*.tar"))) == staging.KEPT
+
+
+def test_the_archive_of_a_run_is_kept_until_it_is_over(config: Config, tmp_path: Path) -> None:
+    """Its next attempts may start on nodes without a copy, after other submissions of a changed environment."""
+    staging.stage(config)
+    ours, run = Path(str(config.job.staged_python).rpartition(":")[0]), RunDir(tmp_path / "runs/a")
+    run.create(None, False)
+    staging.hold(config, run)
+    start = staging.start(config)
+
+    def change(times: int) -> None:
+        for value in range(times):
+            module(config).write_text(f"value = {value}{'  #' * value}\n")
+            staging.stage(config)
+
+    change(staging.KEPT + 1)
+    assert ours.exists()
+    module(config).write_text("value = 'changed'\n")
+    ran = subprocess.run([*start, "-c", "import my_module; print(my_module.value)"], capture_output=True, check=True)
+    assert ran.stdout == b"1\n"
+    staging.release(run)
+    change(1)
+    assert not ours.exists()
+    assert not run.python_archive.exists()
+
+
+def test_an_old_copy_that_lacks_files_is_unpacked_again(config: Config) -> None:
+    """A cleaner of /tmp removes what was not read for some days, and may leave the mark, which each start reads."""
+    staging.stage(config)
+    started(config)
+    (copy,) = copies(config)
+    mark, copied = copy / ".ftslurm-boot", next(copy.glob("lib/python*/site-packages/my_module.py"))
+    (copied.parent / "__pycache__").mkdir(exist_ok=True)
+    (copied.parent / "__pycache__/other.pyc").touch()
+    code = "import my_module; print(my_module.value)"
+    copied.write_text("value = 'of the copy'\n")
+    os.utime(mark, (0, 0))
+    assert started(config, code)[0] == ["of the copy"]
+    copied.unlink()
+    assert started(config, code)[0] == ["1"]
+
+
+def test_a_worker_locks_the_folder_of_its_copy_against_cleaners(config: Config) -> None:
+    """As in tmpfiles.d(5): what is below a locked folder is left alone."""
+    staging.stage(config)
+    with running(config) as worker:
+        folder = os.open(told(worker)[0], os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(folder)
 
 
 def test_the_base_installation_is_not_staged(config: Config) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from ftslurm.code import staging
 from ftslurm.config.schema import Config, script_arguments
+from ftslurm.errors import ConfigError
+from ftslurm.run import replay
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 from ftslurm.submission import capabilities, preflight, submit
@@ -20,13 +22,16 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         judge: look for errors in the script where it lies; false: the run has a copy of another run.
 
     Raises:
-        FtslurmError: the cluster cannot hold the run, or a secret is missing, or the script has a syntax error.
+        FtslurmError: the cluster cannot hold the run, a secret is missing, the script has a syntax error, or another
+            run uses checkpoint.dir.
     """
     found = list(filter(None, [capabilities.resolve(config, preview)]))
     found += keep_secrets(config)
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
+    if (used := replay.in_use(config)) is not None:
+        raise ConfigError(used)
     if not preview and config.hooks.callbacks:
         from ftslurm.observer import callback_receiver  # most runs have none
 

@@ -340,10 +340,14 @@ def _without_controller(config: Config) -> str:
     job = " and the job" if config.cluster.controller == "job" else ""
     who = "the controller and the Lighthouse are there; without them"
     who = "the controller is there; without it" if independent(config) else who
-    return (
-        f"the run would end: {who} the workers end themselves"
-        f"{job} after {config.health.orphan_after_s:g} s (health.orphan_after_s)"
-    )
+    ends = f"{who} the workers end themselves{job} after {config.health.orphan_after_s:g} s (health.orphan_after_s)"
+    saves = not independent(config) and not preflight.saves_nothing(config)
+    if config.cluster.requeue and config.cluster.controller == "job" and saves:
+        return (
+            f"{ends}; if Slurm finds the node lost before (SlurmdTimeout), it requeues the job, and the run goes on "
+            "from its newest checkpoint, else after ftslurm resume"
+        )
+    return f"the run would end: {ends}"
 
 
 def _count(count: int, noun: str, nouns: str = "") -> str:

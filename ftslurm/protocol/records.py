@@ -326,6 +326,7 @@ class NodeSilent(JournalRecord):
     event: ClassVar[str] = "node_silent"
     node: Node
     seconds: Annotated[float | None, "for how long"]
+    reason: Annotated[str | None, "what a step there may be busy with, for a person"] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,6 +64,17 @@ def begin_with(config: Config, run: RunDir) -> tuple[Saved | None, str | None]:
         return None, str(error)
 
 
+def in_use(config: Config) -> str | None:
+    """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
+    if config.checkpoint.dir is None or stored_checkpoints.url(config) is not None:
+        return None
+    with suppress(OSError, EnvironmentProblem):
+        other = RunDir(Path(owned_files.read_text(Path(config.checkpoint.dir) / OWNER, own=True)))
+        if config.run.parent is None or other.root != Path(config.run.parent):
+            return _used_by(config, None, other)
+    return None
+
+
 def claim(config: Config, run: RunDir) -> str | None:
     """Take checkpoint.dir for this run. Two live runs would use each other's checkpoints.
 
@@ -83,14 +94,17 @@ def claim(config: Config, run: RunDir) -> str | None:
     return None
 
 
-def _used_by(config: Config, run: RunDir, other: RunDir) -> str | None:
+def _used_by(config: Config, run: RunDir | None, other: RunDir) -> str | None:
     """Return why another run keeps this one from using checkpoint.dir: it is running; None: it does not.
 
     The age of the other run's `alive` is measured against ours, which has just been touched: both have the time of
     the file server.
+
+    Args:
+        run: this run; None: it has no directory yet.
     """
-    ours = run.alive if run.alive.exists() else None
-    age = liveness.age_s(other.alive, than=ours) if other.root != run.root else None
+    ours = run.alive if run is not None and run.alive.exists() else None
+    age = liveness.age_s(other.alive, than=ours) if run is None or other.root != run.root else None
     if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
         return (
             f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.config.schema import Config, JobConfig, interpreter
 from ftslurm.errors import ConfigError
 from ftslurm.submission import script_check
+from ftslurm.worker import torchtitan
 
 _ANSWER_S = 15.0  # how long another interpreter may take: its file system may be slow, and it decides nothing
 _CONTAINERS = ("apptainer", "singularity")  # prefixes of job.python that can be run here without doing anything else
@@ -30,9 +32,14 @@ def check_script(config: Config) -> None:
         return  # the interpreter that will run it is in the image
     if job.module is not None and (config.cluster.setup or "PYTHONPATH" in job.env):
         return  # it may be found only there
-    said = _complaint(job, folder, bool(config.cluster.setup))
+    has_setup = bool(config.cluster.setup)
+    said = _complaint(job, folder, has_setup)
     if said:
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
+    if job.module == torchtitan.__name__:
+        said = _complaint(replace(job, module=torchtitan.TRAINER), folder, has_setup)
+        if said:
+            raise ConfigError(f"job=torchtitan cannot run here: {said}: {torchtitan.INSTALL}")
 
 
 def notes(config: Config) -> list[str]:

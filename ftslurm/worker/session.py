@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import socket
 import sys
 import traceback
@@ -87,6 +88,9 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
+        given = me.rank == 0 and os.environ.get("CUDA_VISIBLE_DEVICES")
+        if given and (said := idle_gpus(sys.modules.get("torch"), os.listdir("/dev"))):
+            channel.warn(f"{task.node} {said}")
         if me.local_rank == 0 and (reason := os.environ.pop(node_copy.NOT_STAGED, "")):
             channel.warn(
                 f"workers on {task.node} start from the shared file system, not from a copy of the Python environment "
@@ -393,6 +397,22 @@ def choose_gpus(wanted: str | None) -> None:
                 f"{first} to {first + count - 1}: lower groups.gpus or groups.per_node, or ask for more GPUs per node"
             )
         os.environ[variable] = ",".join(share)
+
+
+def idle_gpus(torch: Any, devices: list[str]) -> str | None:
+    """Return a sentence if there are GPUs that this build of torch cannot use.
+
+    Args:
+        devices: the names in /dev.
+    """
+    gpus = sum(re.fullmatch(r"nvidia\d+", name) is not None for name in devices)
+    if not gpus or torch.version.cuda is not None:
+        return None
+    stay = "1 GPU that stays" if gpus == 1 else f"{gpus} GPUs that stay"
+    return (
+        f"has {stay} idle: torch {torch.__version__} in the workers' environment "
+        "(job.python) is a build for CPUs. Install one for CUDA, or ask for no GPUs: groups.gpus=0"
+    )
 
 
 def bind(task: Task, seat: str | None) -> str:

@@ -6,6 +6,7 @@ import config_registry"; without a GPU it ends in an AttributeError somewhere in
 
 from __future__ import annotations
 
+TRAINER = "torchtitan.train"
 INSTALL = (
     "pip install 'ftslurm[torchtitan]' into the environment of the workers (job.python), beside a GPU build of torch"
 )

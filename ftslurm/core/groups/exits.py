@@ -305,11 +305,12 @@ def _is_place_without(state: RunState, unit: Unit, node: str, config: Config) ->
 
 
 def too_late(unit: Unit, finished: int) -> str:
-    """Return why a group is not restarted after group `finished` has ended: first of all why it was away."""
+    """Return why a group gets no further attempt after group `finished` has ended: first of all why it was away."""
     stopped = (Cause.CANCELLED, None)  # by this controller, because it was too late
     away = next((exit_ for exit_ in reversed(unit.exits) if (exit_.cause, exit_.error) != stopped), None)
     words = "it never started" if away is None else describe(away)
-    return f"{words}; not restarted: group {finished} had already finished; it may find no group to heal from"
+    again = "started again too late" if unit.exits and away is not unit.exits[-1] else "not restarted"
+    return f"{words}; {again}: group {finished} had already finished; it may find no group to heal from"
 
 
 def given_up(unit: Unit, reason: str) -> records.GroupGivenUp:

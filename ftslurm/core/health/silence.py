@@ -94,10 +94,11 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
             state = swap(state, stop(unit, None, now, now))
     quiet = _quiet(state, [unit.name for unit in attended], now, config)
     looks = {look.node: look for look in state.nodes.looks}
-    for node, since in {silence.node: silence.since for silence in reversed(quiet)}.items():
-        look = looks.get(node)
+    for silence in {silence.node: silence for silence in reversed(quiet)}.values():
+        node, since, look = silence.node, silence.since, looks.get(silence.node)
         if look is None:
-            actions.append(records.NodeSilent(node=node, seconds=round(now - since, 3)))
+            reason = _may_unpack(silence.unit, config)
+            actions.append(records.NodeSilent(node=node, seconds=round(now - since, 3), reason=reason))
         if look is None or _stale(look, now, config):
             look = Look(node, since if look is None else look.since, now, heard=None if look is None else look.heard)
             actions.append(Probe(node, _allocation(state, node)))
@@ -116,6 +117,13 @@ def watch(state: RunState, now: float, config: Config) -> tuple[RunState, list[A
             state, more = condemn(state, unit, evidence, silence.since, now, config)
             actions += more
     return state, actions
+
+
+def _may_unpack(unit: Unit, config: Config) -> str | None:
+    """Return what keeps a step from its first word on a node that it is new to, if there is such a thing."""
+    if unit.marks.hello is not None or config.job.staged_python is None:
+        return None
+    return "it may be unpacking the Python environment, once for each node: job.stage_python"
 
 
 def forget(state: RunState, now: float, config: Config) -> tuple[RunState, list[Action]]:

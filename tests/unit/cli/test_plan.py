@@ -26,6 +26,15 @@ ENDS = (
 )
 
 
+def test_without_its_node_a_run_with_checkpoints_may_go_on_in_a_requeued_job() -> None:
+    config = Config()
+    config.run.name, config.job.script, config.groups.gpus, config.checkpoint.every = "ddp", "train.py", 0, 50
+    config.cluster.kind = "slurm"
+    (line,) = [line for line in plan(config) if line.startswith("if node1")]
+    assert "it requeues the job, and the run goes on from its newest checkpoint" in line
+    assert "would end" not in line
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

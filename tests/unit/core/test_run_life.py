@@ -164,7 +164,7 @@ def test_the_lighthouse_goes_last() -> None:
 def test_a_group_that_fails_after_another_has_succeeded_is_not_restarted() -> None:
     story = play(*RUNNING, (60, finished(A0)), (61, killed(B0)), (62, ev.Ended(LIGHT0, 0)))
     assert story.ids(act.Launch, since=1) == []
-    assert "group 0 had already finished" in story.records("group_given_up")[0]["reason"]
+    assert "not restarted: group 0 had already finished" in story.records("group_given_up")[0]["reason"]
     assert story.all(act.Finish) == [act.Finish("succeeded", "1 of 2 groups finished; group 1 did not")]
 
 
@@ -192,7 +192,7 @@ def test_a_group_that_has_not_joined_soon_after_another_finished_is_brought_down
     assert story.records("step_exited")[-1]["cause"] == "cancelled"
     reason = story.records("group_given_up")[0]["reason"]
     assert reason.startswith("killed by signal 9 (SIGKILL)")  # why it was away
-    assert "group 0 had already finished" in reason
+    assert "started again too late: group 0 had already finished" in reason
     assert story.outcome() == "succeeded"
 
 

@@ -18,7 +18,7 @@ from ftslurm.errors import Distrusted
 from ftslurm.run import configuration, leadership, liveness
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.find import find, newest
-from ftslurm.run.replay import OWNER, claim
+from ftslurm.run.replay import OWNER, claim, in_use
 from ftslurm.submission import array_task, requeue, submit
 
 STRANGE = 54321
@@ -259,6 +259,7 @@ def test_a_pipe_for_the_owner_of_a_checkpoint_folder_is_replaced(tmp_path: Path)
     (tmp_path / "checkpoints").mkdir()
     os.mkfifo(tmp_path / "checkpoints" / OWNER)
     os.mkfifo(tmp_path / "checkpoints" / f".{OWNER}.{os.getpid()}.part")  # the name that earlier versions used
+    assert in_use(config) is None
     assert claim(config, run) is None
     assert (tmp_path / "checkpoints" / OWNER).read_text() == str(run.root)
 
@@ -270,5 +271,8 @@ def test_what_another_user_says_of_a_checkpoint_folder_does_not_count(tmp_path: 
     other.alive.touch()
     assert claim(config, other) is None
     assert "is in use by" in str(claim(config, run))
+    assert "is in use by" in str(in_use(config))
+    config.run.parent = str(other.root)  # resumed after it was killed: its last sign of life is young
+    assert in_use(config) is None
     os.chown(tmp_path / "checkpoints" / OWNER, STRANGE, STRANGE)
     assert claim(config, run) is None

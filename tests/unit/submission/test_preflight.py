@@ -133,3 +133,9 @@ def test_a_folder_for_checkpoints_that_cannot_be_written_is_told(
     monkeypatch.setattr(os, "access", lambda *_: False)  # the tests may run as root, who may write everywhere
     (said,) = preflight.notes(config(checkpoint={"every": 1, "dir": str(tmp_path)}))
     assert f"checkpoint.dir={tmp_path}" in said
+
+
+def test_torchtitans_preset_is_refused_where_torchtitan_is_missing() -> None:
+    with pytest.raises(ConfigError, match=r"job=torchtitan cannot run here: no module named 'torchtitan'.*pip install"):
+        preflight.check_script(job(module="ftslurm.worker.torchtitan"))
+    preflight.check_script(job(module="ftslurm.worker.torchtitan", env={"PYTHONPATH": "/opt"}))

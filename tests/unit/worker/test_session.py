@@ -166,3 +166,19 @@ def test_no_proxy_is_asked_for_a_server(before: dict[str, str], after: dict[str,
     expected = {**environ, **after}
     session.reach_loopback(environ)
     assert environ == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "cuda", "said"),
+    [
+        (["null", "nvidia0", "nvidia1", "nvidiactl"], None, "has 2 GPUs that stay idle: torch 2.13.0+cpu"),
+        (["nvidia0"], None, "has 1 GPU that stays idle"),
+        (["nvidia0"], "13.0", None),
+        (["null", "nvidiactl"], None, None),
+    ],
+    ids=["a CPU build", "one GPU", "a CUDA build", "no GPU"],
+)
+def test_gpus_that_torch_cannot_use_are_told(devices: list[str], cuda: str | None, said: str | None) -> None:
+    torch = SimpleNamespace(__version__="2.13.0+cpu", version=SimpleNamespace(cuda=cuda))
+    found = session.idle_gpus(torch, devices)
+    assert (found is None) if said is None else said in str(found)

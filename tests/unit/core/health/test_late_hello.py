@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from histories import Moment, Story, beats, config, granted, killed, merged, play, ready, stepped, store
+from histories import Moment, Story, beats, config, granted, killed, merged, node_lost, play, ready, stepped, store
 from steps import A0, B0, B1, B2, LIGHT0, URL
 
 from ftslurm.core.groups.timings import LEAST_S, hello_limit
@@ -15,7 +15,17 @@ from ftslurm.core.state import events as ev
 INF = float("inf")
 
 
-def relaunched(*moments: Moment, nodes: int = 3, took_s: float = 0.5, until: float = 60.0, **sections: Any) -> Story:
+STAGED = {"job": {"staged_python": "/runs/.python/k.tar:python"}}
+
+
+def relaunched(
+    *moments: Moment,
+    nodes: int = 3,
+    took_s: float = 0.5,
+    until: float = 60.0,
+    fails: list[ev.Event] | None = None,
+    **sections: Any,
+) -> Story:
     """Play a run whose first steps answer after took_s seconds; group B's next step, launched at 30, says nothing."""
     answers = 1 + took_s
     history = [
@@ -24,7 +34,7 @@ def relaunched(*moments: Moment, nodes: int = 3, took_s: float = 0.5, until: flo
         (took_s, ready(A0), ready(B0)),
         (answers + 1, store(A0), store(B0)),
         (answers + 2, stepped(A0, 1), stepped(B0, 1)),
-        (30, killed(B0)),
+        (30, killed(B0) if fails is None else fails),
     ]
     made = config(health={"lost_after_s": 1000.0}, **sections)
     return play(*merged(history, moments, [(until,)]), config=made)
@@ -70,6 +80,27 @@ def test_slow_launches_make_the_limit_longer() -> None:
 
 def test_without_another_place_the_step_is_waited_for() -> None:
     assert relaunched(nodes=2).ids(act.Kill, since=30.5) == []
+
+
+@pytest.mark.parametrize(
+    ("fails", "sections", "expected"),
+    [
+        (killed(B0), STAGED, [33.0]),
+        (node_lost(B0, "n2"), STAGED, []),
+        (node_lost(B0, "n2"), {"cluster": {"container_image": "/images/a.sqsh"}}, []),
+        (node_lost(B0, "n2"), {}, [33.0]),
+    ],
+    ids=[
+        "where it was",
+        "on another node",
+        "on another node, with a container",
+        "on another node, with nothing to unpack",
+    ],
+)
+def test_on_a_node_that_may_have_to_unpack_first_no_step_is_late(
+    fails: list[ev.Event], sections: dict[str, Any], expected: list[float]
+) -> None:
+    assert relaunched(nodes=4, fails=fails, **sections).times(act.Kill, B1)[:1] == expected
 
 
 def test_on_this_machine_there_is_no_other_place() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fuzz import tried
 from hpack import Decoder, Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -274,6 +275,81 @@ def test_no_bytes_make_it_fail(more: bytes, where: int, value: int) -> None:
         client.send(bytes(data))
         await asyncio.sleep(0)
         client.connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+NUMBERS = st.sampled_from([0, 1, 1, 3, 3, 5, 7, 9, 2, 2**31 - 1])
+FLAGS = st.sampled_from([0, END_STREAM, END_HEADERS, END_STREAM | END_HEADERS, 8, 0x20, 0xFF])
+BODIES = st.sampled_from([b"", b"\0\0\0\0\3abc", b"\0\0\0\0\3ab", b"\1\0\0\0\0", b"\0\xff\xff\xff\xff", bytes(16384)])
+SIZES = st.sampled_from([0, 1, 5, 65535, 2**31 - 1, 2**31, 2**32 - 1]).map(lambda size: size.to_bytes(4, "big"))
+OPTIONS = st.builds(lambda key, size: key.to_bytes(2, "big") + size, st.sampled_from([1, 3, 4, 4, 4, 5, 99]), SIZES)
+BLOCKS = st.sampled_from(
+    [Encoder().encode([(":method", "POST"), (":path", path)]) for path in ("/echo", "/later", "/bad", "/no")]
+    + [Encoder().encode([(":path", "/later"), ("grpc-timeout", "1n")]), b"", b"\x3f\xe1\x1f", b"\xff\xff\xff\xff"]
+)
+FRAMES = st.one_of(
+    st.builds(frame, st.just(HEADERS), FLAGS, NUMBERS, BLOCKS),
+    st.builds(frame, st.just(CONTINUATION), FLAGS, NUMBERS, BLOCKS),
+    st.builds(frame, st.just(DATA), FLAGS, NUMBERS, BODIES),
+    st.builds(frame, st.just(SETTINGS), st.sampled_from([0, 0, 1]), NUMBERS, OPTIONS),
+    st.builds(frame, st.just(WINDOW_UPDATE), st.just(0), NUMBERS, SIZES),
+    st.builds(frame, st.integers(0, 12), FLAGS, NUMBERS, st.sampled_from([b"", bytes(4), bytes(5), bytes(8)])),
+)
+
+
+@given(st.lists(FRAMES, max_size=30), st.integers(1, 9000))
+@tried(600)
+def test_frames_in_any_order_neither_make_it_fail_nor_grow(frames: list[bytes], cut: int) -> None:
+    """Whatever a client sends, what the server keeps is bounded, another client is served, and nothing is unhandled."""
+    unhandled = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        client, other = Client(), Client()
+        other.connection.server = client.connection.server
+        data = HELLO + b"".join(frames)
+        for at in range(0, len(data), cut):
+            if not client.wire.closed:
+                client.send(data[at : at + cut])
+            await asyncio.sleep(0)
+        ours = client.connection
+        assert len(ours.streams) <= MOST_STREAMS
+        assert len(ours.pending) < 16384 + 9
+        assert all(len(stream.body) <= 5 + LARGEST_REQUEST for stream in ours.streams.values())
+        assert ours.block is None or len(ours.block[2]) <= 8192
+        other.send(HELLO + other.call(1, "/echo", b"abc"))
+        assert other.answer(1)[0] == b"abc"
+        ours.connection_lost(None)
+        client.gate.set()
+        await asyncio.sleep(0)
+        assert not ours.streams
+
+    asyncio.run(run())
+    assert unhandled == []
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40_000)), max_size=12), st.integers(0, 60_000))
+@tried(200)
+def test_no_order_of_updates_makes_it_send_more_than_the_windows_allow(
+    updates: list[tuple[bool, int]], size: int
+) -> None:
+    async def run() -> None:
+        client = Client()
+        client.message = bytes(size)
+        client.gate.set()
+        client.send(HELLO, frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)), client.call(1, "/later"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        allowed = {0: 65535, 1: 0}
+        sent = 0
+        for of_stream, more in updates:
+            if more and 1 in client.connection.streams:
+                allowed[int(of_stream)] += more
+                client.send(frame(WINDOW_UPDATE, 0, int(of_stream), more.to_bytes(4, "big")))
+            sent += sum(len(payload) for kind, _, payload in client.received() if kind == DATA)
+            assert sent <= min(*allowed.values(), 5 + size)
+        assert sent == min(*allowed.values(), 5 + size)
 
     asyncio.run(run())
 

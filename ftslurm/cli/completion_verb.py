@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ftslurm.cli.parser import Parser
 from ftslurm.errors import EnvironmentProblem
 
 try:
@@ -24,7 +25,7 @@ A TAB then completes verbs, options, run ids, settings (groups.co), presets (job
 
 def main(words: list[str]) -> int:
     """Print the code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ftslurm completion",
         description="Print the code with which a shell completes ftslurm's words.",
         epilog=EPILOG,

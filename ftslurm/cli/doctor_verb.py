@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from ftslurm.cli.parser import Parser
 from ftslurm.doctor import examine, node_checks
 from ftslurm.doctor.examine import Options
 from ftslurm.doctor.finding import Finding, Level, fail, ok, warn
@@ -51,7 +52,7 @@ def main(words: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ftslurm doctor",
         description="Check this machine, Slurm and its nodes for what will hurt a training.",
         epilog=HELP,

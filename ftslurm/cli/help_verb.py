@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 from pathlib import Path
 
 from ftslurm.cli import main as overview
+from ftslurm.cli.parser import Parser
 from ftslurm.config.schema import shipped
 from ftslurm.errors import EnvironmentProblem
 
@@ -18,7 +18,7 @@ def main(words: list[str]) -> int:
         EnvironmentProblem: there is no such page.
     """
     about = "Print a page of the documentation (Markdown), or the list of pages."
-    parser = argparse.ArgumentParser(prog="ftslurm help", description=about)
+    parser = Parser(prog="ftslurm help", description=about)
     parser.add_argument("page", nargs="?", metavar="PAGE", help="a page or a verb; default: list the pages")
     page = parser.parse_args(words).page
     if page in overview.VERBS:

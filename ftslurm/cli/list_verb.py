@@ -10,6 +10,7 @@ from pathlib import Path
 from ftslurm.api import listing, sweeps
 from ftslurm.api.brief import STATES
 from ftslurm.cli import list_table
+from ftslurm.cli.parser import Parser
 from ftslurm.monitor import table
 
 EPILOG = """\
@@ -20,7 +21,7 @@ stopped, unreadable (another user's run that you may not read)"""
 
 def main(words: list[str]) -> int:
     """Print the runs below a folder, or of a user of the cluster."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="ftslurm list",
         description="Show all runs below a folder, or of a user's Slurm jobs, the newest first.",
         epilog=EPILOG,

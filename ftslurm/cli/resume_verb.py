@@ -28,6 +28,7 @@ def main(words: list[str]) -> int:
     """Start the run and follow it, as `ftslurm run` does. Return its exit code."""
     about = "Start a new run with the configuration of one that is over, from its newest checkpoint."
     parser = parser_for("resume", about, HELP)
+    parser.takes_settings = True
     parser.add_argument("overrides", nargs="*", metavar="OVERRIDE", help="changes, as for ftslurm run")
     parser.add_argument("--from-scratch", action="store_true", help="begin at step 0, whatever has been saved")
     parser.add_argument("--new-code", action="store_true", help="take the code as it is now, not the run's own copy")

@@ -6,11 +6,12 @@ import argparse
 
 from ftslurm.api import start
 from ftslurm.api.run import Run
+from ftslurm.cli.parser import Parser
 
 
-def parser_for(verb: str, about: str, epilog: str | None = None) -> argparse.ArgumentParser:
+def parser_for(verb: str, about: str, epilog: str | None = None) -> Parser:
     """Make a parser for a verb on a run. An epilog is printed unchanged, line by line."""
-    parser = argparse.ArgumentParser(prog=f"ftslurm {verb}", description=about, epilog=epilog)
+    parser = Parser(prog=f"ftslurm {verb}", description=about, epilog=epilog)
     if epilog is not None:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument(

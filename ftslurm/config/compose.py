@@ -60,7 +60,7 @@ def compose(argv: Sequence[str], base: Config | None = None, evaluation: Evaluat
         ConfigError: unknown key or preset, or wrong type.
     """
     arguments = hydra_adapter.split(argv)
-    overrides.check_option(arguments.unknown)
+    overrides.check_option(arguments.unknown, arguments.known)
     parsed = [hydra_adapter.parse(word) for word in arguments.overrides]
     words = overrides.check_overrides(parsed, arguments)
     defaults = asdict(Config())

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ftslurm.config import option_names
 from ftslurm.config.schema import shipped
 from ftslurm.errors import ConfigError, FtslurmError
 
@@ -34,7 +35,8 @@ class Arguments:
 
     options: list[str]  # with their values
     overrides: list[str]
-    unknown: str | None  # an option that Hydra does not have
+    unknown: str | None  # an option that Hydra does not have, or that may be several of its options
+    known: list[str]  # the names of Hydra's options
     config_dir: str | None
     multirun: bool
     own_config: bool  # the presets come from elsewhere (--config-path, --config-name), or no run is meant
@@ -73,6 +75,9 @@ def split(words: Sequence[str]) -> Arguments:
 
     parser = get_args_parser()
     parser.prog = "ftslurm"
+    names = list(parser._option_string_actions)
+    if unclear := option_names.unclear(words, names):
+        return Arguments([], [], unclear, names, config_dir=None, multirun=False, own_config=False)
     known, rest = parser.parse_known_args(words)
     options, overrides = list(words), [*known.overrides, *rest]
     for word in overrides:
@@ -81,6 +86,7 @@ def split(words: Sequence[str]) -> Arguments:
         options,
         overrides,
         unknown=next((word for word in rest if word.startswith("-")), None),
+        known=names,
         config_dir=known.config_dir,
         multirun=known.multirun,
         own_config=bool(known.config_path or known.config_name or known.shell_completion or known.experimental_rerun),

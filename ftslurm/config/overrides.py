@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ftslurm.config import option_names
 from ftslurm.config.hydra_adapter import BASIC, Arguments, Override, check_launcher
 from ftslurm.config.schema import MISSING as MUST_BE_GIVEN
 from ftslurm.config.schema import Config, shipped
@@ -73,22 +74,26 @@ def _no_setting(key: str) -> ConfigError:
 # --- overrides --------------------------------------------------------------------------------------------------------
 
 
-def check_option(option: str | None) -> None:
+def check_option(option: str | None, known: Sequence[str]) -> None:
     """Refuse an option that does not exist, such as --count=4: it may be a setting, written without dashes.
+
+    Args:
+        known: the options that there are, one of which may be meant.
 
     Raises:
         ConfigError: the option is not None.
     """
     if option is None:
         return
-    name, _, value = option.lstrip("-").partition("=")
-    key = name.replace("-", "_")
+    name, _, value = option.partition("=")
+    key = name.lstrip("-").replace("-", "_")
     sections = {setting.partition(".")[0] for setting in keys()}
     near = None if key in sections else _nearest(key)
-    how = f": {near}={value or 'VALUE'}" if near else f"; there are {_some_keys(key)}"
-    raise ConfigError(
-        f"there is no option {option.partition('=')[0]}; settings are written key=value, without dashes{how}"
-    )
+    hint = option_names.meant(name, known)
+    if name == "--config":
+        hint += " here: only `ftslurm run --config RUN/config.yaml` takes a file, and nothing else beside it"
+    how = f": {near}={value or 'VALUE'}" if near else "" if hint else f"; there are {_some_keys(key)}"
+    raise ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")
 
 
 def check_overrides(overrides: Sequence[Override], arguments: Arguments) -> list[str]:

@@ -1,0 +1,36 @@
+"""The parser of every verb's options; `run` and `plan` have Hydra's (ftslurm.config.hydra_adapter)."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ftslurm.config import option_names
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses the words of one verb, and says which option is meant by one that does not exist."""
+
+    takes_settings = False  # the verb takes settings too
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, with a hint at what is meant. parse_args() calls it."""
+        self._check_options(args)
+        return super().parse_known_args(args, namespace)
+
+    def parse_known_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's, with a hint at what is meant. parse_intermixed_args() calls it."""
+        self._check_options(args)
+        return super().parse_known_intermixed_args(args, namespace)
+
+    def _check_options(self, words: list[str]) -> None:
+        names = list(self._option_string_actions)
+        unclear = option_names.unclear(words, names)
+        if unclear is None:
+            return
+        if self.takes_settings:
+            from ftslurm.config import overrides
+
+            overrides.check_option(unclear, names)
+        name = unclear.partition("=")[0]
+        self.error(f"there is no option {name}{option_names.meant(name, names)}")

@@ -1,0 +1,32 @@
+"""Find what is meant by an option that does not exist, for every parser of the command line."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Sequence
+
+
+def unclear(words: Sequence[str], names: Collection[str]) -> str | None:
+    """Return the first word that is a long option, but none of the names, and that begins not exactly one of them.
+
+    argparse takes the beginning of an option for that option.
+    """
+    for word in words:
+        if word == "--":
+            return None
+        name = word.partition("=")[0]
+        if name.startswith("--") and name not in names and len(_begin_so(name, names)) != 1:
+            return word
+    return None
+
+
+def meant(name: str, names: Collection[str]) -> str:
+    """Ask whether other options are meant, those that begin so or else the nearest: " (did you mean --json?)" or ""."""
+    bare = {one.lstrip("-"): one for one in names if one.startswith("--")}
+    found = _begin_so(name, names) or [bare[one] for one in difflib.get_close_matches(name.lstrip("-"), bare, n=1)]
+    listed = " or ".join(filter(None, [", ".join(found[:-1]), *found[-1:]]))
+    return f" (did you mean {listed}?)" if found else ""
+
+
+def _begin_so(name: str, names: Collection[str]) -> list[str]:
+    return [one for one in names if one.startswith(name)]

@@ -1,0 +1,65 @@
+"""Options that no verb has are refused with what is probably meant."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from ftslurm.cli import main
+from ftslurm.cli.parser import Parser
+
+
+def refusal(line: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command line that must end with exit code 2, and return the last line that it printed."""
+    try:
+        code: object = main.main(shlex.split(line))
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("line", ["plan --config X", "plan --config=X job=ddp", "run job=ddp --config=X"])
+def test_an_option_that_could_be_several_is_refused_with_all_of_them(
+    line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(line, capsys)
+    assert said.startswith(
+        "ftslurm: there is no option --config (did you mean --config-path, --config-name or --config-dir?)"
+    )
+    assert "only `ftslurm run --config RUN/config.yaml` takes a file" in said
+    assert said.endswith("settings are written key=value, without dashes")
+
+
+@pytest.mark.parametrize("line", ["run --mutlirun", "plan job=ddp --mutlirun"])
+def test_an_option_with_a_slip_is_refused_with_the_nearest(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refusal(line, capsys)
+    assert said.endswith("--mutlirun (did you mean --multirun?); settings are written key=value, without dashes")
+
+
+@pytest.mark.parametrize("line", ["plan --count=4", "run --count=4", "resume --count=4"])
+def test_a_setting_with_dashes_is_refused_with_how_it_is_written(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(line, capsys).endswith("settings are written key=value, without dashes: groups.count=4")
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("status --jsn", "--jsn (did you mean --json?)"),
+        ("list --s=a", "--s (did you mean --state or --sweep?)"),
+        ("inject kill --grup 3", "--grup (did you mean --group?)"),
+        ("doctor --note a", "--note (did you mean --nodes?)"),
+        ("help --frobnicate", "--frobnicate"),
+    ],
+)
+def test_other_verbs_name_the_option_that_is_meant(line: str, named: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert refusal(line, capsys) == f"ftslurm {line.split()[0]}: error: there is no option {named}"
+
+
+def test_a_beginning_that_only_one_option_has_stands_for_it() -> None:
+    parser = Parser()
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("words", nargs="*")
+    assert parser.parse_args(["--js"]).json
+    assert parser.parse_intermixed_args(["a", "--js", "b"]).words == ["a", "b"]

@@ -1,13 +1,15 @@
 """An attacker, another user of this machine, as a process: `python stranger.py UID ATTACK ARGUMENTS_AS_JSON`.
 
 It starts as root, imports all it needs, because it may not be able to read that later, and then becomes another user
-for good. It prints the result of the attack as one line of JSON.
+for good. It prints the result of the attack as one line of JSON. It fails if the attack needed another module: where
+the other user can read the packages nobody would notice, and elsewhere the attack would be a weaker one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import io
 import itertools
 import json
@@ -59,6 +61,17 @@ def become(uid: int) -> None:
     except PermissionError:
         return
     raise RuntimeError("still root")
+
+
+class NoMoreImports:
+    """A finder of modules that finds none and remembers those asked for."""
+
+    def __init__(self) -> None:
+        self.refused: list[str] = []
+
+    def find_spec(self, name: str, *_: object) -> None:
+        self.refused.append(name)
+        raise ModuleNotFoundError(f"{name} was not imported in time", name=name)
 
 
 class Payload:
@@ -451,10 +464,18 @@ ATTACKS: dict[str, Callable[..., Any]] = {
 
 LIGHT = (look, kill, guess, say_and_hang_up, flood, plant)  # these need no torch, which takes two seconds to import
 
+# What Python and libraries import only when it is first used; a version that lacks a module does not use it.
+LATE = (
+    "encodings.idna",  # a name is resolved
+    "grpc._channel",
+)
+LATE_IN_TORCH = (
+    "torch.utils.serialization.config",  # something is saved
+    "torch.profiler._cupti_monitor",  # a step of torchft's Manager is profiled
+)
+
 if __name__ == "__main__":
     attack = ATTACKS[sys.argv[2]]
-    import encodings.idna  # noqa: F401 Python looks for it when it first resolves a name
-
     import grpc
 
     from ftslurm.lighthouse import protobuf
@@ -466,6 +487,15 @@ if __name__ == "__main__":
         from torchft import Manager, ProcessGroupGloo
         from torchft.coordination import LighthouseClient
 
+    for name in LATE if attack in LIGHT else LATE + LATE_IN_TORCH:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+
     become(int(sys.argv[1]))
-    print(json.dumps(attack(**json.loads(sys.argv[3]))), flush=True)
+    no_more = NoMoreImports()
+    sys.meta_path.insert(0, no_more)
+    result = attack(**json.loads(sys.argv[3]))
+    if no_more.refused:
+        raise SystemExit(f"the stranger has imported too late: {', '.join(no_more.refused)}")
+    print(json.dumps(result), flush=True)
     os._exit(0)  # threads may still wait for ports that never answer

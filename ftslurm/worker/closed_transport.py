@@ -126,8 +126,9 @@ class _Connection(http.client.HTTPConnection):
                 self.gateway.tell("server", f"the checkpoint of another group: {error}")
                 raise
             except ConnectionResetError:  # the server may have MOST_STRANGERS connections at the moment
+                ended = self.transfers.has_ended(self.sock)
                 self.sock.close()
-                if time.monotonic() + again > deadline:
+                if ended or time.monotonic() + again > deadline:
                     raise
             time.sleep(again * random.uniform(0.5, 1.0))  # noqa: S311 - not a secret
             again = min(2 * again, AGAIN_S[1])

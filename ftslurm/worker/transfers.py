@@ -33,6 +33,11 @@ class Transfers:
         with self._lock:
             self._seen[connection] = (b"", time.monotonic())
 
+    def has_ended(self, connection: socket.socket) -> bool:
+        """Return whether a connection was shut down here."""
+        with self._lock:
+            return connection not in self._seen
+
     def hang_up_still(self, still_s: float = STILL_S) -> int:
         """Shut down the connections that have moved no byte since an earlier call, `still_s` ago or before.
 

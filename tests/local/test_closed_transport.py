@@ -35,6 +35,7 @@ class Guard:
     def __init__(self, key: bytes = b"k" * 32) -> None:
         self.own = key
         self.refused: list[tuple[str, str]] = []
+        self.transfers = Transfers()
 
     def key(self) -> bytes:
         return self.own
@@ -56,7 +57,7 @@ def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
     for name in ("_IPv6HTTPServer", "urllib", "socket"):
         monkeypatch.setattr(http_transport, name, getattr(http_transport, name))
     made = Guard()
-    closed_transport.install(made, Reach("127.0.0.1", "127.0.0.1"), Transfers())  # type: ignore[arg-type]
+    closed_transport.install(made, Reach("127.0.0.1", "127.0.0.1"), made.transfers)  # type: ignore[arg-type]
     return made
 
 
@@ -173,6 +174,25 @@ def test_where_no_thread_can_be_had_no_place_is_lost(
                 assert sock.recv(1) == b""
     here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=0)
     assert torch.equal(here.recv_checkpoint(0, sender.metadata(), 7, TIMEOUT)["w"], torch.arange(5))
+    here.shutdown()
+
+
+def test_a_transfer_that_is_ended_before_its_handshake_is_not_tried_again(guard: Guard) -> None:
+    """The kernel of a node whose processes stand still goes on to accept connections."""
+    here = http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=8)
+    over = threading.Event()
+
+    def end() -> None:
+        while not over.wait(0.05):
+            guard.transfers.hang_up_still(0.3)
+
+    ending, begun = threading.Thread(target=end), time.monotonic()
+    ending.start()
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises((OSError, urllib.error.URLError)):
+        here.recv_checkpoint(0, f"http://127.0.0.1:{silent.getsockname()[1]}/checkpoint/", 7, TIMEOUT)
+    over.set()
+    ending.join()
+    assert time.monotonic() - begun < TIMEOUT.total_seconds() / 2
     here.shutdown()
 
 

@@ -27,7 +27,10 @@
     return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
   };
   const percent = (r) => (r === null ? "–" : `${(100 * r).toFixed(1)} %`);
-  const amount = (n) => (n >= 100 ? Math.round(n).toLocaleString("en") : String(+n.toPrecision(3)));
+  const amount = (n) => {
+    if (n < 0.01) return n > 0 ? "<0.01" : "0";
+    return n >= 100 ? Math.round(n).toLocaleString("en") : String(+n.toPrecision(3));
+  };
   const plural = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
   const moment = (t) => new Date(1000 * t).toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
   const cause = (name) => words.causes[name] || name.replaceAll("_", " ");
@@ -47,7 +50,7 @@
     const starts = report.starts > 1 ? ` · ${plural(report.starts, "job start")}` : "";
     box.append(make("p", "soft", `${moment(report.begin)} to ${moment(report.end)} · ${seconds(span)} · ${plural(report.groups.length, "group")}${starts}`));
     const cards = make("div", "cards"), r = report.ratios, s = report.steps;
-    const card = (value, what) => cards.append(make("div", "card", null, make("b", null, value), make("span", null, what)));
+    const card = (value, what) => cards.append(make("div", "card", null, make("b", value.length > 12 ? "long" : null, value), make("span", null, what)));
     card(percent(r.goodput), "goodput");
     card(s.reached.toLocaleString("en") + (s.total ? ` / ${s.total.toLocaleString("en")}` : ""), "committed steps" + (s.undone ? `, ${s.undone} undone` : ""));
     card(percent(r.step_efficiency), "step efficiency");

@@ -64,7 +64,7 @@ def _ratios(history: History, accounts: Accounts) -> RenderableType:
         )
     table.add_row("step efficiency", _percent(accounts.step_efficiency), "steps that were committed and not undone")
     if accounts.participation is not None:
-        size = f"{accounts.participation:.3g} of {len(history.groups)}"
+        size = f"{wording.amount(accounts.participation)} of {len(history.groups)}"
         table.add_row("participation", size, "groups in the quorum, on average")
         table.add_row("training eff.", _percent(accounts.training_efficiency), "step efficiency × participation")
     moves = f", {plural(accounts.moves, 'move')}" if accounts.moves else ""
@@ -93,13 +93,15 @@ def _lost(
         table.add_row(
             Text(word(one.name)),
             f"{one.seconds:,.1f}",
-            f"{weight.hours(one.seconds):,.4g}",
+            wording.amount(weight.hours(one.seconds)),
             share,
             str(one.failures) if title != "phase" else "",
         )
     if title in ("node", "group") and len(lost) > _ROWS_SHOWN:
         rest = sum(one.seconds for one in lost[_ROWS_SHOWN:])
-        table.add_row(Text(f"{len(lost) - _ROWS_SHOWN} more"), f"{rest:,.1f}", f"{weight.hours(rest):,.4g}", "", "")
+        table.add_row(
+            Text(f"{len(lost) - _ROWS_SHOWN} more"), f"{rest:,.1f}", wording.amount(weight.hours(rest)), "", ""
+        )
     return table
 
 

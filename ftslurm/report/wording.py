@@ -42,6 +42,13 @@ PHASES = {
 }
 
 
+def amount(number: float) -> str:
+    """Return a number for a person, as page.js does: three digits, all of them before the point, never an exponent."""
+    if number < 0.01:
+        return "<0.01" if number > 0 else "0"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
 def cause(name: str) -> str:
     """Return the words for a cause."""
     return CAUSES.get(name, name.replace("_", " "))

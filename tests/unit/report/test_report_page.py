@@ -36,10 +36,10 @@ def tab() -> Iterator[Browser]:
         yield one
 
 
-def written(folder: Path, lines: list[ex.Line]) -> Path:
+def written(folder: Path, lines: list[ex.Line], weight: Weight | None = None) -> Path:
     history = fold_history(lines)
     path = folder / "report.html"
-    path.write_text(page(history, to_json(history, account(history), Weight())))
+    path.write_text(page(history, to_json(history, account(history), weight or Weight())))
     return path
 
 
@@ -121,6 +121,24 @@ def test_the_page_opens_without_an_error_and_fits(
     assert [url for url in tab.requests() if not url.endswith("/report.html")] == []
     assert tab.run("document.documentElement.scrollWidth <= innerWidth")
     assert tab.run("window.owned === undefined && document.querySelectorAll('img').length === 0")
+
+
+@in_browser
+@pytest.mark.parametrize("width", [390, 800, 1400])
+def test_long_values_stay_within_their_cards(width: int, tab: Browser, tmp_path: Path) -> None:
+    lines = [ex.started(total_steps=123_456_789_012), *ex.one_kill()[1:-1], ex.finished(28, steps=98_765_432_101)]
+    tab.look(width)
+    tab.open(written(tmp_path, lines))
+    assert "/ 123,456,789,012" in tab.run("document.querySelector('.cards').textContent")
+    wider = "[...document.querySelectorAll('.card')].filter((card) => card.scrollWidth > card.clientWidth)"
+    assert tab.run(f"{wider}.map((card) => card.textContent)") == []
+
+
+@in_browser
+def test_little_lost_time_has_no_exponent_on_its_card(tab: Browser, tmp_path: Path) -> None:
+    tab.look(1400)
+    tab.open(written(tmp_path, ex.one_kill(), Weight("GPU-hours", 0.02)))
+    assert "<0.01GPU-hours lost of <0.01" in tab.run("document.querySelector('.cards').textContent")
 
 
 @in_browser

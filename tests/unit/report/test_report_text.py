@@ -14,6 +14,7 @@ from rich.console import Console
 from ftslurm.cli import main as cli
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.report import wording
 from ftslurm.report.accounting import Weight, account
 from ftslurm.report.history_fold import fold_history
 from ftslurm.report.report_json import to_json
@@ -46,6 +47,28 @@ def test_the_text_says_what_failed_where_and_how_long_the_recovery_took() -> Non
     assert "group 1 attempt 0" in shown
     assert "2.1 s" in shown
     assert "import 0.9 s" in shown
+
+
+def test_amounts_are_written_without_exponents() -> None:
+    numbers = (0, 4.25e-05, 0.01, 1.23456, 99.96, 1234.5, 1.5e7)
+    assert [wording.amount(number) for number in numbers] == [
+        "0",
+        "<0.01",
+        "0.01",
+        "1.23",
+        "100",
+        "1,234",
+        "15,000,000",
+    ]
+
+
+def test_little_lost_time_is_shown_as_less_than_a_hundredth_of_an_hour() -> None:
+    history = fold_history(ex.one_kill())
+    console = Console(width=WIDTH, file=io.StringIO(), record=True)
+    console.print(render(history, account(history), Weight("GPU-hours", 0.01)))
+    shown = console.export_text()
+    assert "<0.01" in shown
+    assert "e-0" not in shown
 
 
 @pytest.mark.parametrize("lines", [[], ex.one_kill(), ex.lost_node(), ex.old(ex.one_kill())])

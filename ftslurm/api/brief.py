@@ -45,7 +45,8 @@ class Brief:
     groups: int | None = None
     groups_at_work: int | None = None  # that commit steps; without a quorum, that run
     restarts: int | None = None
-    job: str | None = None  # Slurm job, or process, of the controller
+    cluster: str | None = None  # cluster.kind: slurm or local
+    job: str | None = None  # Slurm job of the controller; of a local run, its process
     finished: float | None = None
     note: str | None = None  # why it waits, has ended or cannot be read
     sweep: str | None = None  # the sweep that it belongs to (run.sweep)
@@ -87,9 +88,10 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     started = None if head is None else read(head)
     if isinstance(started, records.RunStarted):
         known = replace(known, groups=started.groups, total_steps=started.total_steps, name=started.name)
-        known = replace(known, sweep=started.sweep)
+        known = replace(known, sweep=started.sweep, cluster=started.cluster)
     elif head is None:  # it waits
-        known = replace(known, sweep=_config(run).run.sweep)
+        config = _config(run)
+        known = replace(known, sweep=config.run.sweep, cluster=config.cluster.kind)
     if known.sweep is not None:
         with suppress(ValueError):
             numbers = results.read(run)
@@ -105,7 +107,7 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
         known = _unfinished(known, run)
     except FtslurmError as error:
         return replace(known, note=str(error))
-    kind = started.cluster if isinstance(started, records.RunStarted) else _config(run).cluster.kind
+    kind = known.cluster or _config(run).cluster.kind
     goes_on = isinstance(last, records.RunRequeued)
     state, note = _local_state(run, started) if kind == "local" else _slurm_state(entry, started, goes_on, queue)
     return replace(known, state=state, note=note, steps_per_s=known.steps_per_s if state == "running" else None)

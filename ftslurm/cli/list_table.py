@@ -54,7 +54,7 @@ def render(rows: Sequence[Brief], width: int, chosen: str | None = None, heading
             f"  {row.id}" if headings and row.sweep else row.id,
             Text(row.state, _STYLES.get(row.state, "")),
             *_numbers(row, wide),
-            row.job or "-",
+            _job(row, wide),
         ]
         cells += [_age(now - row.created) if row.created else "-"]
         cells += (
@@ -74,6 +74,13 @@ def _numbers(row: Brief, wide: bool) -> list[str]:
     to_go = row.steps_per_s and row.total_steps and max(0, row.total_steps - (row.step or 0)) / row.steps_per_s
     left = [] if not wide else [sentences.clock(to_go) if to_go else "-"]
     return [step, rate, *left, groups, "-" if row.restarts is None else str(row.restarts)]
+
+
+def _job(row: Brief, wide: bool) -> str:
+    """Return the Slurm job of a run. A local run has none: the number in its place is the process of its controller."""
+    if row.cluster != "local":
+        return row.job or "-"
+    return f"local (pid {row.job})" if wide and row.job and row.finished is None else "local"
 
 
 def _age(seconds: float) -> str:

@@ -135,6 +135,32 @@ def test_the_table_fits_into_80_columns_and_keeps_every_id_whole(tmp_path: Path)
     assert max(map(len, text.splitlines())) <= 80
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_the_process_of_a_local_run_is_not_shown_as_a_slurm_job(tmp_path: Path, waits: bool) -> None:
+    run = new_run(tmp_path, "a", *([] if waits else [ex.started()]))
+    run.config.write_text("cluster: {kind: local}")
+    replace_text(run.job_id, "4711")
+    shown = {}
+    for width in (80, 160):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(render(listing.under(tmp_path), width))
+        shown[width] = console.export_text()
+    assert "local" in shown[80]
+    assert "4711" not in shown[80]
+    assert "local (pid 4711)" in shown[160]
+
+
+def test_a_local_run_that_is_over_has_no_process_and_a_run_on_slurm_its_job(tmp_path: Path) -> None:
+    new_run(tmp_path, "a", ex.started(), ex.finished(9))
+    new_run(tmp_path, "b", on_slurm("8123"), ex.finished(9))
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(render(listing.under(tmp_path), 160))
+    text = console.export_text()
+    assert "8123" in text
+    assert "local" in text
+    assert "pid" not in text
+
+
 def test_runs_of_a_user_are_found_from_the_jobs_in_squeue(
     tmp_path: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:

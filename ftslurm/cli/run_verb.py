@@ -132,12 +132,19 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
 def _check_allocation(config: Config) -> None:
     """Refuse an allocation that has fewer nodes than the groups need."""
     from ftslurm.launchers import srun
+    from ftslurm.submission import capabilities
 
     allocation = srun.allocation(config, os.environ)
     need, have = nodes_needed(config) - config.cluster.spare_nodes, len(allocation.nodes)
     if have < need:
-        groups = config.groups
+        groups, gpus = config.groups, capabilities.gpus_of_allocation(os.environ)
+
+        def fitting(shared: Config) -> int:
+            enough = gpus is None or capabilities.gpus_per_node(shared) <= gpus
+            return have + config.cluster.spare_nodes if enough else 0
+
         raise EnvironmentProblem(
             f"{groups.count} groups of {groups.nodes} nodes, groups.per_node={groups.per_node}, need {need} nodes, "
-            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need}), or change groups.count"
+            f"allocation {allocation.name} has {have}: ask for more (sbatch --nodes={need})"
+            f"{capabilities.sharing(config, fitting)}, or lower groups.count"
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ftslurm.checkpoint import object_store
@@ -173,7 +174,7 @@ def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str
             f"{groups.per_node} asks for {cpus} CPUs on a node, the nodes of partition {name} have at most "
             f"{max(row.cpus for row in mine)}: lower one of them"
         )
-    fitting = sum(row.nodes for row in mine if row.gpus >= gpus and row.cpus >= cpus)
+    fitting = _fitting(config, mine)
     if config.cluster.mode == "array":
         if groups.nodes > fitting:
             raise EnvironmentProblem(
@@ -186,19 +187,43 @@ def _fit(config: Config, rows: Sequence[Partition], wanted: str | None, key: str
         raise EnvironmentProblem(
             f"{groups.count} groups x {groups.nodes} nodes (groups.count, groups.nodes, groups.per_node="
             f"{groups.per_node}) and {config.cluster.spare_nodes} spare ones (cluster.spare_nodes) need {nodes} nodes "
-            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: ask for fewer, or choose another "
-            f"partition"
+            f"with {cpus} CPUs and {gpus} GPUs each; partition {name} has {fitting}: lower groups.count"
+            f"{sharing(config, lambda shared: _fitting(shared, mine))}, or choose another partition"
         )
+
+
+def _fitting(config: Config, rows: Sequence[Partition]) -> int:
+    """Return how many nodes can hold groups.per_node groups each."""
+    gpus, cpus = gpus_per_node(config), cpus_per_node(config)
+    return sum(row.nodes for row in rows if row.gpus >= gpus and row.cpus >= cpus)
+
+
+def sharing(config: Config, fitting: Callable[[Config], int]) -> str:
+    """Name the least groups.per_node with which all groups fit, as one more thing to change; "" if none helps.
+
+    Args:
+        fitting: returns how many nodes can hold groups.per_node groups each.
+    """
+    for shares in range(config.groups.per_node + 1, config.groups.count + 1):
+        shared = replace(config, groups=replace(config.groups, per_node=shares))
+        if nodes_needed(shared) <= fitting(shared):
+            return f", let more groups share a node (groups.per_node={shares})"
+    return ""
+
+
+def gpus_of_allocation(environ: Mapping[str, str]) -> int | None:
+    """Return the GPUs on each node of the allocation that this process runs in; None: Slurm has not said."""
+    said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
+    return None if said is None else int(said.split(":")[-1])
 
 
 def _share_gpus_of_allocation(config: Config, environ: Mapping[str, str]) -> None:
     """Set groups.gpus from the allocation that this process runs in, whatever its partition."""
     groups = config.groups
-    said = environ.get("SLURM_GPUS_ON_NODE", environ.get("SLURM_GPUS_PER_NODE"))  # set by slurmd, set by salloc
-    have = 0 if said is None else int(said.split(":")[-1])
+    have = gpus_of_allocation(environ)
     if groups.gpus is None:
-        groups.gpus = groups.workers if have >= groups.workers * groups.per_node else 0
-    if said is not None and gpus_per_node(config) > have:
+        groups.gpus = groups.workers if (have or 0) >= groups.workers * groups.per_node else 0
+    if have is not None and gpus_per_node(config) > have:
         raise EnvironmentProblem(
             f"groups.gpus={groups.gpus} x groups.per_node={groups.per_node} asks for {gpus_per_node(config)} GPUs on a "
             f"node, the allocation has {have}: ask for more (sbatch --gpus-per-node), or lower one of them"

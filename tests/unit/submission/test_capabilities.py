@@ -53,6 +53,33 @@ def test_an_sbatch_without_segments_is_told_before_anything_is_submitted(config:
     resolve(config)
 
 
+@pytest.mark.parametrize(
+    ("count", "cpus", "advice"),
+    [
+        (6, 1, r"has 2: lower groups.count, let more groups share a node \(groups.per_node=3\), or choose another"),
+        (9, 1, "has 2: lower groups.count, or choose another partition"),  # 5 on a node of 4 CPUs
+        (4, 4, "has 2: lower groups.count, or choose another partition"),
+    ],
+)
+def test_groups_that_fit_only_when_they_share_nodes_are_told_so(
+    config: Config, programs: Programs, count: int, cpus: int, advice: str
+) -> None:
+    programs.add("sinfo", body="echo 'gpu*|up|2|4|(null)'")
+    config.cluster.kind, config.groups.count, config.groups.cpus_per_worker = "slurm", count, cpus
+    with pytest.raises(EnvironmentProblem, match=advice):
+        resolve(config)
+
+
+def test_groups_share_no_node_that_has_too_few_gpus_for_them(config: Config, programs: Programs) -> None:
+    programs.add("sinfo", body="echo 'gpu*|up|2|64|gpu:2'")
+    config.cluster.kind, config.groups.count, config.groups.gpus = "slurm", 4, 1
+    with pytest.raises(EnvironmentProblem, match=r"groups\.per_node=2\)"):
+        resolve(config)
+    config.groups.gpus = 2
+    with pytest.raises(EnvironmentProblem, match=r"lower groups\.count, or choose"):
+        resolve(config)
+
+
 @pytest.mark.parametrize("kind", ["nccl", "baby-nccl"])
 def test_nccl_between_groups_without_gpus_is_refused(config: Config, kind: str) -> None:
     config.torchft.process_group, config.groups.gpus = kind, 0

@@ -32,12 +32,13 @@ class Failure(Enum):
     NOT_STARTED = "not started"  # the program is missing, or the machine has no memory for it
     TIMED_OUT = "timed out"
     BUSY = "busy"  # slurmctld cannot be reached for the moment
+    KILLED = "killed"  # by a signal; what it asked for may be done nevertheless
     REFUSED = "refused"
 
     @property
     def transient(self) -> bool:
         """Return whether a retry may succeed."""
-        return self in (Failure.TIMED_OUT, Failure.BUSY)
+        return self in (Failure.TIMED_OUT, Failure.BUSY, Failure.KILLED)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ def judge(code: int, text: str) -> Failure | None:
     """Return the failure that an exit code and output mean; None: the command has succeeded."""
     if code == 0:
         return None
+    if code < 0:
+        return Failure.KILLED
     return Failure.BUSY if is_busy(text) else Failure.REFUSED
 
 
@@ -79,7 +82,7 @@ def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
             errors="replace",
             timeout=timeout_s,
             check=False,
-            start_new_session=True,  # when our job ends Slurm signals our process group, not this command
+            start_new_session=True,  # no signal to our process group; Slurm's SIGTERM at a job's end reaches it anyway
         )
     except subprocess.TimeoutExpired:
         return Answer(err=f"{command[0]} has not answered within {timeout_s:g} s", failure=Failure.TIMED_OUT)

@@ -97,20 +97,34 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
 
 
 def requeue(environ: Mapping[str, str], tries: int = TRIES) -> str | None:
-    """Requeue the job of this process. Return why Slurm refuses, or None if the job is or will be requeued."""
+    """Requeue the job of this process. Return why Slurm refuses, or None if the job is or will be requeued.
+
+    The request may be carried out although scontrol reports a failure: Slurm sends SIGTERM to all processes of the job
+    at once, and to this scontrol, too, which may still wait for its answer; or the answer came too late. The next
+    request is then refused, because the job is pending.
+    """
     job = commands.job_name(environ)
-    state, restarts, *reason = [*client.call(commands.job_state(job), ANSWER_S).out.split(), "", ""]
-    if restarts.isdigit() and int(restarts) > int(environ.get("SLURM_RESTART_COUNT") or 0):
+    state, reason, requeued = _seen(job, environ)
+    if requeued:
         return None
-    if state in ("CANCELLED", "COMPLETING") and "TimeLimit" not in reason:
+    if state in ("CANCELLED", "COMPLETING") and reason != "TimeLimit":
         return f"the job has been cancelled ({state})"
     for attempt in range(tries):
         if attempt:
             time.sleep(WAIT_S)
         answer = client.call(commands.requeue(job), ANSWER_S)
-        if answer.failure is None or not answer.failure.transient:
+        if answer.failure is None or _seen(job, environ)[2]:
+            return None
+        if not answer.failure.transient:
             break
-    return answer.text or None
+    return answer.text
+
+
+def _seen(job: str, environ: Mapping[str, str]) -> tuple[str, str, bool]:
+    """Return Slurm's state of a job, its reason, and whether the job has been requeued since it started."""
+    state, restarts, reason, *_ = [*client.call(commands.job_state(job), ANSWER_S).out.split(), "", "", ""]
+    before = int(environ.get("SLURM_RESTART_COUNT") or 0)
+    return state, reason, restarts.isdigit() and int(restarts) > before
 
 
 def of_this_job(config: Config, environ: Mapping[str, str]) -> tuple[RunDir, str | None] | None:

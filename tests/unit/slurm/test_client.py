@@ -21,6 +21,7 @@ from ftslurm.slurm.client import Failure, call
         ("echo 'error: Invalid job id specified' >&2; exit 1", Failure.REFUSED, False),
         ("exit 3", Failure.REFUSED, False),
         ("exec sleep 60", Failure.TIMED_OUT, True),
+        ("kill $$; sleep 60", Failure.KILLED, True),
     ],
 )
 def test_a_failure_of_a_command_is_judged(

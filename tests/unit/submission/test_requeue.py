@@ -64,6 +64,29 @@ def test_a_busy_slurmctld_is_asked_again_and_a_refusal_is_passed_on(
     assert slurm.calls().count("scontrol requeue 77") == times
 
 
+PENDING = "echo 'Job is pending execution for job 77' >&2; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "looks"),
+    [
+        ("kill $$; sleep 60", 1),  # by Slurm, which ends the job: see tests/slurm/test_requeue_on_slurm.py
+        ("kill $$; sleep 60", 2),
+        ("echo 'Socket timed out on send/recv operation' >&2; exit 1", 2),
+        (PENDING, 1),
+    ],
+)
+def test_a_request_that_is_carried_out_is_no_refusal_whatever_scontrol_says(
+    answer: str, looks: int, tmp_path: Path, slurm: Programs
+) -> None:
+    """The first request is carried out, a second one is refused; squeue shows it at the `looks`-th time."""
+    asked, seen = tmp_path / "asked", tmp_path / "seen"
+    slurm.add("scontrol", body=f"echo >> {asked}; test $(wc -l < {asked}) -lt 2 || {{ {PENDING}; }}\n{answer}")
+    shown = f"echo >> {seen}; test $(wc -l < {seen}) -lt {looks} && kill $$; echo 'COMPLETING 1 None'"
+    slurm.add("squeue", body=f"test -e {asked} || {{ echo 'RUNNING 0 None'; exit; }}\n{shown}")
+    assert requeue.requeue(BATCH) is None
+
+
 def test_where_there_is_no_scontrol_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert requeue.requeue(BATCH) == "scontrol cannot be started: No such file or directory"

@@ -109,8 +109,9 @@ def main(worker: str) -> NoReturn:
         gateway=Gateway(questions),
     )
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _end_if_late(task.node, task.index)
-    processes.fence(env)
+    there = processes.beside(env)  # one look at /proc for both
+    _end_if_late(task, processes.newer_attempt(env, there))
+    processes.fence(env, there)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # Slurm signals the whole step; the worker handles signals itself
     orders_out, orders_in = os.pipe()
@@ -131,12 +132,13 @@ def main(worker: str) -> NoReturn:
     Guard(task, pid, requests, orders_in, reports_out).watch()
 
 
-def _end_if_late(node: str, task: int) -> None:
+def _end_if_late(task: Task, newer: int | None) -> None:
     """End this guard if a newer attempt of its unit is on the node: the controller that launched this one is gone."""
-    newer = processes.newer_attempt(os.environ)
     if newer is not None:
         step = os.environ["FTSLURM_STEP"]
-        _complain(f"{node} task {task}: {step} starts too late: attempt {newer} is on this node already; ending")
+        _complain(
+            f"{task.node} task {task.index}: {step} starts too late: attempt {newer} is on this node already; ending"
+        )
         os._exit(ExitCode.ORPHANED)
 
 
@@ -320,7 +322,9 @@ class Guard:
         self.pass_on(self.network.assigned(assign))
         if assign.step:  # a standby becomes this group
             became = {"FTSLURM_STEP": assign.step, "FTSLURM_FENCE": ",".join(assign.fence)}
-            processes.fence({**os.environ, **became}, spare=os.environ.get("FTSLURM_STEP", ""))
+            processes.fence(
+                {**os.environ, **became}, processes.beside(os.environ), spare=os.environ.get("FTSLURM_STEP", "")
+            )
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""

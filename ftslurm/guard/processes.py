@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
 PF_EXITING = 0x4  # linux/sched.h
@@ -96,40 +96,45 @@ def node_of(environ: Mapping[str, str]) -> str | None:
     return environ.get("FTSLURM_NODE") or environ.get("SLURMD_NODENAME")
 
 
-def newer_attempt(environ: Mapping[str, str]) -> int | None:
-    """Return the highest attempt of this unit on this node if it is above this one; None: there is none.
+def beside(environ: Mapping[str, str]) -> list[tuple[int, dict[str, str]]]:
+    """Return (pid, environment at its start) of every process on this machine of the run that `environ` names."""
+    run = environ.get("FTSLURM_RUN_DIR")
+    return list(of_run(run)) if run else []
+
+
+def newer_attempt(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, str]]]) -> int | None:
+    """Return the highest attempt of this unit among the processes `there` if it is above this one; None: there is none.
 
     The numbers of a unit's attempts only grow, and the next one is launched when this one is over, or is a standby all
     of whose tasks are ready. So a guard that starts beside a higher attempt is late: its attempt is over. An srun
     counts too: it has the environment of the step that it has started.
     """
-    run, (unit, mine) = environ.get("FTSLURM_RUN_DIR", ""), _attempt(environ)
-    if not run or mine is None:
+    unit, mine = _attempt(environ)
+    if mine is None:
         return None
-    others = [_attempt(theirs) for _, theirs in of_run(run)]
-    return max(
-        (number for name, number in others if name == unit and number is not None and number > mine), default=None
-    )
+    others = [number for name, number in (_attempt(theirs) for _, theirs in there) if name == unit]
+    return max((number for number in others if number is not None and number > mine), default=None)
 
 
-def fence(environ: Mapping[str, str], spare: str = "") -> None:
-    """Kill processes that earlier attempts of this unit have left on this node.
+def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, str]]], spare: str = "") -> None:
+    """Kill those of the processes `there` that earlier attempts of this unit have left.
 
     Slurm and the controller have ended those attempts; this is for processes that escaped both, as daemons do where
-    Slurm tracks processes by their parents. Kills only processes whose environment names this run and either a lower
-    attempt of the same unit, or one of the Slurm steps in FTSLURM_FENCE. Spares an earlier standby of the same name:
-    it may be a live group by now. Spares higher attempts: a guard may start late, when its own attempt is over.
+    Slurm tracks processes by their parents. Kills only processes whose environment names either a lower attempt of the
+    same unit, or one of the Slurm steps in FTSLURM_FENCE. Spares an earlier standby of the same name: it may be a live
+    group by now. Spares higher attempts: a guard may start late, when its own attempt is over.
 
     Args:
-        environ: names this run and attempt. A standby that becomes a group's attempt fences again, as that attempt.
+        environ: names this attempt. A standby that becomes a group's attempt fences again, as that attempt.
+        there: those of this run, from `beside`.
         spare: the Slurm step that the standby was started as.
     """
-    run, (unit, mine) = environ.get("FTSLURM_RUN_DIR", ""), _attempt(environ)
-    if not run or mine is None:
+    unit, mine = _attempt(environ)
+    if mine is None:
         return
     named = {word for word in environ.get("FTSLURM_FENCE", "").split(",") if word}
     named -= {environ["FTSLURM_STEP"], spare}
-    for pid, theirs in of_run(run):
+    for pid, theirs in there:
         other, number = _attempt(theirs)
         earlier = other == unit and number is not None and number < mine and not unit.startswith("standby-")
         if earlier or theirs.get("FTSLURM_STEP") in named:

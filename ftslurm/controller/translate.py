@@ -102,8 +102,8 @@ def _event(step: StepId, message: messages.FromWorker | messages.FromLighthouse,
             return events.Room(step, task, available_mb, worker_mb)
         case messages.FirstQuorum():
             return events.FirstQuorum(step)
-        case messages.Trace(text):
-            return events.Traced(step, text)
+        case messages.Trace(text, task=task):
+            return events.Traced(step, task, text)
         case messages.Notice(text):
             return events.Warned(step, text)
         case messages.Dumped(task=task):

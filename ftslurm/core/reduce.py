@@ -70,12 +70,12 @@ from ftslurm.core.state.events import (
 )
 from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Cause, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
+from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
 
-LONGEST_TRACEBACK = 8000  # characters that are kept
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run
 
@@ -384,8 +384,8 @@ def _first_quorum(state: RunState, unit: Unit, now: float) -> Outcome:
 
 
 def _traced(event: Traced, state: RunState, unit: Unit) -> Outcome:
-    traceback = (unit.current.traceback + event.text)[-LONGEST_TRACEBACK:]
-    return swap(state, replace(unit, current=replace(unit.current, traceback=traceback))), []
+    traces = added(unit.current.traces, event.task, event.text)
+    return swap(state, replace(unit, current=replace(unit.current, traces=traces))), []
 
 
 def _warn(state: RunState, unit: Unit, text: str) -> Outcome:

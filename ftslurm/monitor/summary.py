@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -22,6 +23,7 @@ _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold m
 _RESTARTS_SHOWN = 20
 _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
+_RANK = re.compile(r"rank \d{1,9}:")  # above the traceback of a rank
 
 
 def outcome_style(status: RunStatus) -> str:
@@ -131,12 +133,20 @@ def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
     for (_, evidence, traceback), alike in list(same.items())[:_FAILURES_SHOWN]:
         numbers = sentences.few([str(g.group) for g in alike], 8)
         text = Text(f"{'group' if len(alike) == 1 else 'groups'} {numbers}: {alike[0].last_error}", "red")
-        lines = [f"- {sign}" for sign in evidence] + (traceback or "").rstrip().splitlines()[-_TRACEBACK_LINES:]
+        lines = [f"- {sign}" for sign in evidence] + _end(traceback or "")
         text.append("".join(f"\n  {line}" for line in lines), "default")
         parts.append(text)
     if len(same) > _FAILURES_SHOWN:
         parts.append(Text(f"and {len(same) - _FAILURES_SHOWN} failures of other kinds: see the journal", "dim"))
     return Group(*parts) if parts else None
+
+
+def _end(traceback: str) -> list[str]:
+    """Return the last lines of tracebacks; none whose heading, the name of its rank, is left out."""
+    lines = traceback.rstrip().splitlines()
+    end = lines[-_TRACEBACK_LINES:]
+    headed = [n for n, line in enumerate(end) if _RANK.fullmatch(line)]
+    return end[headed[0] :] if headed else end
 
 
 def typical(recoveries: Sequence[Recovery]) -> dict[str, float | None]:

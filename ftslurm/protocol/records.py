@@ -530,7 +530,7 @@ class StepExited(JournalRecord):
     with_job: Annotated[bool, "true: it ended with its Slurm job, while no controller led"] = False
     away_since: Annotated[float | None, "when the group was last at work"]
     evidence: Annotated[tuple[str, ...], "the signs by which the cause was decided"]
-    traceback: Annotated[str | None, "the end of the script's traceback"]
+    traceback: Annotated[str | None, "the end of the script's traceback; of several ranks, each below `rank N:`"]
     phases: Annotated[Phases, "as in group_joined, of an attempt that never committed a step; else null"]
     log: Annotated[str | None, "log of the rank that failed first"] = None
 

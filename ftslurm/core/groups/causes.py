@@ -7,6 +7,7 @@ import signal
 from enum import IntEnum
 
 from ftslurm.core.groups import hardware
+from ftslurm.core.state import traces
 from ftslurm.core.state.events import LAST_LINE, SRUN_ABORTS, Ended
 from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Pulse, Unit
 
@@ -41,20 +42,19 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         rank=best.task,
         error=asked
         or (_with_place(unit, best) if cause is Cause.HARDWARE else None)
-        or _quoted(best, unit.current.traceback)
+        or _quoted(best, bool(unit.current.traces))
         or _said(unit.current.evidence)
         or (ended.error if launcher else None),
         step=unit.current.step,
         launched=not ended.launcher_failed,
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
-        traceback="\n".join(unit.current.traceback.splitlines()[-TRACEBACK_LINES:]) or None,
+        traceback=traces.told(unit.current.traces, best.task),
         ran_as=unit.current.ran_as,
     )
 
 
 # What torchft 0.2.0 raises when the Lighthouse does not answer: a gRPC status, or its own message for a failed dial.
 _LIGHTHOUSE = re.compile(r"(?i)lighthouse|failed to connect to http|status: (Cancelled|Unavailable|DeadlineExceeded)")
-TRACEBACK_LINES = 20
 LONGEST = 120  # characters of an exception in `step_exited`
 
 
@@ -160,9 +160,9 @@ _OWN_END = (None, signal.SIGABRT)  # an exception, or NCCL's watchdog, which abo
 WORDS_S = 0.1  # a killed rank's guard mostly reports within this time of the other ranks' errors
 
 
-def _quoted(evidence: Evidence, traceback: str) -> str | None:
+def _quoted(evidence: Evidence, traced: bool) -> str | None:
     """Return the error; of an exception of the script, whose traceback is recorded too, only the beginning."""
-    error, is_told = evidence.error, evidence.started and bool(traceback)
+    error, is_told = evidence.error, evidence.started and traced
     return error[: LONGEST - 3] + "..." if error and is_told and len(error) > LONGEST else error
 
 

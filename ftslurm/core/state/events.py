@@ -279,6 +279,7 @@ class Traced:
     """A piece of the traceback of a script that is about to fail."""
 
     id: StepId
+    task: int
     text: str
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from immutables import Map
 
 from ftslurm.core.state.step_times import StepTimes
+from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
@@ -308,7 +309,7 @@ class Attempt:
     spared: bool = False  # STOPPING: not killed yet: a probe shows what died by itself (lost_connections.py)
     asked: bool = False  # STOPPING: its guards were asked whether they are there, before it was killed
     evidence: tuple[Evidence, ...] = ()
-    traceback: str = ""
+    traces: Traces = ()
     dumped: frozenset[int] = frozenset()  # tasks whose stacks are in their logs
     failing: Marks = Marks()  # detect_s and noticed: of the current attempt's own failure
     drilled: float | None = None  # when a drill was last done to this attempt

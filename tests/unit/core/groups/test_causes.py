@@ -7,6 +7,7 @@ import pytest
 from ftslurm.core.groups.causes import LONGEST, classify, describe, signal_name
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Attempt, Cause, Evidence, Exit, Phase, Place, StepId, Unit
+from ftslurm.core.state.traces import Traces
 
 STEP = StepId("group-0001", 2)
 
@@ -129,12 +130,19 @@ def test_the_launchers_own_words_are_kept_when_nobody_else_spoke() -> None:
     assert (verdict.code, verdict.error) == (78, "srun: error: Unable to create step")
 
 
-@pytest.mark.parametrize(("traceback", "length"), [("Traceback ...", LONGEST), ("", 200)])
-def test_a_long_error_is_cut_if_its_traceback_is_recorded(traceback: str, length: int) -> None:
+@pytest.mark.parametrize(("traces", "length"), [(((0, "Traceback ..."),), LONGEST), ((), 200)])
+def test_a_long_error_is_cut_if_its_traceback_is_recorded(traces: Traces, length: int) -> None:
     raised = Evidence(0, "n1", code=1, error="ValueError: " + "x" * 188)
-    error = classify(unit(raised, traceback=traceback), ended(1), 4, 50.0).error
+    error = classify(unit(raised, traces=traces), ended(1), 4, 50.0).error
     assert error is not None
     assert len(error) == length
+
+
+def test_the_traceback_of_the_rank_that_decides_is_told_last() -> None:
+    traces = ((0, "Traceback\nRuntimeError: Connection closed by peer"), (4, "Traceback\nValueError: no such layer"))
+    told = classify(unit(ECHO, RAISED_LATER, traces=traces), ended(1), 8, 50.0).traceback
+    assert told is not None
+    assert told.splitlines()[-3:] == ["rank 4:", "Traceback", "ValueError: no such layer"]
 
 
 def test_a_success_has_no_error() -> None:

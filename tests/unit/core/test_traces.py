@@ -1,0 +1,41 @@
+"""The tracebacks of several ranks of one attempt."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from ftslurm.core.state.traces import LINES, LONGEST, MOST_RANKS, Traces, added, told
+
+KEY = "Traceback (most recent call last):\n  main()\nKeyError: 'lr'"
+CLOSED = "Traceback (most recent call last):\n  step()\nRuntimeError: Connection closed by peer"
+
+
+def of(*pieces: tuple[int, str]) -> Traces:
+    return reduce(lambda traces, piece: added(traces, *piece), pieces, ())
+
+
+def test_pieces_of_two_ranks_that_arrive_mixed_are_put_together_by_rank() -> None:
+    traces = of((0, KEY[:20]), (1, CLOSED[:30]), (0, KEY[20:]), (1, CLOSED[30:]))
+    assert told(traces, 0) == f"rank 1:\n{CLOSED}\nrank 0:\n{KEY}"
+
+
+def test_the_only_traceback_names_its_rank_only_if_another_one_decides() -> None:
+    assert told(of((1, KEY)), 1) == KEY
+    assert told(of((1, KEY)), 0) == f"rank 1:\n{KEY}"
+    assert told((), 0) is None
+
+
+def test_the_deciding_rank_has_all_its_lines_and_the_others_what_is_left() -> None:
+    long = "\n".join(f"line {n}" for n in range(15))
+    shown = (told(of((0, CLOSED), (1, long), (2, CLOSED)), 1) or "").splitlines()
+    assert shown == ["rank 0:", *CLOSED.splitlines(), "rank 1:", *long.splitlines()]
+    assert len(shown) == LINES
+    longer = "\n".join(f"line {n}" for n in range(50))
+    assert told(of((0, CLOSED), (1, longer)), 1) == "\n".join(["rank 1:", *longer.splitlines()[-LINES + 1 :]])
+
+
+def test_no_more_is_kept_than_a_few_ranks_with_a_few_thousand_characters() -> None:
+    traces = of(*((rank, "x" * 3 * LONGEST) for rank in range(2 * MOST_RANKS)), (0, "end"))
+    assert [rank for rank, _ in traces] == list(range(MOST_RANKS))
+    assert all(len(text) == LONGEST for _, text in traces)
+    assert traces[0][1].endswith("end")

@@ -8,10 +8,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from ftslurm.config import torchtitan_preset
 from ftslurm.config.schema import Config, JobConfig, interpreter
 from ftslurm.errors import ConfigError
 from ftslurm.submission import script_check
-from ftslurm.worker import torchtitan
 
 _ANSWER_S = 15.0  # how long another interpreter may take: its file system may be slow, and it decides nothing
 _CONTAINERS = ("apptainer", "singularity")  # prefixes of job.python that can be run here without doing anything else
@@ -36,10 +36,10 @@ def check_script(config: Config) -> None:
     said = _complaint(job, folder, has_setup)
     if said:
         raise ConfigError(f"{'job.script' if job.script else f'job.module={job.module}'}: {said}")
-    if job.module == torchtitan.__name__:
-        said = _complaint(replace(job, module=torchtitan.TRAINER), folder, has_setup)
+    if job.module == torchtitan_preset.MODULE:
+        said = _complaint(replace(job, module=torchtitan_preset.TRAINER), folder, has_setup)
         if said:
-            raise ConfigError(f"job=torchtitan cannot run here: {said}: {torchtitan.INSTALL}")
+            raise ConfigError(f"job=torchtitan cannot run here: {said}: {torchtitan_preset.INSTALL}")
 
 
 def notes(config: Config) -> list[str]:

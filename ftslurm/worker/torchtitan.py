@@ -6,14 +6,12 @@ import config_registry"; without a GPU it ends in an AttributeError somewhere in
 
 from __future__ import annotations
 
-TRAINER = "torchtitan.train"
-INSTALL = (
-    "pip install 'ftslurm[torchtitan]' into the environment of the workers (job.python), beside a GPU build of torch"
-)
+from ftslurm.config.torchtitan_preset import INSTALL
 
 
 def main() -> None:
     """Run torchtitan's trainer.
+
     Raises:
         RuntimeError: it failed, and a requirement is missing here.
     """

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from ftslurm.api import answers
 from ftslurm.config.schema import Config
-from ftslurm.errors import NotDone
+from ftslurm.core.state.model import Saved
+from ftslurm.errors import FtslurmError, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol.records import Command, JournalEvent, RunRequeued
-from ftslurm.run import configuration, inbox, liveness
+from ftslurm.run import configuration, inbox, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, last_event
-from ftslurm.run.replay import read_past
+from ftslurm.run.replay import newest_checkpoint, read_past
 from ftslurm.slurm import client
 from ftslurm.submission import jobs_of_run, observing, requeue
 
@@ -36,7 +39,27 @@ def stop(run: RunDir) -> str:
         answer, status = answers.wait_for_answer(reader, status, _is_stop, answers.ANSWER_S)
         if answer is None and status.outcome == "running":
             return _unanswered(config, run)
-    return f"{run.root.name} is stopping"
+    return f"{run.root.name} is stopping{_kept(config, run, status)}"
+
+
+def _kept(config: Config, run: RunDir, status: RunStatus) -> str:
+    """Return which committed steps are in a checkpoint so far, to follow "is stopping"; "": none is committed.
+
+    An object store is not asked, it may answer late: of its checkpoints those count that the journal tells of.
+    """
+    if status.step == 0:
+        return ""
+    saved = None if status.checkpoint is None else Saved("", status.checkpoint)
+    if saved is None and stored_checkpoints.url(config) is None:
+        with suppress(FtslurmError, OSError):
+            saved = newest_checkpoint(config, run)
+    if saved is None or saved.damaged is not None:
+        return f": nothing is saved of its {sentences.plural(status.step, 'committed step')}"
+    if saved.step is None:
+        return f": at step {status.step}; its script has saved in a format of its own in {saved.path}"
+    after = max(0, status.step - saved.step)
+    lost = f"and {sentences.plural(after, 'committed step')} after it {'is' if after == 1 else 'are'} not saved"
+    return f": the last checkpoint is of step {saved.step}, {lost if after else 'with every committed step'}"
 
 
 def _slurm_job(config: Config, run: RunDir) -> str | None:

@@ -1,0 +1,100 @@
+"""What `ftslurm stop` says of the steps since the last checkpoint, and what a stopped run does not say."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from functools import reduce
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+from rich.console import Console
+
+from ftslurm.api import stopping
+from ftslurm.config import compose
+from ftslurm.config.schema import Config
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
+from ftslurm.monitor.summary import summary
+from ftslurm.run import inbox
+from ftslurm.run.directory import RunDir, replace_text
+
+BEGUN = [ex.started(1), ex.launched(1, 0), ex.ready(2, 0)]
+JOINED = ex.joined(2.5, 0, 1)
+
+
+def saved(step: int) -> ex.Line:
+    return ex.event(4, "checkpoint_saved", group=0, attempt=0, step=step, path=f"/ckpt/step-{step}", seconds=0.1)
+
+
+def new_run(folder: Path, checkpoints: str | None, *lines: ex.Line) -> RunDir:
+    run = RunDir(folder / "ddp-0930-k3")
+    run.create()
+    ex.write(run, [*BEGUN, *lines])
+    config = Config()
+    config.job.script, config.cluster.kind, config.checkpoint.dir = "train.py", "local", checkpoints
+    run.config.write_text(compose.dump(config))
+    run.alive.touch()
+    replace_text(run.job_id, str(os.getpid()))
+    return run
+
+
+def stopped(run: RunDir) -> str:
+    """Stop a run whose controller answers, and return what is said after its name."""
+
+    def controller() -> None:
+        deadline = time.monotonic() + 20
+        while not inbox.take(run.inbox) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        ex.write(run, [ex.event(20, "command", what="stop", by=os.getuid())])
+
+    thread = threading.Thread(target=controller, daemon=True)
+    thread.start()
+    said = stopping.stop(run)
+    thread.join()
+    return said.removeprefix(run.root.name)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], " is stopping"),
+        ([JOINED, ex.progress(5, 0, 51)], " is stopping: nothing is saved of its 51 committed steps"),
+        (
+            [JOINED, saved(40), ex.progress(5, 0, 51)],
+            " is stopping: the last checkpoint is of step 40, and 11 committed steps after it are not saved",
+        ),
+        (
+            [JOINED, saved(50), ex.progress(5, 0, 51)],
+            " is stopping: the last checkpoint is of step 50, and 1 committed step after it is not saved",
+        ),
+        (
+            [JOINED, ex.progress(3, 0, 51), saved(51)],
+            " is stopping: the last checkpoint is of step 51, with every committed step",
+        ),
+    ],
+)
+@pytest.mark.parametrize("folder", [None, "s3://bucket/never-asked"])
+def test_stop_says_which_steps_are_saved(lines: list[ex.Line], said: str, folder: str | None, tmp_path: Path) -> None:
+    assert stopped(new_run(tmp_path, folder, *lines)) == said
+
+
+def test_stop_names_what_a_script_has_saved_in_its_own_format(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "model.pt").touch()
+    said = f" is stopping: at step 51; its script has saved in a format of its own in {own}"
+    assert stopped(new_run(tmp_path, str(own), JOINED, ex.progress(5, 0, 51))) == said
+
+
+@pytest.mark.parametrize("error", [None, "RuntimeError: told to end"])
+def test_a_run_that_was_stopped_names_no_first_failure_if_nothing_had_failed(error: str | None) -> None:
+    stop = ex.event(20, "command", what="stop", by=0, reason="stopped by ann")
+    end = [stop, ex.exited(21, 0, cause="cancelled", error=error), ex.finished(22, "stopped", reason="stopped by ann")]
+    status = reduce(fold, [*BEGUN, JOINED, ex.progress(5, 0, 51), *end], RunStatus())
+    console = Console(width=100, record=True, quiet=True)
+    console.print(summary(status, RunDir(Path("/x"))))
+    assert status.groups[0].first_error is None
+    assert "failed first" not in console.export_text()

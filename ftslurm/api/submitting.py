@@ -23,15 +23,14 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
 
     Raises:
         FtslurmError: the cluster cannot hold the run, a secret is missing, the script has a syntax error, or another
-            run uses checkpoint.dir.
+            run uses checkpoint.dir and this one would start at once.
     """
     found = list(filter(None, [capabilities.resolve(config, preview)]))
     found += keep_secrets(config)
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
-    if (used := replay.in_use(config)) is not None:
-        raise ConfigError(used)
+    found += filter(None, [_checkpoints_in_use(config, preview)])
     if not preview and config.hooks.callbacks:
         from ftslurm.observer import callback_receiver  # most runs have none
 
@@ -41,6 +40,20 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         if config.job.stage_python is not False:
             found += filter(None, [staging.stage(config)])
     return found
+
+
+def _checkpoints_in_use(config: Config, preview: bool) -> str | None:
+    """Return a note if another run uses checkpoint.dir now: it may have ended when the job of this one starts.
+
+    A process in an allocation is not asked about: it may be a part of that run.
+
+    Raises:
+        ConfigError: this run would start at once.
+    """
+    used = replay.in_use(config) if config.cluster.controller == "job" else None
+    if used is not None and config.cluster.kind == "local" and not preview:
+        raise ConfigError(used)
+    return used and f"{used}. If it still runs when this run starts, this run ends"
 
 
 def keep_secrets(config: Config) -> list[str]:

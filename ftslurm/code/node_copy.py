@@ -77,11 +77,14 @@ def ready(archive: str, folder: str) -> Iterator[str]:
             fcntl.flock(use, fcntl.LOCK_SH | fcntl.LOCK_NB)  # no other process has it exclusively
         os.utime(use)  # the last use
         os.set_inheritable(use, True)
-        with contextlib.suppress(OSError):
-            folder_fd = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(folder_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        folder_fd = os.open(copy, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(BlockingIOError):  # a cleaner looks at it just now
+                fcntl.flock(folder_fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             os.set_inheritable(folder_fd, True)
-        yield copy
+            yield copy
+        finally:
+            os.close(folder_fd)
 
 
 @contextlib.contextmanager
@@ -137,9 +140,19 @@ def _is_whole(copy: str) -> bool:
         with open(os.path.join(copy, _BOOT)) as file:
             boot, _, count = file.read().rpartition("\n")
             made = os.fstat(file.fileno()).st_mtime
-        return boot == _boot() and (time.time() < made + _OLD_S or _files(copy) >= int(count))
-    except (FileNotFoundError, ValueError):
+        return boot == _boot() and (abs(time.time() - made) < _OLD_S or _files(copy) >= int(count))
+    except (OSError, ValueError):
         return False
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder with all in it, read-only folders too."""
+    import shutil
+
+    for path, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            os.chmod(path, 0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _files(folder: str) -> int:
@@ -171,12 +184,11 @@ def _try_to_unpack(unpack: int, archive: str, copy: str, begun: float) -> None:
 
 def _unpack(archive: str, copy: str) -> None:
     """Unpack the archive, which must be this user's. This process has locked KEY.unpack."""
-    import shutil
     import subprocess
 
     begun, half = time.monotonic(), f"{copy}.half"
     for left in (half, copy):  # of a process that was killed, or of an earlier boot
-        shutil.rmtree(left, ignore_errors=True)
+        _remove(left)
     fd = os.open(archive, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         found = os.fstat(fd)
@@ -188,11 +200,12 @@ def _unpack(archive: str, copy: str) -> None:
         if done.returncode:
             lines = done.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {done.returncode}"]
             raise Unusable(f"{archive} cannot be unpacked into {os.path.dirname(copy)}: {lines[0]}")
+        os.chmod(half, 0o700)  # the archive's top folder may be read-only
         with open(os.path.join(half, _BOOT), "w") as file:
             file.write(f"{_boot()}\n{_files(half)}")
         os.rename(half, copy)
     except BaseException:
-        shutil.rmtree(half, ignore_errors=True)
+        _remove(half)
         raise
     finally:
         os.close(fd)
@@ -201,8 +214,6 @@ def _unpack(archive: str, copy: str) -> None:
 
 def _remove_unused(place: str, new: str) -> None:
     """Remove copies beyond the KEPT last used ones, unless a worker runs from them."""
-    import shutil
-
     locks = [entry for entry in os.scandir(place) if entry.name.endswith(".lock") and entry.name != f"{new}.lock"]
     locks = [entry for entry in locks if os.path.isdir(entry.path.removesuffix(".lock"))]
     for entry in sorted(locks, key=lambda entry: entry.stat().st_mtime, reverse=True)[KEPT - 1 :]:
@@ -210,7 +221,7 @@ def _remove_unused(place: str, new: str) -> None:
         with contextlib.suppress(BlockingIOError), _opened(entry.path) as use, _opened(f"{copy}.unpack") as unpack:
             fcntl.flock(unpack, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not _is_used(use):
-                shutil.rmtree(copy, ignore_errors=True)
+                _remove(copy)
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ def in_use(config: Config) -> str | None:
     """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
     if config.checkpoint.dir is None or stored_checkpoints.url(config) is not None:
         return None
-    with suppress(OSError, EnvironmentProblem):
+    with suppress(OSError, ValueError, EnvironmentProblem):  # ValueError: a name with a null byte
         other = RunDir(Path(owned_files.read_text(Path(config.checkpoint.dir) / OWNER, own=True)))
         if config.run.parent is None or other.root != Path(config.run.parent):
             return _used_by(config, None, other)
@@ -84,7 +84,7 @@ def claim(config: Config, run: RunDir) -> str | None:
     if config.checkpoint.dir is None:
         return None
     folder = Path(config.checkpoint.dir)
-    with suppress(OSError, EnvironmentProblem):
+    with suppress(OSError, ValueError, EnvironmentProblem):
         other = RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
         if (used := _used_by(config, run, other)) is not None:
             return used

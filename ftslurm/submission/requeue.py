@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from ftslurm.code import staging
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Cause
@@ -92,6 +93,7 @@ def end_journal(run: RunDir, reason: str, outcome: str = "stopped", left: Sequen
             )
         finished = RunFinished(outcome=outcome, reason=reason, steps=now.step, restarts=now.restarts)
         line = journal.append(finished)
+    staging.release(run)
     observing.tell_the_end(run)
     return line
 

@@ -45,5 +45,24 @@ def _transport(torchft: Any, pg: Any, timeout: Any) -> Any:
     import torch
     from torchft.checkpointing.pg_transport import PGTransport
 
+    class WatchedTransport(PGTransport):  # type: ignore[misc]
+        """Notes whether it sends or receives: then a member that is gone is waited for here (quorum_abort.py)."""
+
+        busy = False
+
+        def send_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            self.busy = True
+            try:
+                super().send_checkpoint(*args, **kwargs)
+            finally:
+                self.busy = False
+
+        def recv_checkpoint(self, *args: Any, **kwargs: Any) -> Any:
+            self.busy = True
+            try:
+                return super().recv_checkpoint(*args, **kwargs)
+            finally:
+                self.busy = False
+
     device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in pg.getBackendName() else torch.device("cpu")
-    return PGTransport(pg, timeout, device)
+    return WatchedTransport(pg, timeout, device)

@@ -182,11 +182,16 @@ class BrokenQuorums:
             time.sleep(COLLECTIVE_S / 5)
             if word != self.position.word:
                 word, since = self.position.word, time.monotonic()
-            elif self.position.stage in (Stage.COLLECTIVE, Stage.VOTING) and time.monotonic() >= since + COLLECTIVE_S:
-                for manager in self._managers_in(quorum):
-                    if manager._errored is None:  # else it has found the error itself
-                        self._abort(manager)
+            elif time.monotonic() >= since + COLLECTIVE_S and (stuck := self._stuck(quorum)):
+                for manager in stuck:
+                    self._abort(manager)
                 return
+
+    def _stuck(self, quorum: int) -> list[Any]:
+        """Return the Managers that may wait in their process group, for an average or for a state."""
+        averages = self.position.stage in (Stage.COLLECTIVE, Stage.VOTING)
+        managers = [m for m in self._managers_in(quorum) if m._errored is None]  # else it has found the error itself
+        return [m for m in managers if averages or getattr(m._checkpoint_transport, "busy", False)]
 
     def _end_transfers(self, quorum: int) -> None:
         """Hang up the transfers of a state that stand still, until there is another quorum."""

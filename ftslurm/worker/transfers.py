@@ -16,7 +16,9 @@ import time
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-STILL_S = 1.0  # a connection that has moved nothing for so long stands still
+# A connection that has moved nothing for so long stands still. One whose sender copies the state from its GPU does,
+# too: if a member of the quorum is gone just then, it ends, and the heal is repeated with the next quorum.
+STILL_S = 3.0
 _COUNTERS = struct.Struct("=QQ")  # of struct tcp_info (linux/tcp.h): bytes acknowledged by the peer, bytes received
 _COUNTERS_AT = 120
 

@@ -339,6 +339,21 @@ def test_an_old_copy_that_lacks_files_is_unpacked_again(config: Config) -> None:
     assert started(config, code)[0] == ["1"]
 
 
+def test_a_copy_with_read_only_folders_is_repaired_too(config: Config) -> None:
+    packages = module(config).parent
+    packages.chmod(0o555)
+    staging.stage(config)
+    started(config)
+    (copy,) = copies(config)
+    copied = next(copy.glob("lib/python*/site-packages/my_module.py"))
+    copied.parent.chmod(0o755)
+    copied.unlink()
+    copied.parent.chmod(0o555)
+    os.utime(copy / ".ftslurm-boot", (2**33, 2**33))  # by a clock that went wrong
+    assert started(config, "import my_module; print(my_module.value)")[0] == ["1"]
+    packages.chmod(0o755)
+
+
 def test_a_worker_locks_the_folder_of_its_copy_against_cleaners(config: Config) -> None:
     """As in tmpfiles.d(5): what is below a locked folder is left alone."""
     staging.stage(config)

@@ -23,7 +23,7 @@ from ftslurm.core.state.units import swap
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers.background import BackgroundCommands
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import array_task
+from ftslurm.submission import array_task, requeue
 
 SBATCH = Path(__file__).parents[3] / "sbatch"
 ENDS = 10_000.0
@@ -49,6 +49,16 @@ def test_all_tasks_find_one_run_directory_whoever_makes_it(tmp_path: Path) -> No
     other.cluster.pilots, other.run.dir = "90", str(tmp_path / "toy-81")
     with pytest.raises(EnvironmentProblem, match="exists already"):
         array_task.join(other)
+
+
+def test_the_run_holds_its_archived_environment_until_it_is_over(tmp_path: Path) -> None:
+    config, archive = by_hand(tmp_path / "runs"), tmp_path / "key.tar"
+    archive.touch()
+    config.job.staged_python = f"{archive}:python"
+    run = array_task.join(config)
+    assert archive.stat().st_nlink == 2
+    requeue.end_journal(run, "stopped in the queue")
+    assert archive.stat().st_nlink == 1
 
 
 @pytest.mark.parametrize(

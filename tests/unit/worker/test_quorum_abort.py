@@ -32,7 +32,9 @@ class Group:
 
 
 def manager(quorum: int, aborted: list[int], error: Exception | None = None) -> SimpleNamespace:
-    return SimpleNamespace(_quorum_id=quorum, _errored=error, _pg=Group(lambda: aborted.append(quorum)))
+    transport = SimpleNamespace(busy=False)
+    group = Group(lambda: aborted.append(quorum))
+    return SimpleNamespace(_quorum_id=quorum, _errored=error, _pg=group, _checkpoint_transport=transport)
 
 
 def watching(ours: quorum_abort.BrokenQuorums) -> threading.Thread:
@@ -162,3 +164,17 @@ def test_one_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_the_quorum_of_a_store(address: str, quorum: int | None) -> None:
     assert quorum_abort.quorum_of(address) == quorum
+
+
+def test_a_state_that_is_waited_for_in_the_process_group_is_aborted() -> None:
+    aborted: list[int] = []
+    ours = quorums(healing := manager(3, aborted), manager(3, aborted))
+    ours.position.mark(7, Stage.SEEKING_QUORUM)
+    ours.broken = 3
+    watch = watching(ours)
+    watch.join(3 * quorum_abort.COLLECTIVE_S)
+    assert watch.is_alive()
+    assert aborted == []
+    healing._checkpoint_transport.busy = True
+    watch.join(LONG_S)
+    assert aborted == [3]

@@ -45,7 +45,7 @@ def _transport(torchft: Any, pg: Any, timeout: Any) -> Any:
     import torch
     from torchft.checkpointing.pg_transport import PGTransport
 
-    class WatchedTransport(PGTransport):  # type: ignore[misc]
+    class WatchedPGTransport(PGTransport):  # type: ignore[misc]
         """Notes whether it sends or receives: then a member that is gone is waited for here (quorum_abort.py)."""
 
         busy = False
@@ -65,4 +65,4 @@ def _transport(torchft: Any, pg: Any, timeout: Any) -> Any:
                 self.busy = False
 
     device = torch.device("cuda", torch.cuda.current_device()) if "nccl" in pg.getBackendName() else torch.device("cpu")
-    return WatchedTransport(pg, timeout, device)
+    return WatchedPGTransport(pg, timeout, device)

@@ -6,7 +6,7 @@ import pytest
 from harness import Backend
 
 
-@pytest.mark.parametrize(("setting", "used"), [("http", "HTTPTransport"), ("process_group", "PGTransport")])
+@pytest.mark.parametrize(("setting", "used"), [("http", "HTTPTransport"), ("process_group", "WatchedPGTransport")])
 def test_a_group_that_comes_back_heals_by_the_transport_of_the_run(backend: Backend, setting: str, used: str) -> None:
     run = backend.start("groups.count=3", f"torchft.transport={setting}", args={"open-end": True, "step-time": 0.1})
     run.wait_for_steps(5, 3)

@@ -68,11 +68,7 @@ def in_use(config: Config) -> str | None:
     """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
     if config.checkpoint.dir is None or stored_checkpoints.url(config) is not None:
         return None
-    with suppress(OSError, ValueError, EnvironmentProblem):  # ValueError: a name with a null byte
-        other = RunDir(Path(owned_files.read_text(Path(config.checkpoint.dir) / OWNER, own=True)))
-        if config.run.parent is None or other.root != Path(config.run.parent):
-            return _used_by(config, None, other)
-    return None
+    return _used(config, Path(config.checkpoint.dir), None)
 
 
 def claim(config: Config, run: RunDir) -> str | None:
@@ -84,13 +80,24 @@ def claim(config: Config, run: RunDir) -> str | None:
     if config.checkpoint.dir is None:
         return None
     folder = Path(config.checkpoint.dir)
-    with suppress(OSError, ValueError, EnvironmentProblem):
-        other = RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
-        if (used := _used_by(config, run, other)) is not None:
-            return used
+    if (used := _used(config, folder, run)) is not None:
+        return used
     with suppress(OSError):  # saving a checkpoint there reports what is wrong
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace_text(folder / OWNER, str(run.root))
+    return None
+
+
+def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
+    """Return why the owner of a checkpoint folder keeps this run from using it; None: it does not, or there is none.
+
+    Args:
+        run: this run; None: it has no directory yet, and may follow the run that it resumes.
+    """
+    with suppress(OSError, ValueError, EnvironmentProblem):  # ValueError: a name with a null byte
+        other = RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
+        if run is not None or config.run.parent is None or other.root != Path(config.run.parent):
+            return _used_by(config, run, other)
     return None
 
 

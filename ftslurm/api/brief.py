@@ -68,12 +68,6 @@ class Queue:
         return [job for job in known if job.state in LIVE_STATES]
 
 
-def is_over(run: RunDir) -> bool:
-    """Return whether the run's journal has its end."""
-    line = last_line(run.events)
-    return line is not None and isinstance(read(line), records.RunFinished)
-
-
 def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     """Return how a run stands. A run that is over costs two reads.
 

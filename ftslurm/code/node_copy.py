@@ -12,7 +12,7 @@ folder of the node, the others wait for that, and each becomes the interpreter N
 Copies are kept for later attempts and runs. After unpacking, all but the KEPT last used are removed, unless a worker
 runs from them. Cleaners of /tmp remove files that are some days old, but systemd-tmpfiles none below a folder that is
 locked, as that of a copy is by its workers. So the files of a copy that is older than a day are counted. A copy that
-lacks some, or lost its mark, is unpacked again, but not while a worker runs from it.
+lacks some, or has lost its mark or its interpreter, is unpacked again, but not while a worker runs from it.
 Whatever goes wrong, the worker starts from the shared file system, without any lock, and its run gets a warning.
 
 Runs by itself, as `python -I -S`: what it imports comes from the shared file system, so it imports little.
@@ -41,7 +41,7 @@ class Unusable(Exception):
 def main(words: list[str]) -> None:
     archive, folder, name, *command = words
     try:
-        with ready(archive, folder) as copy:
+        with ready(archive, folder, name) as copy:
             os.environ.pop(NOT_STAGED, None)
             python = os.path.join(copy, "bin", name)
             os.stat(python)  # unlike that of execv, its error names the file
@@ -57,7 +57,7 @@ def _told(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def ready(archive: str, folder: str) -> Iterator[str]:
+def ready(archive: str, folder: str, name: str) -> Iterator[str]:
     """Give the path of the copy, which is unpacked if need be. Its lock is released at the end, but not by `execv`.
 
     Raises:
@@ -69,7 +69,7 @@ def ready(archive: str, folder: str) -> Iterator[str]:
     with _opened(f"{copy}.lock") as use:
         with _opened(f"{copy}.unpack") as unpack:
             fcntl.flock(unpack, fcntl.LOCK_EX)
-            if not _is_whole(copy):
+            if not _is_whole(copy, name):
                 if _is_used(use):
                     raise Unusable(f"{copy} is damaged, and cannot be replaced while other workers run from it")
                 _try_to_unpack(unpack, archive, copy, begun)
@@ -135,7 +135,9 @@ def own_folder(folder: str) -> str:
     return own
 
 
-def _is_whole(copy: str) -> bool:
+def _is_whole(copy: str, name: str) -> bool:
+    if not os.path.lexists(os.path.join(copy, "bin", name)):
+        return False
     try:
         with open(os.path.join(copy, _BOOT)) as file:
             boot, _, count = file.read().rpartition("\n")

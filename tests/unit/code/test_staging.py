@@ -271,13 +271,23 @@ def test_a_worker_that_cannot_run_from_the_copy_does_not_keep_it_locked(config: 
     staging.stage(config)
     started(config)
     (copy,) = copies(config)
-    for program in (copy / "bin").glob("python*"):
-        program.unlink()
+    python = copy / "bin/python"
+    python.unlink()
+    python.symlink_to("python-of-another-node")
     with running(config) as worker:
         prefix, problem = told(worker)
         assert prefix == original(config)
-        assert f"{copy}/bin/python: No such file" in problem
+        assert f"{python}: No such file" in problem
         assert [is_free(lock) for lock in lock_files(config)] == [True, True]
+
+
+def test_a_copy_that_lost_its_interpreter_is_unpacked_again(config: Config) -> None:
+    staging.stage(config)
+    started(config)
+    (copy,) = copies(config)
+    (copy / "bin/python").unlink()
+    assert started(config)[0] == [str(copy), ""]
+    assert (copy / "bin/python").exists()
 
 
 def test_old_copies_are_removed_unless_a_worker_runs_from_them(config: Config) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contenders.all import ALL
 from goodput_measures import quantile
 from results import Bar, bars, spread, table, told
 
@@ -27,7 +28,9 @@ HEADER = (
 
 
 def write(path: Path, data: dict[str, Any]) -> None:
-    """Write the table and the picture beside the JSON file."""
+    """Write the table and the picture beside the JSON file, in the order of contenders.all."""
+    known = data["contenders"]
+    data = data | {"contenders": {name: known[name] for name in sorted(known, key=[*ALL].index)}}
     path.with_suffix(".md").write_text(markdown(data))
     plan = data["plan"]
     rows = [_bar(name, facts, _of(data, name)) for name, facts in data["contenders"].items()]

@@ -23,34 +23,38 @@ CONDITIONS = {
 def data() -> dict[str, Any]:
     measures = Measures(60.0, 5.0, 270, 30, 0.9, 0.75, 0.7, 4.5, 3, (1.5, 2.5), 1)
     blocks = [
-        Block("ours", 0, "0.2.0 aaa", [1.0, 3.0], 8.0, None, 0, {"srun": 2}, 0, measures),
-        Block("ours", 1, "0.2.0 bbb", [1.0, 2.0], 9.0, None, 1, {"srun": 4}, 2, measures),
-        Block("theirs", 0, "0.2.0 aaa", [1.0, 1.0], None, "did not train: it | has\nno <GPU>"),
+        Block("ftslurm-warm", 0, "0.2.0 aaa", [1.0, 3.0], 8.0, None, 0, {"srun": 2}, 0, measures),
+        Block("ftslurm-warm", 1, "0.2.0 bbb", [1.0, 2.0], 9.0, None, 1, {"srun": 4}, 2, measures),
+        Block("torchrun", 0, "0.2.0 aaa", [1.0, 1.0], None, "did not train: it | has\nno <GPU>"),
     ]
     facts = {"what": "a program", "adaptations": ("with a <change>",), "versions": {"pkg": "1.2"}, "missing": None}
     return {
         "plan": asdict(Plan(4, 20.0, 2.0, 2, 30.0, 1, 0.2, 25)),
         "conditions": CONDITIONS,
-        "contenders": {"ours": facts, "theirs": facts, "absent": facts | {"missing": "no wheel for this Python"}},
+        "contenders": {
+            "torchrun": facts,
+            "ftslurm-warm": facts,
+            "ray": facts | {"missing": "no wheel for this Python"},
+        },
         "blocks": [asdict(block) for block in blocks],
     }
 
 
-def test_table_and_picture_name_every_contender(tmp_path: Path) -> None:
+def test_table_and_picture_name_every_contender_in_one_order(tmp_path: Path) -> None:
     write(tmp_path / "g.json", data())
     text = (tmp_path / "g.md").read_text()
-    row = next(line for line in text.splitlines() if line.startswith("| ours |"))
+    row = next(line for line in text.splitlines() if line.startswith("| ftslurm-warm |"))
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[1:6] == ["0.70 (0.70-0.70)", "0.90 (0.90-0.90)", "0.750 (0.750-0.750)", "60", "1.5 / 2.5"]
     assert cells[7:11] == ["6 (1)", "2", "3.0", "2"]
-    assert "- absent: not run: no wheel for this Python" in text
-    assert "- theirs, block 1: did not train: it | has no <GPU>" in text
-    assert "**ours**: a program (pkg 1.2)\n  - with a <change>" in text
-    assert "- ours, block 2: ftslurm 0.2.0 bbb" in text
+    assert "- ray: not run: no wheel for this Python" in text
+    assert "- torchrun, block 1: did not train: it | has no <GPU>" in text
+    assert "**ftslurm-warm**: a program (pkg 1.2)\n  - with a <change>" in text
+    assert "- ftslurm-warm, block 2: ftslurm 0.2.0 bbb" in text
     assert "block 1: ftslurm" not in text
     assert "load average at the start 0.5/0.25/1" in text
     picture = ElementTree.parse(tmp_path / "g.svg").getroot()
     words = [element.text for element in picture.iter() if element.text]
-    assert [word for word in words if word in ("ours", "theirs", "absent", "did not train", "not run")] == [
-        *("ours", "theirs", "did not train", "absent", "not run")
+    assert [word for word in words if word in ("ftslurm-warm", "torchrun", "ray", "did not train", "not run")] == [
+        *("ftslurm-warm", "ray", "not run", "torchrun", "did not train")
     ]

@@ -108,7 +108,10 @@ def _configure(before: Config, parent: RunDir, overrides: Sequence[str]) -> Conf
             setattr(cluster, name, getattr(cluster, name) or value)
     cluster.pilots = None
     cluster.controller = "job"  # the allocation in which the parent's has run is gone
-    return compose.to_config(compose.compose(overrides, before)[0])
+    config = compose.to_config(compose.compose(overrides, before)[0])
+    if config.run.name == before.run.name == before.job.name:
+        config.run.name = config.job.name  # as by default: a new job.name names the run, too
+    return config
 
 
 def _check_over(config: Config, run: RunDir) -> None:

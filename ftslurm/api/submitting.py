@@ -30,7 +30,8 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
     if judge:
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
-    found += filter(None, [_checkpoints_in_use(config, preview)])
+    if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
+        found += filter(None, [_checkpoints_in_use(config, preview) or replay.goes_on_from(config)])
     if not preview and config.hooks.callbacks:
         from ftslurm.observer import callback_receiver  # most runs have none
 
@@ -45,12 +46,10 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
 def _checkpoints_in_use(config: Config, preview: bool) -> str | None:
     """Return a note if another run uses checkpoint.dir now: it may have ended when the job of this one starts.
 
-    A process in an allocation is not asked about: it may be a part of that run.
-
     Raises:
         ConfigError: this run would start at once.
     """
-    used = replay.in_use(config) if config.cluster.controller == "job" else None
+    used = replay.in_use(config)
     if used is not None and config.cluster.kind == "local" and not preview:
         raise ConfigError(used)
     return used and f"{used}. If it still runs when this run starts, this run ends"

@@ -71,6 +71,22 @@ def in_use(config: Config) -> str | None:
     return _used(config, Path(config.checkpoint.dir), None)
 
 
+def goes_on_from(config: Config) -> str | None:
+    """Return which step of another run a run that is not submitted yet would go on from, if it has a folder for it."""
+    if config.checkpoint.dir is None or config.run.parent is not None or stored_checkpoints.url(config) is not None:
+        return None
+    folder = Path(config.checkpoint.dir)
+    found = layout.newest(folder)
+    if found is None or found.step == 0:
+        return None
+    owner = _owner(folder)
+    whose = "" if owner is None else f" of {owner.root.name}"
+    return (
+        f"checkpoint.dir={config.checkpoint.dir} has a checkpoint{whose}: this run goes on from its step {found.step}, "
+        f"with its weights. To begin at step 0, name another folder"
+    )
+
+
 def claim(config: Config, run: RunDir) -> str | None:
     """Take checkpoint.dir for this run. Two live runs would use each other's checkpoints.
 
@@ -94,10 +110,16 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
     Args:
         run: this run; None: it has no directory yet, and may follow the run that it resumes.
     """
+    other = _owner(folder)
+    if other is not None and (run is not None or config.run.parent is None or other.root != Path(config.run.parent)):
+        return _used_by(config, run, other)
+    return None
+
+
+def _owner(folder: Path) -> RunDir | None:
+    """Return the run of this user that has saved in a checkpoint folder last, or None."""
     with suppress(OSError, ValueError, EnvironmentProblem):  # ValueError: a name with a null byte
-        other = RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
-        if run is not None or config.run.parent is None or other.root != Path(config.run.parent):
-            return _used_by(config, run, other)
+        return RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
     return None
 
 

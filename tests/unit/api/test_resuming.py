@@ -84,6 +84,14 @@ def test_a_child_of_a_child_names_its_own_parent_and_has_its_own_directory(tmp_p
     assert layout.steps(made.checkpoints) == [10]
 
 
+def test_a_new_name_of_the_job_names_the_run_too(tmp_path: Path) -> None:
+    run = parent(tmp_path)
+    save(run.checkpoints, 10)
+    assert resume(run).config.run.name == "ddp"
+    assert resume(run, ["job.name=again"]).config.run.name == "again"
+    assert resume(run, ["run.name=mine"]).config.run.name == "mine"
+
+
 def test_a_folder_that_was_named_is_shared_unless_another_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "named"
     run = parent(tmp_path, dir=str(folder))

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from ftslurm.api import submitting
+from ftslurm.checkpoint import layout
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import claim
+
+
+def save(folder: Path, step: int) -> None:
+    path = folder / layout.name_of(step)
+    path.mkdir(mode=0o700, parents=True)
+    (path / "tree.pickle").write_bytes(b"tree")
+    (path / layout.MANIFEST).write_bytes(layout.manifest(step, layout.Writer("r", 0, 0), 1, {"tree.pickle": 4}))
 
 
 def beside_another(tmp_path: Path, kind: str) -> Config:
@@ -36,8 +44,29 @@ def test_one_that_waits_in_the_queue_may_start_after_the_other(tmp_path: Path) -
     assert "If it still runs when this run starts, this run ends" in str(note)
 
 
-def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_from_the_checkpoint_of_another_is_told(tmp_path: Path) -> None:
+    config, other = Config(), RunDir(tmp_path / "other")
+    config.cluster.kind, config.job.script = "local", __file__
+    other.create()
+    config.checkpoint.dir = str(tmp_path / "checkpoints")
+    assert claim(config, other) is None
+    assert submitting.settle(config, preview=True) == []
+    save(tmp_path / "checkpoints", 140)
+    assert submitting.settle(config, preview=True) == [
+        f"checkpoint.dir={tmp_path}/checkpoints has a checkpoint of other: this run goes on from its step 140, with its "
+        "weights. To begin at step 0, name another folder"
+    ]
+    config.run.parent = str(other.root)  # it was asked to
+    assert submitting.settle(config, preview=True) == []
+
+
+def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task of an array that starts late, or a batch job that Slurm has requeued."""
     config = beside_another(tmp_path, "slurm")
+    config.job.script = __file__
+    monkeypatch.setattr(submitting.capabilities, "resolve", lambda config, preview: None)  # no cluster is asked
+    assert "is running" in " ".join(submitting.settle(config))
     config.cluster.controller = "here"
-    assert submitting._checkpoints_in_use(config, preview=False) is None
+    assert submitting.settle(config) == []

@@ -48,8 +48,8 @@ def order(action: actions.Action) -> tuple[StepId, bytes] | None:
             message = messages.Stop()
         case actions.Announce(step, group, attempt, store):
             message = messages.Member(group, attempt, store)
-        case actions.Evict(step, group, attempt, store):
-            message = messages.Evict(group, attempt, store)
+        case actions.Evict(step, group, attempt, store, finished):
+            message = messages.Evict(group, attempt, store, finished)
         case actions.SetAside(step, groups, after_s):
             message = messages.GuardsSilent(tuple(messages.SilentGroup(**vars(one)) for one in groups), after_s)
         case actions.NewHistory(step, number):
@@ -280,5 +280,6 @@ def asked_by_signal(number: int, config: Config, batch: bool = False) -> events.
         return events.StopAsked(reason, SLURM, Cause.TIME_LIMIT)
     name = signal.Signals(number).name
     wait_s = ANSWER_S if number == signal.SIGTERM and config.cluster.kind == "slurm" else 0.0
-    reason = f"the controller was sent {name} (scancel, the time limit, or by hand)"
+    why = "by hand, or by a time limit" if cluster.kind == "local" else "scancel, the time limit, or by hand"
+    reason = f"the controller was sent {name} ({why})"
     return events.StopAsked(reason, Requester(Source.SIGNAL, name), wait_s=wait_s)

@@ -60,10 +60,13 @@ def _order(unit: Unit, state: RunState) -> Announce | Evict | None:
     if not over and store is not None:
         return Announce(state.lighthouse.id, unit.group, unit.attempt, store)
     last = unit.attempt if over else unit.attempt - 1
-    return Evict(state.lighthouse.id, unit.group, last, store if over else None) if last >= 0 else None
+    if last < 0:
+        return None
+    finished = unit.phase is Phase.SUCCEEDED or (left and unit.phase is Phase.RUNNING)
+    return Evict(state.lighthouse.id, unit.group, last, store if over else None, finished)
 
 
 def _same(order: Announce | Evict, old: Announce | Evict | None) -> bool:
     if isinstance(order, Evict) and isinstance(old, Evict):
-        return (order.id, order.attempt) == (old.id, old.attempt)
+        return (order.id, order.attempt, order.finished) == (old.id, old.attempt, old.finished)
     return order == old

@@ -11,7 +11,7 @@ no manager can have reached is refused before it is kept (`_beyond`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ftslurm.lighthouse.quorum import Ask, Formed, Member, NotYet, Quorum, Rules, View, has_state, judge
 from ftslurm.protocol.messages import GroupAside, SilentGroup
@@ -110,6 +110,7 @@ class Book:
         self.silent: dict[int, SilentGroup] = {}  # group -> its attempt whose guards the controller does not hear
         self.silent_after_s = rules.heartbeat_timeout_s
         self.aside: dict[int, Aside] = {}  # those of them without which quorums are formed
+        self.finished: set[int] = set()  # groups that have succeeded; the controller tells each Lighthouse of them
         self.broken_id: int | None = None  # the quorum that lost a member when that was set aside
         self.missed: dict[str, Member] = {}  # members that may not have got the last quorum before the predecessor died
         self.why: NotYet | None = None
@@ -230,7 +231,8 @@ class Book:
         """Issue a quorum if the rules allow one. Removes all requests; `ask_again` renews those left out."""
         if not self.asking:
             return None
-        verdict = judge(self.view(), self.rules, now, self.memory.next_id)
+        least = max(1, self.rules.min_replicas - len(self.finished))
+        verdict = judge(self.view(), replace(self.rules, min_replicas=least), now, self.memory.next_id)
         self.why = verdict if isinstance(verdict, NotYet) else None
         if not isinstance(verdict, Formed):
             return None
@@ -285,9 +287,14 @@ class Book:
         self.memory.stores[store] = (group, attempt)
         self._stores_of.setdefault(group, set()).add(store)
 
-    def evict(self, group: int, attempt: int, store: str | None = None) -> None:
-        """End this attempt and all earlier ones of the group: forget them at once and never let them in again."""
+    def evict(self, group: int, attempt: int, store: str | None = None, finished: bool = False) -> None:
+        """End this attempt and all earlier ones of the group: forget them at once and never let them in again.
+
+        Args:
+            finished: the group has succeeded. The last ones to finish may be fewer than min_replicas.
+        """
         memory = self.memory
+        (self.finished.add if finished else self.finished.discard)(group)
         memory.over[group] = max(attempt, memory.over.get(group, -1))
         own = self._stores_of.get(group, set())
         dead = {address for address in own if memory.stores[address][1] <= attempt}

@@ -490,11 +490,15 @@ class Member(Message, kind="member"):
 
 
 class Evict(Message, kind="evict"):
-    """This attempt is over: its manager gets no quorum any more."""
+    """This attempt is over: its manager gets no quorum any more.
+
+    finished: the group has succeeded, so it is not missed: quorums may have one member less than groups.min.
+    """
 
     group: Count
     attempt: Count
     store: Plain | None = None
+    finished: Truth = False
 
 
 class SilentGroup(Value):

@@ -113,12 +113,16 @@ class Announce:
 
 @dataclass(frozen=True)
 class Evict:
-    """Report to the Lighthouse (`id`) that this attempt of a group and all earlier ones are over."""
+    """Report to the Lighthouse (`id`) that this attempt of a group and all earlier ones are over.
+
+    finished: the group has succeeded. The others may train to their end without it, however few they are.
+    """
 
     id: StepId
     group: int
     attempt: int
     store: str | None = None
+    finished: bool = False
 
 
 @dataclass(frozen=True)

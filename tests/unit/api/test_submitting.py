@@ -53,8 +53,8 @@ def test_a_run_that_goes_on_from_the_checkpoint_of_another_is_told(tmp_path: Pat
     assert submitting.settle(config, preview=True) == []
     save(tmp_path / "checkpoints", 140)
     assert submitting.settle(config, preview=True) == [
-        f"checkpoint.dir={tmp_path}/checkpoints has a checkpoint of other: this run goes on from its step 140, with its "
-        "weights. To begin at step 0, name another folder"
+        f"checkpoint.dir={tmp_path}/checkpoints has a checkpoint of other: this run goes on from its step 140, with "
+        "its weights. To begin at step 0, name another folder"
     ]
     config.run.parent = str(other.root)  # it was asked to
     assert submitting.settle(config, preview=True) == []
@@ -66,7 +66,7 @@ def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(
     """A task of an array that starts late, or a batch job that Slurm has requeued."""
     config = beside_another(tmp_path, "slurm")
     config.job.script = __file__
-    monkeypatch.setattr(submitting.capabilities, "resolve", lambda config, preview: None)  # no cluster is asked
+    monkeypatch.setattr(submitting.capabilities, "resolve", lambda *_: None)  # no cluster is asked
     assert "is running" in " ".join(submitting.settle(config))
     config.cluster.controller = "here"
     assert submitting.settle(config) == []

@@ -35,9 +35,9 @@ def announce(step: StepId, to: StepId = LIGHT0) -> act.Announce:
     return act.Announce(to, group, step.attempt, f"n{group + 1}:29500/store")
 
 
-def evict(step: StepId, to: StepId = LIGHT0, known: bool = True) -> act.Evict:
+def evict(step: StepId, to: StepId = LIGHT0, known: bool = True, finished: bool = False) -> act.Evict:
     group = int(step.unit[-4:])
-    return act.Evict(to, group, step.attempt, f"n{group + 1}:29500/store" if known else None)
+    return act.Evict(to, group, step.attempt, f"n{group + 1}:29500/store" if known else None, finished)
 
 
 def test_it_knows_every_store_before_the_script_starts() -> None:
@@ -72,7 +72,7 @@ def test_a_group_whose_step_ends_without_a_sign_is_evicted_before_its_relaunch()
 
 
 def test_a_group_that_has_finished_is_evicted_so_that_nobody_waits_for_it() -> None:
-    assert told(*RUNNING, (30, finished(B0)), since=30) == [evict(B0)]
+    assert told(*RUNNING, (30, finished(B0)), since=30) == [evict(B0, finished=True)]
 
 
 def test_a_group_that_fails_before_it_has_a_store_is_evicted_by_its_number() -> None:
@@ -107,7 +107,8 @@ def test_what_happened_while_it_was_away_it_is_told_as_well(meanwhile: list[Any]
 
 
 def test_a_finished_group_is_evicted_before_slurm_says_that_its_step_has_ended() -> None:
-    assert told(*RUNNING, (30, ev.TaskDone(B0, 0)), (33, ev.Ended(B0, code=0)), since=30) == [evict(B0)]
+    moments = (*RUNNING, (30, ev.TaskDone(B0, 0)), (33, ev.Ended(B0, code=0)))
+    assert told(*moments, since=30) == [evict(B0, finished=True)]
     wide = ours(groups={"workers": 2})
     started = (
         granted(2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,25 @@ def test_an_evicted_group_is_waited_for_no_longer() -> None:
     quorum = it.form(2.0)
     assert quorum is not None
     assert quorum.ids == ("a1", "b1")
+
+
+def test_the_last_groups_may_be_fewer_than_the_least_once_others_have_finished() -> None:
+    it = running("abc")
+    it.rules = replace(RULES, min_replicas=3)
+    it.evict(2, 0)
+    it.ask(m("a1", 11), 2.0)
+    it.ask(m("b1", 11), 2.0)
+    assert it.form(2.0) is None
+    assert it.why is not None
+    assert it.why.reason == "2 groups ask, groups.min=3 are needed"
+    it.evict(2, 0, finished=True)
+    quorum = it.form(2.0)
+    assert quorum is not None
+    assert quorum.ids == ("a1", "b1")
+    it.announce(2, 1, "host:c2")  # it trains again, after a full restart
+    it.ask(m("a1", 12), 3.0)
+    assert it.form(3.0) is None
+    assert it.why.reason == "1 groups ask, groups.min=3 are needed"
 
 
 def test_a_late_word_of_an_evicted_attempt_does_not_revive_it() -> None:

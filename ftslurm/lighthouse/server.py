@@ -21,7 +21,7 @@ from ftslurm.guard.gate import bind
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
-from ftslurm.lighthouse import endpoint, protobuf
+from ftslurm.lighthouse import endpoint, protobuf, wording
 from ftslurm.lighthouse.grpc_server import AT_ONCE, CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
@@ -252,8 +252,9 @@ class Server:
         why = self.book.why
         if why is not None and why.poisoned and why.reason != self.reported_refusal:
             self.reported_refusal = why.reason
-            log(f"quorum refused: {why.reason}")
-            self.report(messages.QuorumRefused(why.reason, self.book.memory.highest))
+            reason = f"no quorum for now, {why.reason}"
+            log(reason)
+            self.report(messages.QuorumRefused(reason, self.book.memory.highest))
 
     def _report(self, quorum: Quorum, moment: float) -> None:
         self.reported_refusal = ""
@@ -293,8 +294,8 @@ class Server:
             case messages.Member(group, attempt, store):
                 self.book.announce(group, attempt, store)
                 self._wake(store)
-            case messages.Evict(group, attempt, evicted):
-                self.book.evict(group, attempt, evicted)
+            case messages.Evict(group, attempt, evicted, finished):
+                self.book.evict(group, attempt, evicted, finished)
                 self.evicted = True
                 if (broken := self.book.broken()) is not None:
                     self.report(messages.QuorumBroken(broken))
@@ -306,7 +307,7 @@ class Server:
                 self.keep.forget_quorum()
             case _:
                 return
-        log(f"order: {message}")
+        log(f"order: {wording.order(message)}")
         self.decide_soon()
         self.save()
 
@@ -314,7 +315,7 @@ class Server:
         """Set silent attempts aside, or let them take part again; tell the controller."""
         changes = self.book.set_aside(moment)
         for change in changes:
-            log(f"{change}")
+            log(wording.aside(change))
             self.report(change)
         if any(change.aside for change in changes) and (broken := self.book.broken()) is not None:
             self.report(messages.QuorumBroken(broken))
@@ -479,7 +480,7 @@ def listen_to(orders: int, obey: Callable[[messages.ToWorker], None]) -> None:
                 if message is not None:
                     obey(message)
             except Exception as error:
-                log(f"bad order {line!r}: {error!r}")
+                log(f"an order cannot be carried out, {error!r}: {line!r}")
 
     loop.add_reader(orders, receive)
 

@@ -373,7 +373,7 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
             long = f", for {seconds(record.silent_s)}" if record.silent_s is not None else ""
             return f"group {record.group} hangs{at}{doing}{long}{_because(record.reason)}"
         case records.QuorumRefused():
-            return f"the Lighthouse waits{_because(record.reason)}"
+            return f"the Lighthouse{_because(record.reason or 'no quorum for now')}"
         case records.CheckpointFailed():
             error = record.error or "unknown"
             return f"the checkpoint of step {record.step} could not be saved, the training goes on: {error}"

@@ -724,7 +724,7 @@ class HangLimit(JournalRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class QuorumRefused(JournalRecord):
-    """The Lighthouse does not form a quorum. Written when the reason changes."""
+    """The Lighthouse forms no quorum for now, or refuses a manager. Written when the reason changes."""
 
     event: ClassVar[str] = "quorum_refused"
     reason: Reason

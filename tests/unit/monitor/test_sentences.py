@@ -137,6 +137,14 @@ def test_a_kill_reads_like_a_story() -> None:
             ex.event(11, "step_adopted", unit="standby-000", attempt=0, step=None),
             "standby-000 runs on under this controller",
         ),
+        (
+            ex.event(11, "quorum_refused", reason="no quorum for now, the run has reached step 31"),
+            "the Lighthouse: no quorum for now, the run has reached step 31",
+        ),
+        (
+            ex.event(11, "quorum_refused", reason="a second manager with the store 'n1:1/store' is refused"),
+            "the Lighthouse: a second manager with the store 'n1:1/store' is refused",
+        ),
         (ex.event(11, "controller_left", reason="time limit"), "this controller makes way: time limit"),
         (ex.standby(11)[0], None),
         (ex.standby(11, attempt=3)[0], None),

@@ -1,0 +1,43 @@
+"""The Lighthouse's log tells a person what the controller has ordered."""
+
+from __future__ import annotations
+
+import pytest
+
+from ftslurm.lighthouse import wording
+from ftslurm.protocol.messages import Evict, GroupAside, GuardsSilent, Member, NewHistory, SilentGroup
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (Member(2, 0, "n1:29500/store"), "group 2 attempt 0 may take part, its store is n1:29500/store"),
+        (Evict(2, 0, "n1:29500/store"), "group 2 attempt 0 is over: the next quorums are formed without it"),
+        (Evict(2, 1, finished=True), "group 2 attempt 1 has finished: the next quorums are formed without it"),
+        (NewHistory(0), "all groups start over, from step 0"),
+        (NewHistory(40), "all groups start over, from the checkpoint of step 40"),
+        (GuardsSilent((), 2.0), "all groups are heard again"),
+        (
+            GuardsSilent((SilentGroup(1, 0, False), SilentGroup(3, 2, False), SilentGroup(4, 0, True)), 2.0),
+            "nothing is heard of group 1 attempt 0, group 3 attempt 2: quorums are formed without them once their "
+            "managers have been silent for 2 s; nothing is heard of a node of group 4 attempt 0: quorums are formed "
+            "without them",
+        ),
+    ],
+)
+def test_an_order_is_a_sentence(order: wording.Order, said: str) -> None:
+    assert wording.order(order) == said
+
+
+def test_of_many_silent_groups_a_few_are_named() -> None:
+    said = wording.order(GuardsSilent(tuple(SilentGroup(group, 0, False) for group in range(100)), 2.0))
+    assert "group 7 attempt 0 and 92 more: quorums" in said
+
+
+def test_a_group_that_is_set_aside_and_one_that_is_heard_again_are_sentences() -> None:
+    aside = "group 1 attempt 0 has been silent for 2.1 s: quorums are formed without it for now"
+    assert wording.aside(GroupAside(1, 0, True, 2.1)) == aside
+    assert (
+        wording.aside(GroupAside(1, 0, False, 4.0))
+        == "group 1 attempt 0 is heard again after 4.0 s: it takes part again"
+    )

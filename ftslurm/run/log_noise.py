@@ -16,6 +16,8 @@ _NOISE = {
         b'] "GET /new_session': rb'^\S+ - - \[[^\]\n]*\] "GET /new_session[^"\n]*" 200 ',  # parameter server
         b"The given buffer is not writable": rb":\d+: UserWarning: The given buffer is not writable",  # torchft heals
         b"  storage = torch.frombuffer(": rb"^  storage = torch\.frombuffer\($",  # the second line of that
+        b"`isinstance(treespec, LeafSpec)` is deprecated": rb"^\S*torch/\S+:\d+: FutureWarning: `isinstance",
+        b"  result = unpickler.load()": rb"^  result = unpickler\.load\(\)$",  # the second line of that
         b"find_unused_parameters=True": rb"^\[W[^\]\n]*reducer\.cpp:\d+\] Warning: find_unused_",  # torchft's own DDP
         b"hostname of the client socket": rb"^\[W[^\]\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket",
         b"[Gloo] Rank ": rb"^\[Gloo\] Rank \d+ is connected to \d+ peer ranks",

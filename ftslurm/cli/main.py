@@ -56,6 +56,16 @@ VERBS_BY_PURPOSE = {
     ),
 }
 VERBS = tuple(verb.name for verbs in VERBS_BY_PURPOSE.values() for verb in verbs)
+# Words of other tools, with what does the same here.
+ELSEWHERE = {
+    **dict.fromkeys(("follow", "watch", "top", "show"), "status"),
+    **dict.fromkeys(("tail", "log", "output"), "logs -f"),
+    **dict.fromkeys(("cancel", "kill", "end"), "stop"),
+    **dict.fromkeys(("submit", "start", "launch", "train"), "run"),
+    **dict.fromkeys(("ps", "ls", "runs", "queue", "squeue"), "list"),
+    **dict.fromkeys(("continue", "retry"), "resume"),
+    **dict.fromkeys(("check", "test"), "doctor"),
+}
 
 OVERVIEW = """\
 ftslurm trains with torchft replica groups and restarts only those that fail.
@@ -107,8 +117,9 @@ def _dispatch(words: list[str]) -> int:
         return _verb(words[0])(words[1:])
     if "=" in words[0] or words[0].startswith(("-", "~", "+")):
         return _verb("run")(words)
-    near = difflib.get_close_matches(words[0].lower(), VERBS, n=1)
-    hint = f"did you mean {near[0]}? There" if near else "there"
+    word = words[0].lower()
+    meant = ELSEWHERE.get(word) or next(iter(difflib.get_close_matches(word, VERBS, n=1)), None)
+    hint = f"did you mean {meant}? There" if meant else "there"
     raise EnvironmentProblem(f"there is no verb {words[0]!r}; {hint} are: {', '.join(VERBS)} (ftslurm --help)")
 
 

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, NoReturn
 
 from ftslurm.config import option_names
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses the words of one verb, and says which option is meant by one that does not exist."""
+    """Parses the words of one verb. What is wrong with them, it says in one paragraph, and which option is meant."""
 
     takes_settings = False  # the verb takes settings too
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register("type", int, _whole)
+
+    def error(self, message: str) -> NoReturn:
+        """As argparse's, without the usage above it."""
+        self._refuse(f"{message.removeprefix('argument ')} ({self.prog} --help)")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As argparse's, with a hint at what is meant. parse_args() calls it."""
@@ -33,4 +41,14 @@ class Parser(argparse.ArgumentParser):
 
             overrides.check_option(unclear, names)
         name = unclear.partition("=")[0]
-        self.error(f"there is no option {name}{option_names.meant(name, names)}")
+        self._refuse(f"there is no option {name}{option_names.meant(name, names)}")
+
+    def _refuse(self, why: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {why}\n")
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from None

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from ftslurm.config import option_names
 from ftslurm.config.schema import shipped
@@ -70,11 +70,16 @@ class Sweep:
 
 
 def split(words: Sequence[str]) -> Arguments:
-    """Tell Hydra's options from overrides."""
+    """Tell Hydra's options from overrides.
+
+    Raises:
+        ConfigError: an option lacks its value, or has a wrong one.
+    """
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
     parser.prog = "ftslurm"
+    vars(parser)["error"] = _refuse  # argparse's prints all of the usage
     names = list(parser._option_string_actions)
     if unclear := option_names.unclear(words, names):
         return Arguments([], [], unclear, names, config_dir=None, multirun=False, own_config=False)
@@ -91,6 +96,10 @@ def split(words: Sequence[str]) -> Arguments:
         multirun=known.multirun,
         own_config=bool(known.config_path or known.config_name or known.shell_completion or known.experimental_rerun),
     )
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message.removeprefix('argument ')} (ftslurm run --help has the options)")
 
 
 def parse(word: str) -> Override:

@@ -17,6 +17,22 @@ def test_the_overview_shows_every_verb_within_80_columns_and_one_screen(capsys: 
     assert set(main.VERBS) <= {line.split()[0] for line in lines if line.startswith("  ")}
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("follow", "status"), ("tail", "logs -f"), ("cancel", "stop"), ("LS", "list"), ("statsu", "status")],
+)
+def test_a_verb_that_is_not_there_is_named_with_the_one_that_does_it(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([word, "x"]) == 2
+    assert f"there is no verb '{word}'; did you mean {meant}? There are: run, " in capsys.readouterr().err
+
+
+def test_words_of_other_tools_are_no_verbs_and_lead_to_one() -> None:
+    assert not set(main.ELSEWHERE) & set(main.VERBS)
+    assert {meant.split()[0] for meant in main.ELSEWHERE.values()} <= set(main.VERBS)
+
+
 def test_every_verb_has_its_module() -> None:
     assert all(find_spec(f"ftslurm.cli.{verb}_verb") for verb in main.VERBS)
 

@@ -57,6 +57,27 @@ def test_other_verbs_name_the_option_that_is_meant(line: str, named: str, capsys
     assert refusal(line, capsys) == f"ftslurm {line.split()[0]}: error: there is no option {named}"
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("list --state foo", "ftslurm list: error: --state: invalid choice: 'foo' (choose from "),
+        ("logs --group x", "ftslurm logs: error: --group: 'x' is no whole number (ftslurm logs --help)"),
+        ("scale run x", "ftslurm scale: error: N: 'x' is no whole number (ftslurm scale --help)"),
+        ("attach", "ftslurm attach: error: the following arguments are required: --group (ftslurm attach --help)"),
+        ("run --cfg=x", "ftslurm: --cfg/-c: invalid choice: 'x' (choose from "),
+    ],
+)
+def test_a_wrong_value_is_refused_in_one_paragraph(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main.main(shlex.split(line))
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
+    paragraph = capsys.readouterr().err
+    assert paragraph.startswith(said)
+    assert paragraph.count("\n") == 1
+
+
 def test_a_beginning_that_only_one_option_has_stands_for_it() -> None:
     parser = Parser()
     parser.add_argument("--json", action="store_true")

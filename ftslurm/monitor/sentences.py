@@ -302,13 +302,8 @@ def _ready(record: records.StepReady, status: RunStatus) -> str | None:
 
 def _starting(record: records.StepStarting, status: RunStatus) -> str | None:
     group = _group(record.group, status)
-    waits = None if group is None else starting.wait_of(group, status)
-    if group is None or waits is None:
-        return None
-    alike = (g for g in status.groups if g.starting is not None and g.starting.stage == record.stage)
-    if len(list(islice(alike, 2))) > 1:
-        return None  # groups that start together share one line
-    return f"{called(group)} waits for {waits.what}"
+    waits = None if group is None else starting.of_start(group, status)
+    return None if group is None or waits is None else f"{called(group)} waits for {waits}"
 
 
 def _exited(record: records.StepExited, status: RunStatus) -> str | None:

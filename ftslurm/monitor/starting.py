@@ -38,7 +38,7 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
         case Phase.STARTING:
             stage = group.starting
             limited = stage is None or stage.stage in ("launch", "import", "store")
-            what = group.waiting_for or "its workers" if stage is None else _of_start(stage)
+            what = of_start(group, status) or group.waiting_for or "its workers"
             return _limited(what, group, status, START) if limited else Wait(what, group.since)
         case Phase.RUNNING if status.lighthouse is not None:
             what = _of_script(group.starting)
@@ -47,6 +47,15 @@ def wait_of(group: GroupStatus, status: RunStatus) -> Wait | None:
             return replace(_limited(what, group, status, FIRST), warns=True)
         case _:
             return None
+
+
+def of_start(group: GroupStatus, status: RunStatus) -> str | None:
+    """Return what a group that starts waits for, as its attempt has last reported; None: it has not, or starts not."""
+    if status.outcome != "running" or group.starting is None or group.joined:
+        return None
+    if group.phase is Phase.STARTING:
+        return _of_start(group.starting)
+    return _of_script(group.starting) if group.phase is Phase.RUNNING and status.lighthouse is not None else None
 
 
 def with_last_lines(status: RunStatus, run: RunDir) -> RunStatus:

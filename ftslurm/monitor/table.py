@@ -28,6 +28,7 @@ from ftslurm.monitor.group_rows import ORDERS, SHEET, STYLES, View, ordered, row
 from ftslurm.monitor.keys import Keys
 from ftslurm.monitor.log_tail import LogPage
 from ftslurm.monitor.starting import with_last_lines
+from ftslurm.monitor.starting_lines import StartingLines
 from ftslurm.monitor.status import GroupStatus, LighthouseStatus, RunStatus, aged
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.monitor.summary import outcome_style
@@ -171,6 +172,7 @@ def follow(
     """
     reader = JournalReader(run.events)
     folding = StatusFold(RunStatus(run_id=visible(run.root.name)))
+    starting = StartingLines()
     noted, current_note, hooks = 0.0, None, deliveries.read(run)
     live = console.is_terminal and not console.is_dumb_terminal
     with _Table(console, clock, run, keys) if live else _Lines(console, plain_every_s) as screen:
@@ -178,11 +180,14 @@ def follow(
             last = until()  # called before reading, so that everything written until then is shown
             lines: deque[tuple[Event, str]] = deque(maxlen=history)
             for event in map(readable, reader.iter_new() if history is None else Skim().read(reader)):
+                lines.extend(starting.before(event, folding.status))
                 folding.apply(event)
-                line = screen.line(event, folding)
-                if line is not None:
+                if event.get("event") == records.StepStarting.event:
+                    starting.take(event)
+                elif (line := screen.line(event, folding)) is not None:
                     lines.append((event, line))
                 history = None  # for the first lines only
+            lines.extend(starting.end_of_round(folding.status))
             if clock() - noted >= NOTE_S:
                 noted, current_note, hooks = clock(), note(), deliveries.read(run)
             screen.show(lines, replace(folding.status, hooks=hooks), current_note)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import example_journal as ex
 import pytest
+from rich.console import Console
 
 from ftslurm.monitor import sentences
 from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
+from ftslurm.monitor.table import follow
 
 LIMITS = {"health.start_timeout_s": 600.0, "health.join_timeout_s": 1800.0}
 LIMITS |= {"health.first_step_s": 120.0, "health.wait_timeout_s": 0.0}
@@ -94,8 +97,58 @@ def test_the_last_line_is_that_of_the_rank_it_waits_for_and_harmless(tmp_path: P
     assert over.groups[0].last_line is None
 
 
-def test_groups_that_wait_for_the_same_share_one_line_of_a_followed_run() -> None:
+def test_each_report_has_its_own_words() -> None:
     second = starting(6, "script") | {"unit": "group-0001", "group": 1}
     one = status_of(ex.launched(1, 1), first := starting(6, "script"))
     assert sentences.describe(first, one) == "group 0 waits for its script to ask for a quorum"
-    assert sentences.describe(second, fold(one, second)) is None
+    assert sentences.describe(second, fold(one, second)) == "group 1 waits for its script to ask for a quorum"
+
+
+def of_group(group: int, time: float, stage: str, **fields: Any) -> ex.Line:
+    return starting(time, stage, **fields) | {"unit": f"group-{group:04d}", "group": group}
+
+
+def followed(folder: Path, *batches: list[ex.Line]) -> list[str]:
+    """Follow a run of 3 groups whose journal grows by a batch a round. Return the lines about what groups wait for."""
+    lines, left = [ex.started(3, limits=LIMITS), *(ex.launched(1, n) for n in range(3))], list(batches)
+    run, out, ends = ex.new_run(folder, lines), io.StringIO(), iter([False] * (len(batches) + 2))
+
+    def sleep(_: float) -> None:
+        if left:
+            lines.extend(left.pop(0))
+            ex.write(run, lines)
+
+    follow(run, console=Console(file=out, width=300), until=lambda: next(ends, True), sleep=sleep)
+    return [line.partition(" ")[2] for line in out.getvalue().splitlines() if " wait" in line]
+
+
+def test_groups_that_wait_for_the_same_share_one_line_of_a_followed_run(tmp_path: Path) -> None:
+    together = [of_group(n, 6, "script") for n in range(3)]
+    assert followed(tmp_path / "a", together) == ["all 3 groups wait for their script to ask for a quorum"]
+    assert followed(tmp_path / "b", together[:1], together[1:]) == [
+        "all 3 groups wait for their script to ask for a quorum"
+    ]
+    again = [of_group(n, 11, "quorum") for n in range(2)]
+    assert followed(tmp_path / "c", [*together, *again]) == [
+        "all 3 groups wait for their script to ask for a quorum",
+        "groups 0, 1 wait for a quorum, or heals",
+    ]
+
+
+def test_a_group_that_waits_alone_is_named_and_one_that_comes_to_the_others_is_not(tmp_path: Path) -> None:
+    alone, others = of_group(0, 6, "import", lacks=1), [of_group(n, 6, "others", other=0) for n in (1, 2)]
+    assert followed(tmp_path / "a", [alone, *others, of_group(0, 11, "others", other=1)]) == [
+        "group 0 waits for rank 0: imports",
+        "groups 1, 2 wait for group 0: all begin together",
+    ]
+
+
+def test_ranks_that_differ_are_not_named_and_a_smaller_number_is_no_news(tmp_path: Path) -> None:
+    first = [of_group(n, 6, "import", lacks=1, missing=[n]) for n in range(3)]
+    later = [of_group(n, 11, "import", lacks=1, missing=[3]) for n in range(3)]
+    assert followed(tmp_path / "a", first, later) == ["all 3 groups wait for ranks: imports"]
+
+
+def test_who_has_begun_meanwhile_has_no_line(tmp_path: Path) -> None:
+    reports = [of_group(n, 6, "quorum") for n in range(3)]
+    assert followed(tmp_path / "a", [*reports, *(ex.joined(6.2, n, 1) for n in range(3))]) == []

@@ -21,7 +21,7 @@ from ftslurm.guard.gate import bind
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
-from ftslurm.lighthouse import endpoint, protobuf, wording
+from ftslurm.lighthouse import endpoint, order_text, protobuf
 from ftslurm.lighthouse.grpc_server import AT_ONCE, CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
@@ -307,7 +307,7 @@ class Server:
                 self.keep.forget_quorum()
             case _:
                 return
-        log(f"order: {wording.order(message)}")
+        log(f"order: {order_text.order(message)}")
         self.decide_soon()
         self.save()
 
@@ -315,7 +315,7 @@ class Server:
         """Set silent attempts aside, or let them take part again; tell the controller."""
         changes = self.book.set_aside(moment)
         for change in changes:
-            log(wording.aside(change))
+            log(order_text.aside(change))
             self.report(change)
         if any(change.aside for change in changes) and (broken := self.book.broken()) is not None:
             self.report(messages.QuorumBroken(broken))

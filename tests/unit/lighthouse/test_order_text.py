@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.lighthouse import wording
+from ftslurm.lighthouse import order_text
 from ftslurm.protocol.messages import Evict, GroupAside, GuardsSilent, Member, NewHistory, SilentGroup
 
 
@@ -25,19 +25,19 @@ from ftslurm.protocol.messages import Evict, GroupAside, GuardsSilent, Member, N
         ),
     ],
 )
-def test_an_order_is_a_sentence(order: wording.Order, said: str) -> None:
-    assert wording.order(order) == said
+def test_an_order_is_a_sentence(order: order_text.Order, said: str) -> None:
+    assert order_text.order(order) == said
 
 
 def test_of_many_silent_groups_a_few_are_named() -> None:
-    said = wording.order(GuardsSilent(tuple(SilentGroup(group, 0, False) for group in range(100)), 2.0))
+    said = order_text.order(GuardsSilent(tuple(SilentGroup(group, 0, False) for group in range(100)), 2.0))
     assert "group 7 attempt 0 and 92 more: quorums" in said
 
 
 def test_a_group_that_is_set_aside_and_one_that_is_heard_again_are_sentences() -> None:
     aside = "group 1 attempt 0 has been silent for 2.1 s: quorums are formed without it for now"
-    assert wording.aside(GroupAside(1, 0, True, 2.1)) == aside
+    assert order_text.aside(GroupAside(1, 0, True, 2.1)) == aside
     assert (
-        wording.aside(GroupAside(1, 0, False, 4.0))
+        order_text.aside(GroupAside(1, 0, False, 4.0))
         == "group 1 attempt 0 is heard again after 4.0 s: it takes part again"
     )

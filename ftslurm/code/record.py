@@ -115,6 +115,14 @@ def trees(run: str, record: CodeRecord) -> list[tuple[tuple[str, ...], str]]:
     return [(record.spellings, os.path.join(run, FOLDER)), *others]
 
 
+def original(path: str, run: str, record: CodeRecord) -> str | None:
+    """Return of which file a file of the run directory is the copy; None: it is none."""
+    for spellings, copy in trees(run, record):
+        if spellings and path.startswith(f"{copy}/"):
+            return os.path.join(spellings[0], os.path.relpath(path, copy))
+    return None
+
+
 def counterpart(path: str, spellings: tuple[str, ...], copy: str) -> str | None:
     """Return where a path lies in the copy; None: outside, or not copied (links lead back to the original)."""
     for root in spellings:

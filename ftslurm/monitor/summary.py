@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ftslurm.code import record
 from ftslurm.config import compose
 from ftslurm.core.state.model import Phase, Saved
 from ftslurm.errors import FtslurmError
@@ -18,11 +19,13 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status import PHASES, GroupStatus, Recovery, RunStatus, with_hooks
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import newest_checkpoint
+from ftslurm.security.terminal import visible
 
 _OUTCOMES = {"succeeded": "bold green", "failed": "bold red", "stopped": "bold magenta"}
 _RESTARTS_SHOWN = 20
 _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
+_FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9})', re.MULTILINE)  # of a traceback
 _RANK = re.compile(r"rank \d{1,9}:")  # above the traceback of a rank
 
 
@@ -85,16 +88,18 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         parts.append(Text(f"recovery{of}: {sentences.phases(typical(timed))}"))
     signs = failures(g for g in status.groups if g.down)
     parts += [Text(), signs] if signs is not None else []
-    following = next_command(status, run)
-    return Group(*parts, *([] if following is None else [Text(), Text(following)]))
+    following = list(filter(None, (_to_mend(status, run), next_command(status, run))))
+    return Group(*parts, *([Text(), *map(Text, following)] if following else []))
 
 
 def next_command(status: RunStatus, run: RunDir) -> str | None:
     """Return how a run that was stopped or has failed is continued; None: there is nothing to continue."""
     if status.outcome not in ("stopped", "failed"):
         return None
-    command = f"continue with: ftslurm resume {shlex.quote(str(run.root))}"
-    code = "; with the same code, unless you add --new-code" if _script_failed(status) and run.code.is_dir() else ""
+    command, code = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", ""
+    if _script_failed(status) and run.code.is_dir():
+        command += " --new-code"
+        code = "; with the code as it is now, without --new-code with the run's copy"
     if status.checkpoint is not None:
         return f"{command} (from the checkpoint of step {status.checkpoint}{code})"
     if (saved := _saved(run)) is not None and saved.damaged is None:
@@ -106,6 +111,23 @@ def next_command(status: RunStatus, run: RunDir) -> str | None:
 def _script_failed(status: RunStatus) -> bool:
     """Return whether a person will probably mend the script before the run is continued."""
     return status.outcome == "failed" and any(group.last_cause == "user_error" for group in status.groups)
+
+
+def _to_mend(status: RunStatus, run: RunDir) -> str | None:
+    """Return where a person mends the script that has failed, if the traceback names the run's copy of it."""
+    if not _script_failed(status):
+        return None
+    traces = [group.last_traceback or "" for group in status.groups if group.last_cause == "user_error"]
+    try:
+        code = record.read(run.root, own=False)
+    except OSError:
+        return None
+    for path, line in reversed(_FRAME.findall("\n".join(traces[:1]))):
+        roots = dict.fromkeys((str(run.root.absolute()), str(run.root.resolve())))
+        for file in (record.original(path, root, code) for root in roots if code is not None):
+            if file is not None:
+                return f"mend: {visible(file)}, line {line} (the traceback names the run's copy)"
+    return None
 
 
 def _saved(run: RunDir) -> Saved | None:

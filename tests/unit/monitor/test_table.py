@@ -13,6 +13,7 @@ import example_journal as ex
 import pytest
 from rich.console import Console, RenderableType
 
+from ftslurm.code.record import CodeRecord, write
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.status_json import to_json
@@ -276,12 +277,28 @@ def test_a_run_that_was_stopped_or_has_failed_says_how_it_is_continued() -> None
     assert not any("continue" in line for line in drawn(summary(fold(status, ex.finished(6)), run)))
 
 
-def test_who_continues_a_run_whose_script_has_failed_is_told_that_it_has_the_same_code(tmp_path: Path) -> None:
+def test_who_continues_a_run_whose_script_has_failed_takes_the_new_code(tmp_path: Path) -> None:
     run, lines = RunDir(tmp_path), [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error")]
     failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
     assert "--new-code" not in drawn(summary(failed, run), 200)[-1]  # it has no copy
     run.code.mkdir()
-    assert drawn(summary(failed, run), 500)[-1].endswith("checkpoint; with the same code, unless you add --new-code)")
+    assert drawn(summary(failed, run), 500)[-1] == (
+        f"continue with: ftslurm resume {tmp_path} --new-code --from-scratch (from step 0: it has saved no checkpoint; "
+        "with the code as it is now, without --new-code with the run's copy)"
+    )
+
+
+def test_the_summary_of_a_script_that_failed_names_the_file_to_mend(tmp_path: Path) -> None:
+    run = ex.new_run(tmp_path)
+    trace = (
+        f'  File "{run.code}/lib/model.py", line 7, in forward\n    x / 0\n  File "/x/torch/nn.py", line 3, in call\n'
+    )
+    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="user_error", traceback=trace)]
+    failed = reduce(fold, [*lines, ex.finished(3, "failed")], RunStatus())
+    assert not any("mend" in line for line in drawn(summary(failed, run), 200))  # of a run without a record
+    write(run.root, CodeRecord("copy", "/home/real", ("/home/me/proj", "/home/real")))
+    said = drawn(summary(failed, run), 200)[-2]
+    assert said == "mend: /home/me/proj/lib/model.py, line 7 (the traceback names the run's copy)"
 
 
 def test_of_several_recoveries_the_phases_are_medians() -> None:

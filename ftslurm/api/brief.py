@@ -22,7 +22,7 @@ from ftslurm.run.journal import first_line, last_line, number
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import visible
 from ftslurm.slurm.parse import QueuedJob
-from ftslurm.submission.jobs_of_run import LIVE_STATES, process_lives
+from ftslurm.submission.jobs_of_run import LIVE_STATES, end_without_start, never_started, process_lives
 
 # What a run's state may be in a list. waiting: its job is in Slurm's queue. silent: it should run, and its controller
 # is not heard. lost: its controller is gone, and nobody has written an end.
@@ -60,12 +60,19 @@ class Queue:
     users: frozenset[str] = frozenset()  # whose jobs are known, all of them
     by_mark: Mapping[str, Sequence[QueuedJob]] = field(default_factory=dict)
     by_name: Mapping[str, QueuedJob] = field(default_factory=dict)
+    asked: float = math.inf  # when, in unix seconds; a job that was submitted later may be missing
 
     def live(self, run: RunDir) -> list[QueuedJob]:
         """Return the jobs of a run that wait or run."""
         job = self.by_name.get(run.job() or "")
         known = dict.fromkeys([*self.by_mark.get(run.mark(), ()), *([] if job is None else [job])])
         return [job for job in known if job.state in LIVE_STATES]
+
+    def covers(self, entry: Entry) -> bool:
+        """Return whether a job of this run that is missing has left Slurm."""
+        with suppress(OSError):
+            return entry.user in self.users and entry.run.job_id.stat().st_mtime <= self.asked
+        return entry.user in self.users
 
 
 def brief(entry: Entry, queue: Queue | None = None) -> Brief:
@@ -103,6 +110,8 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
         return replace(known, note=str(error))
     kind = known.cluster or _config(run).cluster.kind
     goes_on = isinstance(last, records.RunRequeued)
+    if head is None and (never := _never_started(entry, queue or Queue())) is not None:
+        return replace(known, state=never.outcome, note=f"never started: {never.reason}")
     state, note = _local_state(run, started) if kind == "local" else _slurm_state(entry, started, goes_on, queue)
     return replace(known, state=state, note=note, steps_per_s=known.steps_per_s if state == "running" else None)
 
@@ -135,6 +144,17 @@ def _local_state(run: RunDir, started: records.JournalEvent | None) -> tuple[str
     return ("running", None) if begun else ("waiting", "its controller starts")
 
 
+def _never_started(entry: Entry, queue: Queue) -> records.RunFinished | None:
+    """Return the end of a run without a journal whose jobs have left Slurm; None: they have not, or may not have."""
+    run, job, config = entry.run, entry.run.job(), _config(entry.run)
+    if config.cluster.kind == "local":
+        return never_started(config, run)
+    if job is None or queue.live(run) or not queue.covers(entry):
+        return None
+    known = queue.by_name.get(job)
+    return end_without_start(config, run, "" if known is None else known.state)
+
+
 def _slurm_state(
     entry: Entry, started: records.JournalEvent | None, goes_on: bool, queue: Queue | None
 ) -> tuple[str, str | None]:
@@ -150,7 +170,7 @@ def _slurm_state(
         why = f" ({visible(waiting.reason)})" if waiting is not None and waiting.reason not in ("", "None") else ""
         note = "its controller starts" if waiting is None else f"Slurm job {waiting.name} is waiting in the queue{why}"
         return "waiting", note
-    if not jobs and entry.user in queue.users:
+    if not jobs and queue.covers(entry):
         return "lost", "none of its Slurm jobs is left"
     if not _silent(run):
         return "running", None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -41,11 +42,11 @@ def of_user(user: str) -> list[Brief]:
     Raises:
         EnvironmentProblem: Slurm does not answer, or knows no such user.
     """
-    answer = client.call(commands.jobs_of_users(user))
+    asked, answer = time.time(), client.call(commands.jobs_of_users(user))
     if not answer.ok:
         raise EnvironmentProblem(f"squeue cannot show the jobs of {user}: {answer.text}")
     jobs = read_jobs(answer.out)
-    queue = _as_queue([user], jobs)
+    queue = _as_queue([user], jobs, asked)
     of_run: dict[str, list[QueuedJob]] = defaultdict(list)
     for job in jobs:
         if job.mark is not None:
@@ -75,14 +76,14 @@ def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
 def _queue(users: set[str]) -> Queue:
     if not users or shutil.which("squeue") is None:
         return Queue()
-    answer = client.call(commands.jobs_of_users(*sorted(users)))
-    return _as_queue(users, read_jobs(answer.out)) if answer.ok else Queue()
+    asked, answer = time.time(), client.call(commands.jobs_of_users(*sorted(users)))
+    return _as_queue(users, read_jobs(answer.out), asked) if answer.ok else Queue()
 
 
-def _as_queue(users: Iterable[str], jobs: Iterable[QueuedJob]) -> Queue:
+def _as_queue(users: Iterable[str], jobs: Iterable[QueuedJob], asked: float) -> Queue:
     by_mark, by_name = defaultdict[str, list[QueuedJob]](list), dict[str, QueuedJob]()
     for job in jobs:
         by_name[job.name] = job
         if job.mark is not None:
             by_mark[job.mark].append(job)
-    return Queue(frozenset(users), by_mark, by_name)
+    return Queue(frozenset(users), by_mark, by_name, asked)

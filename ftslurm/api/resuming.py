@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -72,7 +73,8 @@ def resume(
     _check_over(before, parent)
     saved, source = newest_checkpoint(before, parent), before.checkpoint.dir or str(parent.checkpoints)
     if not from_scratch:
-        _check_saved(parent, saved)
+        command = ["ftslurm", "resume", str(parent.root), "--from-scratch", *["--new-code"] * new_code, *overrides]
+        _check_saved(before, parent, saved, shlex.join(command))
     config = _configure(before, parent, overrides)
     code = code_of_run.inherit(before, config, parent, new_code)
     if from_scratch or saved is None:
@@ -138,8 +140,11 @@ def _check_over(config: Config, run: RunDir) -> None:
     raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
 
 
-def _check_saved(run: RunDir, saved: Saved | None) -> None:
+def _check_saved(config: Config, run: RunDir, saved: Saved | None, anew: str) -> None:
     """Refuse a run without a usable checkpoint.
+
+    Args:
+        anew: the command that begins the same training at step 0.
 
     Raises:
         EnvironmentProblem: there is none.
@@ -147,7 +152,9 @@ def _check_saved(run: RunDir, saved: Saved | None) -> None:
     if saved is not None and saved.damaged is None:
         return
     why = "has saved no checkpoint" if saved is None else f"has no complete checkpoint ({saved.path}: {saved.damaged})"
-    raise EnvironmentProblem(f"{run.root.name} {why}: --from-scratch begins the same training at step 0")
+    if saved is None and (never := jobs_of_run.never_started(config, run)) is not None:
+        why = f"never started ({never.reason}), so nothing is lost"
+    raise EnvironmentProblem(f"{run.root.name} {why}; this begins the same training at step 0: {anew}")
 
 
 def _not_yet_done(plan: Sequence[Fault], run: RunDir) -> list[Fault]:

@@ -11,18 +11,16 @@ from pathlib import Path
 
 from ftslurm.api import attaching, drills, resuming, scaling, steering, stopping, submitting, waiting
 from ftslurm.api.answers import Answer
-from ftslurm.api.state import look
+from ftslurm.api.state import look, report, show_logs
 from ftslurm.api.steering import Stacks
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import RunNotFound
-from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.status_json import StatusJson, to_json
 from ftslurm.protocol.records import CommandDone, FaultInjected, JournalEvent, Scaled
 from ftslurm.report.report_json import ReportJson
-from ftslurm.report.run_report import read_report
 from ftslurm.run import results
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
@@ -104,7 +102,7 @@ class Run:
 
     def report(self) -> ReportJson:
         """Return where the time of the run went, as `ftslurm report --json` prints it."""
-        return read_report(self.config, self.files).json
+        return report(self.config, self.files).json
 
     def logs(self, group: int | None = None, rank: int | None = None, attempt: int | None = None) -> str:
         """Return what the scripts have printed, in time order. Without a group: rank 0 of every group.
@@ -113,7 +111,7 @@ class Run:
             RunNotFound: there is no such group, rank or attempt.
         """
         out = BytesIO()
-        logs.show(self.files, Wanted(group, rank, attempt), out, View(raw=True))
+        show_logs(self.config, self.files, Wanted(group, rank, attempt), out, View(raw=True))
         return out.getvalue().decode(errors="replace")
 
     def resume(self, overrides: Sequence[str] = (), *, from_scratch: bool = False, new_code: bool = False) -> Run:

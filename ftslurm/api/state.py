@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import BinaryIO
 
 from ftslurm.config.schema import Config
 from ftslurm.controller.resume_state import Story
+from ftslurm.errors import RunNotFound
+from ftslurm.monitor import logs
+from ftslurm.monitor.log_files import Wanted, present
+from ftslurm.monitor.log_page import View
 from ftslurm.monitor.starting import with_last_lines
 from ftslurm.monitor.status import RunStatus, with_hooks
+from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
@@ -32,12 +38,42 @@ def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
     Raises:
         EnvironmentProblem: the journal cannot be read.
     """
-    note = jobs_of_run.in_queue(run) if config.cluster.kind == "slurm" and not run.events.exists() else None
-    story = Story(run)
+    story, note = Story(run), None
     story.read()
     status = with_last_lines(story.shown() if harmless else story.status, run)
     status = with_hooks(replace(status, run_id=status.run_id or run.root.name), run)
+    if status.started is None and (never := jobs_of_run.never_started(config, run)) is not None:
+        status = replace(status, outcome=never.outcome, reason=never.reason)
+        note = f"never started: {never.reason}"
     running = status.outcome == "running"
     if running and status.started is not None:
         note = jobs_of_run.abandoned(config, run) or jobs_of_run.silence(config, run)
+    elif running and config.cluster.kind == "slurm":
+        note = jobs_of_run.in_queue(run)
     return Look(status, liveness.moment(config, run) if running else time.time(), note)
+
+
+def report(config: Config, run: RunDir) -> Report:
+    """Return where the time of a run went; of one that has not started, why.
+
+    Raises:
+        EnvironmentProblem: the journal cannot be read.
+    """
+    found = read_report(config, run)
+    if found.history.begun:
+        return found
+    seen = look(config, run)
+    reason = (seen.note or "") if seen.status.outcome == "running" else seen.status.reason
+    return replace(found, history=replace(found.history, outcome=seen.status.outcome, reason=reason))
+
+
+def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: View, follow: bool = False) -> int:
+    """Print logs as logs.show does; of a run that never started, say why it has none.
+
+    Raises:
+        RunNotFound: there is no such log.
+    """
+    if not present(run, wanted) and (never := jobs_of_run.never_started(config, run)) is not None:
+        raise RunNotFound(f"run {run.root.name} has no logs, it never started: {never.reason}")
+    there = jobs_of_run.still_there(config, run) if follow else lambda: jobs_of_run.abandoned(config, run) is None
+    return logs.show(run, wanted, out, view, follow=follow, until=lambda: not there())

@@ -35,7 +35,7 @@ def wait(config: Config, run: RunDir, timeout_s: float | None) -> None:
         if folding.status.outcome != "running":
             break
         if last:
-            raise EnvironmentProblem(no_verdict(run))
+            raise EnvironmentProblem(no_verdict(config, run))
         if deadline is not None and time.monotonic() >= deadline:
             raise TimeoutError(f"{run.root.name} is not over after {timeout_s:g} s")
         time.sleep(POLL_S)
@@ -50,8 +50,10 @@ def wait_for_exit(there: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def no_verdict(run: RunDir) -> str:
+def no_verdict(config: Config, run: RunDir) -> str:
     """Return the message about a run whose controller is gone without an outcome."""
+    if (never := jobs_of_run.never_started(config, run)) is not None:
+        return f"{run.root.name} never started: {never.reason}"
     return (
         f"the controller of {run.root.name} is gone and left no verdict; its workers end by themselves. "
         f"See {run.controller_log} and the files in {run.submitit}"

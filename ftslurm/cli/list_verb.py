@@ -16,7 +16,8 @@ from ftslurm.monitor import table
 EPILOG = """\
 states: running, waiting (its job is in the queue), silent (its controller is not
 heard), lost (its controller is gone, and the run has no end), succeeded, failed,
-stopped, unreadable (another user's run that you may not read)"""
+stopped (also: its job was cancelled in the queue), unreadable (another user's run
+that you may not read)"""
 
 
 def main(words: list[str]) -> int:

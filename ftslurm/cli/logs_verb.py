@@ -8,11 +8,11 @@ import sys
 import time
 from datetime import datetime, timedelta
 
+from ftslurm.api.state import show_logs
 from ftslurm.cli.run_argument import find_run, parser_for
-from ftslurm.monitor import log_failure, logs
+from ftslurm.monitor import log_failure
 from ftslurm.monitor.log_files import Wanted
 from ftslurm.monitor.log_page import View
-from ftslurm.submission import jobs_of_run
 
 PREFIX = """\
 Each line of several logs has a prefix: [g1.a0.r2] is rank 2 of group 1 in its attempt 0, that is, its first launch.
@@ -39,8 +39,7 @@ def main(words: list[str]) -> int:
             return 1
         left_out = log_failure.show_failure(run.files, wanted, failure, out, view)
     else:
-        there = jobs_of_run.still_there(run.config, run.files)
-        left_out = logs.show(run.files, wanted, out, view, follow=args.follow, until=lambda: not there())
+        left_out = show_logs(run.config, run.files, wanted, out, view, follow=args.follow)
     if left_out:
         lines = "1 line" if left_out == 1 else f"{left_out} lines"
         print(f"ftslurm: {lines} of known noise of torch and torchft left out (--raw prints them)", file=sys.stderr)

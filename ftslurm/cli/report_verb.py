@@ -6,11 +6,11 @@ import json
 import sys
 from pathlib import Path
 
+from ftslurm.api import state
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor import table
 from ftslurm.report import report_text
-from ftslurm.report.run_report import read_report
 
 
 def main(words: list[str]) -> int:
@@ -20,13 +20,13 @@ def main(words: list[str]) -> int:
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the page to FILE (default: RUN/report.html)")
     args = parser.parse_args(words)
     run = find_run(args)
-    report = read_report(run.config, run.files)
+    report = state.report(run.config, run.files)
     if args.json:
         print(json.dumps(report.json, indent=2))
     else:
         console = table.console()
         text = report_text.render(report.history, report.accounts, report.weight)
-        console.print(text, width=min(console.width, report_text.WIDTH))
+        console.print(text, width=min(console.width, report_text.WIDTH), soft_wrap=not report.history.begun)
     if args.html is not None or not args.json:
         page = args.html or run.files.report
         try:

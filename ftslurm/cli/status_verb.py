@@ -59,6 +59,8 @@ def _show_once(config: Config, run: RunDir, as_json: bool) -> None:
         return
     if note and status.started is None:
         print(f"{run.root.name}: {note}")
+        if (command := summary.next_command(status, run)) is not None:
+            print(command)
         return
     console = table.console()
     console.print(table.render(status, moment, width=console.width, height=10_000, note=note))
@@ -72,7 +74,10 @@ def _show_live(config: Config, run: RunDir) -> bool:
     """Show a run until it ends. Return True if the user has left before."""
     there = jobs_of_run.still_there(config, run)
     if config.cluster.kind == "slurm":
-        following.wait_for_start(run, there)
+        following.wait_for_start(config, run, there)
+    if jobs_of_run.never_started(config, run) is not None:
+        _show_once(config, run, as_json=False)
+        return False
     console = table.console()
     note = partial(jobs_of_run.silence, config, run, liveness.Watch())
     pressed = keys.of_terminal(may_quit=True)

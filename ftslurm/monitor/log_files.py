@@ -11,14 +11,15 @@ import contextlib
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from ftslurm.errors import RunNotFound
-from ftslurm.protocol.records import RunStarted
+from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run.directory import RunDir
+from ftslurm.run.journal import last_event
 from ftslurm.run.log_cap import HEAD, Gap, read_gap
 
 BLOCK = 1 << 18
@@ -73,8 +74,11 @@ class Piece(NamedTuple):
     end: int
 
 
-def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
+def select(run: RunDir, wanted: Wanted, until: Callable[[], bool] = lambda: False) -> list[LogFile]:
     """Return the wanted log files that exist, ordered by group, attempt and rank.
+
+    Args:
+        until: returns true when the run has no writers any more; called if a log is missing.
 
     Raises:
         RunNotFound: there is none.
@@ -82,9 +86,16 @@ def select(run: RunDir, wanted: Wanted) -> list[LogFile]:
     logs = present(run, wanted)
     missing = [log for log in _services(run, wanted) if log not in logs]
     if missing:
-        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name} (yet): looked for {missing[0].path}")
+        yet = _yet(run, until)
+        raise RunNotFound(f"run {run.root.name} has no {missing[0].path.name}{yet}: looked for {missing[0].path}")
     if wanted.workers and not any(log.group >= 0 for log in logs):
-        raise RunNotFound(f"run {run.root.name} {_lacks(wanted, _all_workers(run))}; logs are in {run.logs}")
+        workers = _all_workers(run)
+        lacks = (
+            _lacks(wanted, workers)
+            if workers
+            else f"has no log of a worker{_yet(run, until)}; see `logs --controller` for why"
+        )
+        raise RunNotFound(f"run {run.root.name} {lacks}; logs are in {run.logs}")
     return logs
 
 
@@ -112,11 +123,12 @@ def _all_workers(run: RunDir) -> list[LogFile]:
     return sorted(logs, key=lambda log: (log.group, log.attempt, log.rank))
 
 
-def _lacks(wanted: Wanted, logs: Iterable[LogFile]) -> str:
+def _yet(run: RunDir, until: Callable[[], bool]) -> str:
+    return "" if last_event(run.events) == RunFinished.event or until() else " (yet)"
+
+
+def _lacks(wanted: Wanted, logs: Sequence[LogFile]) -> str:
     """Return which requested number does not exist, and which numbers do."""
-    logs = list(logs)
-    if not logs:
-        return "has no log of a worker (yet); see `logs --controller` for why"
     of = ""
     for noun, asked, numbers in (
         ("group", wanted.group, [log.group for log in logs]),

@@ -106,3 +106,8 @@ class History:
     checkpoints: int = 0  # number of saved checkpoints
     checkpoint_s: float = 0.0  # time that saving them took
     scaled: tuple[tuple[float, int], ...] = field(default=())  # (when, number of groups)
+
+    @property
+    def begun(self) -> bool:
+        """Return whether the run has started."""
+        return bool(self.groups)

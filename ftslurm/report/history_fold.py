@@ -134,7 +134,7 @@ class HistoryFold:
             for n, line in enumerate(self._lines)
         )
         kept = (f for n, f in enumerate(self._failures) if not f.moved or n in self._answered)
-        begin = min((g.spans[0].begin for g in groups if g.spans), default=self._run.begin)
+        begin = min((g.spans[0].begin for g in groups if g.spans), default=self._run.begin or self._submitted or end)
         return replace(
             self._run,
             begin=begin,

@@ -46,6 +46,12 @@
   const head = () => {
     const box = make("header");
     box.append(make("div", "head", null, make("h1", null, report.run_id), make("span", `badge ${report.outcome}`, report.outcome)));
+    if (!report.groups.length) {
+      const words = report.outcome === "running" ? "has not started yet" : "never started";
+      main.append(box);
+      box.append(make("p", null, report.reason ? `${words}: ${report.reason}` : words));
+      return;
+    }
     if (report.reason) box.append(make("p", null, report.reason));
     const starts = report.starts > 1 ? ` · ${plural(report.starts, "job start")}` : "";
     box.append(make("p", "soft", `${moment(report.begin)} to ${moment(report.end)} · ${seconds(span)} · ${plural(report.groups.length, "group")}${starts}`));
@@ -387,12 +393,14 @@
   };
 
   head();
-  total();
-  overTime();
-  lost();
-  failures();
-  nodes();
-  formulas();
+  if (report.groups.length) {
+    total();
+    overTime();
+    lost();
+    failures();
+    nodes();
+    formulas();
+  }
   ticks();
   addEventListener("resize", ticks);
   addEventListener("scroll", () => tip.hidden || document.activeElement?.classList.contains("plot") || hide(), { passive: true });

@@ -20,6 +20,8 @@ _FAILURES_SHOWN, _ROWS_SHOWN = 20, 8
 
 def render(history: History, accounts: Accounts, weight: Weight) -> RenderableType:
     """Return the report."""
+    if not history.begun:
+        return _not_begun(history)
     parts: list[RenderableType] = [_head(history), Text(), _ratios(history, accounts)]
     for title, lost, word in (
         ("cause", accounts.by_cause, wording.cause),
@@ -49,6 +51,13 @@ def _head(history: History) -> Text:
     if history.undone_steps:
         head.append(f"; {plural(history.undone_steps, 'step')} undone by full restarts")
     return head
+
+
+def _not_begun(history: History) -> Text:
+    words = "has not started yet" if history.outcome == "running" else "never started"
+    return Text.assemble(
+        "run ", (history.run_id, "bold"), " ", (words, "bold"), f": {history.reason}" if history.reason else ""
+    )
 
 
 def _ratios(history: History, accounts: Accounts) -> RenderableType:

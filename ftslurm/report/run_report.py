@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ftslurm.config.schema import Config
@@ -55,4 +55,5 @@ def read_report(config: Config, run: RunDir) -> Report:
     with suppress(OSError):
         submitted = run.id.stat().st_mtime  # written once, when the run directory is made
     history = read_history(JournalReader(run.events), submitted, liveness.moment(config, run))
+    history = replace(history, run_id=history.run_id or run.root.name)
     return Report(history, account(history), weight_of(config))

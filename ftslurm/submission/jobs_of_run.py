@@ -14,15 +14,18 @@ from functools import lru_cache
 
 from ftslurm.config.schema import Config
 from ftslurm.monitor.sentences import seconds
+from ftslurm.protocol.records import RunFinished
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import last_event
+from ftslurm.run.journal import first_line, last_event
+from ftslurm.run.journal_lines import read
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import read_queue
 
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
 }  # fmt: skip
+NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
 QUEUE_S = 15.0  # how often Slurm is asked about one job
 
 
@@ -57,18 +60,66 @@ def job_state(job: str) -> str:
 
 def abandoned(config: Config, run: RunDir) -> str | None:
     """Return why no controller will write the end of this run's journal; None if one may."""
+    state = _last_state(config, run)
+    if state is None:
+        return None
+    if not _begun(run):
+        return f"it never started: {end_without_start(config, run, state).reason}"
+    if config.cluster.kind == "local":
+        return "its controller is gone; its workers have ended with it"
+    if config.cluster.mode == "array":
+        return "none of its Slurm jobs is left"
+    return f"its controller is gone: Slurm job {run.job()} is {state or 'unknown to Slurm'}"
+
+
+def never_started(config: Config, run: RunDir) -> RunFinished | None:
+    """Return the end of a run that never started: its journal's only line, or what would be; None: it has, or it may.
+
+    Its controller has written nothing, and none of its jobs is left that could start one.
+    """
+    first = first_line(run.events)
+    if first is not None and isinstance(end := read(first), RunFinished):
+        return end
+    state = None if _begun(run) else _last_state(config, run)
+    if state is None or _begun(run):  # it may have begun and ended meanwhile
+        return None
+    return end_without_start(config, run, state)
+
+
+def end_without_start(config: Config, run: RunDir, state: str) -> RunFinished:
+    """Return the end of a run whose controller is gone without a line in the journal.
+
+    Args:
+        state: Slurm's last state of the controller's job; "": Slurm does not know the job any more.
+    """
+    local, job = config.cluster.kind == "local", run.job()
+    # Slurm makes a job's log when the job starts.
+    if local or state not in NEVER_RUN or any(run.submitit.glob(f"{job}_*_log.*")):
+        what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
+        return RunFinished(outcome="failed", reason=f"{what}; see {run.submitit}", steps=0, restarts=0)
+    reason = f"Slurm job {job} was cancelled before it started"
+    return RunFinished(outcome="stopped", reason=reason, steps=0, restarts=0)
+
+
+def _begun(run: RunDir) -> bool:
+    """Return whether the journal has a line; a damaged first one is one, too."""
+    return first_line(run.events) is not None or last_event(run.events) is not None
+
+
+def _last_state(config: Config, run: RunDir) -> str | None:
+    """Return the last state of the job of a controller that is gone, "" if that is not known; None: it may live."""
     job = run.job()
     if job is None:
         return None  # cluster.controller=here: the job of its allocation is not known
     if config.cluster.kind == "local":
-        return None if process_lives(int(job)) else "its controller is gone; its workers have ended with it"
+        return None if process_lives(int(job)) else ""
     if config.cluster.mode == "array":  # the leader's job may be a pilot's
         age = liveness.age_s(run.alive)
         # A live leader spares asking Slurm.
         left = live_jobs(config, run) if age is None or age > liveness.SILENT_S else None
-        return "none of its Slurm jobs is left" if left == [] else None
+        return "" if left == [] else None
     state = job_state(job)
-    return None if state in LIVE_STATES else f"its controller is gone: Slurm job {job} is {state or 'unknown to Slurm'}"
+    return None if state in LIVE_STATES else state
 
 
 def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
@@ -126,8 +177,9 @@ def in_queue(run: RunDir) -> str | None:
     if state == "PENDING":
         reason += ": Slurm holds a requeued job for two minutes" if reason == "BeginTime" else ""
         return f"Slurm job {job} is waiting in the queue" + (f" ({reason})" if reason not in ("", "None") else "")
-    known = state not in ("", "UNKNOWN")
-    return f"Slurm job {job} is {state}" if known else f"Slurm does not know job {job} (any more)"
+    if state == "UNKNOWN":
+        return f"Slurm does not answer how job {job} stands"
+    return f"Slurm job {job} is {state}" if state else f"Slurm does not know job {job} any more"
 
 
 @lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ import re
 import runpy
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import example_journal as ex
@@ -121,6 +122,21 @@ def test_the_page_opens_without_an_error_and_fits(
     assert [url for url in tab.requests() if not url.endswith("/report.html")] == []
     assert tab.run("document.documentElement.scrollWidth <= innerWidth")
     assert tab.run("window.owned === undefined && document.querySelectorAll('img').length === 0")
+
+
+@in_browser
+@pytest.mark.parametrize(("outcome", "words"), [("running", "has not started yet"), ("stopped", "never started")])
+def test_the_page_of_a_run_without_a_start_has_one_sentence(
+    outcome: str, words: str, tab: Browser, tmp_path: Path
+) -> None:
+    history = replace(fold_history([]), run_id="wait-1", outcome=outcome, reason="Slurm job 81 ...")
+    (tmp_path / "report.html").write_text(page(history, to_json(history, account(history), Weight())))
+    tab.look(1400)
+    tab.open(tmp_path / "report.html")
+    assert (
+        tab.run("document.querySelector('main').innerText.trim().split('\\n').at(-1)") == f"{words}: Slurm job 81 ..."
+    )
+    assert tab.errors() == []
 
 
 @in_browser

@@ -14,6 +14,7 @@ from json_schema import check_report, check_status
 from programs import Programs
 
 from ftslurm.api import listing, stopping, waiting
+from ftslurm.cli import status_verb
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
@@ -69,6 +70,8 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
         0,
         f"wait-1: {note}\ncontinue with: {again} (from step 0: it has saved no checkpoint)\n",
     )
+    assert status_verb._show_live(compose.load(run.config), run) is False
+    assert capsys.readouterr().out.startswith(f"wait-1: {note}\n")
     status = json.loads(said(capsys, "status", name, "--json")[1])
     check_status(status)
     assert (status["outcome"], status["reason"], status["note"]) == ("stopped", CANCELLED, note)

@@ -75,11 +75,16 @@ def wait_for_start(config: Config, run: RunDir, there: Callable[[], bool]) -> No
 
 
 def _interrupt_on(*numbers: int) -> None:
-    """Treat these signals as Ctrl-C, except those that are ignored (nohup)."""
+    """Treat the first of these signals as Ctrl-C, except those that are ignored (nohup).
+
+    Later ones are ignored, because `timeout` sends its signal twice; Ctrl-C still ends the wait for the end of the run.
+    """
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
     def interrupt(number: int, _: Any) -> None:
+        for later in heeded:
+            signal.signal(later, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(number).name)
 
-    for number in numbers:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, interrupt)
+    for number in heeded:
+        signal.signal(number, interrupt)

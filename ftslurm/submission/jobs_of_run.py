@@ -7,6 +7,7 @@ once its controller is gone, so Slurm is asked, or the process table for a local
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,7 +15,7 @@ from functools import lru_cache
 
 from ftslurm.config.schema import Config
 from ftslurm.monitor.sentences import seconds
-from ftslurm.protocol.records import RunFinished
+from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line, last_event
@@ -43,7 +44,7 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
         if job is None:
             return True
         if config.cluster.kind == "local":
-            return process_lives(int(job))
+            return _lives_here(run, job)
         if time.monotonic() - asked >= QUEUE_S:
             asked = time.monotonic()
             array = config.cluster.mode == "array"
@@ -112,7 +113,7 @@ def _last_state(config: Config, run: RunDir) -> str | None:
     if job is None:
         return None  # cluster.controller=here: the job of its allocation is not known
     if config.cluster.kind == "local":
-        return None if process_lives(int(job)) else ""
+        return None if _lives_here(run, job) else ""
     if config.cluster.mode == "array":  # the leader's job may be a pilot's
         age = liveness.age_s(run.alive)
         # A live leader spares asking Slurm.
@@ -185,6 +186,19 @@ def in_queue(run: RunDir) -> str | None:
 @lru_cache(maxsize=1)
 def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 caches the answer for some seconds
     return in_queue(run)
+
+
+def _lives_here(run: RunDir, job: str) -> bool:
+    """Return whether the controller of a local run lives: submitit's process, or the one that this has started.
+
+    A signal to both (a closed terminal, `timeout`) ends submitit's at once, and the controller ends the run first.
+    """
+    if process_lives(int(job)):
+        return True
+    begun = read(first_line(run.events) or {})
+    if not isinstance(begun, RunStarted) or begun.pid is None:
+        return False
+    return begun.host == platform.node() and process_lives(begun.pid)
 
 
 def process_lives(pid: int) -> bool:

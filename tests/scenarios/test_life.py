@@ -95,6 +95,16 @@ def test_a_group_that_fails_after_another_has_finished_is_not_started_again(back
     assert "already finished" in str(given_up["reason"])
 
 
+@here
+def test_the_last_groups_train_to_their_end_although_they_are_fewer_than_the_least(backend: Backend) -> None:
+    args: dict[str, object] = {"steps": 30, "fail-at": 10, "fail-group": 2, "fail-how": "exit0", "timeout": 60}
+    run = backend.start("groups.count=3", "groups.min=3", args=args).finish()
+    (end,) = run.named("run_finished")
+    assert (end["outcome"], end["steps"]) == ("succeeded", 30)
+    assert [len(run.named("step_launched", group=group)) for group in range(3)] == [1, 1, 1]
+    assert [run.steps(group)[-1]["step"] for group in range(3)] == [30, 30, 10]
+
+
 @pytest.mark.parametrize(
     ("backend", "lighthouse"),
     [pytest.param("slurm", "ftslurm", marks=pytest.mark.slurm), ("local", "torchft")],
@@ -243,6 +253,16 @@ def test_ctrl_c_stops_a_local_run_and_leaves_one_on_slurm_alone(backend: Backend
     stop(run)
     run.until(lambda: run.named("run_finished"), "the stopped run ends")
     run.finish(130, outcome="stopped")
+
+
+@here
+def test_a_local_run_whose_processes_all_get_sigterm_shows_its_end(backend: Backend) -> None:
+    run = backend.start("groups.count=2", script=backend.script(IDLE.format(extra="")))
+    run.pid(0), run.pid(1)
+    os.kill(run.process.pid, signal.SIGTERM)
+    os.killpg(run.process.pid, signal.SIGTERM)  # what `timeout` does: first its child, then the group
+    run.finish(130, outcome="stopped")
+    assert re.search("^run .* was stopped", run.text, re.MULTILINE)
 
 
 def test_workers_end_themselves_when_their_controller_is_gone(backend: Backend) -> None:

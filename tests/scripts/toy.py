@@ -32,7 +32,7 @@ parser.add_argument("--fail-at", type=int, help="fail in this step, between quor
 parser.add_argument("--fail-group", type=int, default=0)
 parser.add_argument("--fail-rank", type=int, default=0)
 parser.add_argument("--fail-attempt", type=int, default=0)
-parser.add_argument("--fail-how", choices=["exit3", "kill9", "raise", "segv", "hang", "ecc"], default="exit3")
+parser.add_argument("--fail-how", choices=["exit0", "exit3", "kill9", "raise", "segv", "hang", "ecc"], default="exit3")
 parser.add_argument("--children", type=int, default=0, help="how many to leave behind, one in its own session")
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--noise-mb-s", type=float, default=0, help="text to print")
@@ -46,6 +46,8 @@ args = parser.parse_args()
 
 def fail() -> None:
     match args.fail_how:
+        case "exit0":
+            sys.exit(0)
         case "exit3":
             sys.exit(3)
         case "raise":

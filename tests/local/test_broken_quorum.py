@@ -45,7 +45,7 @@ start = time.monotonic()
 try:
     configure(port, 0)
 except broken.Broken as error:
-    print(f"after {time.monotonic() - start:.1f} s: {error}")
+    print(f"after {time.monotonic() - start:.1f} s: {error}", flush=True)
 os._exit(0)
 """
 HANGS = """

@@ -33,7 +33,7 @@ def follow_run(config: Config, run: RunDir) -> int:
     _interrupt_on(signal.SIGTERM, signal.SIGHUP)
     try:
         if not local:
-            wait_for_start(config, run, there)
+            wait_for_start(run, there)
         status = follow(note=note, keys=pressed)
         if pressed is not None and pressed.quit:
             raise KeyboardInterrupt
@@ -59,14 +59,12 @@ def follow_run(config: Config, run: RunDir) -> int:
     return 0 if status.outcome == "succeeded" else 1
 
 
-def wait_for_start(config: Config, run: RunDir, there: Callable[[], bool]) -> None:
+def wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
     """Print why the job waits in the queue, until its controller has begun the journal, or never will."""
     printed, asked = None, float("-inf")
     while not run.events.exists() and there():
         if time.monotonic() - asked >= jobs_of_run.QUEUE_S:
             asked = time.monotonic()
-            if jobs_of_run.never_started(config, run) is not None:
-                return
             line = jobs_of_run.in_queue(run)
             if line != printed and not run.events.exists():
                 printed = line

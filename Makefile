@@ -22,7 +22,7 @@ help:  ## show this
 venv: $(STAMP)  ## make .venv with ftslurm and what its tests need
 
 demo: $(STAMP)  ## train three groups on this machine, kill one, watch it come back
-	$(BIN)/python -m ftslurm job=ddp groups.count=3 faults=kill_one cluster=local job.args.steps=200
+	$(BIN)/python -m ftslurm job=ddp groups.count=3 faults=kill_one cluster=local job.args.steps=200 checkpoint.every=50
 
 test: $(STAMP) slurm lint  ## lint, then all tests, on a throwaway Slurm (installs slurm-wlm and munge if it may)
 	$(BIN)/python tests/suite.py -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)  # the long ones first, see tests/conftest.py

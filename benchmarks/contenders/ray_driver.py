@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -24,10 +25,26 @@ def train(config: dict[str, object]) -> None:
     os.environ |= {"REPLICA_GROUP_ID": group, "RANK": "0", "WORLD_SIZE": "1"}
     script = Path(str(config["script"]))
     sys.path.insert(0, str(script.parent))
-    sys.argv = [script.name, *config["arguments"]]  # type: ignore[misc]
+    arguments: Sequence[str] = config["arguments"]  # type: ignore[assignment]
+    sys.argv = [script.name, *arguments]
+    let_first_begin(group, arguments)
     import training
 
     training.main()
+
+
+def let_first_begin(group: str, arguments: Sequence[str]) -> None:
+    """Wait until replica 0 has committed a step, at most half a minute.
+
+    Of groups that ask for their first quorum at the same moment, torchft's Lighthouse with min_replicas=1 may answer
+    one alone, and the others without it. Both commit a first step, with different weights, and nothing joins them.
+    """
+    folder = Path(next(word for word in arguments if word.startswith("--folder=")).partition("=")[2])
+    lines, deadline = folder / "lines-0", time.monotonic() + 30
+    while group != "0" and time.monotonic() < deadline:
+        if lines.exists() and '"step"' in lines.read_text():
+            return
+        time.sleep(0.2)
 
 
 def connect(head: str) -> None:

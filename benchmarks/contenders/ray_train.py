@@ -44,6 +44,8 @@ class RayTrain(Contender):
         f"nodes start {APART_S} s apart: those that start together on one machine choose the same ports and end",
         "the dashboard and the log monitor are off, and the object store has 80 MB: no data goes through it",
         "the Lighthouse has Ray's defaults, bound to 127.0.0.1; Ray's own Manager settings are the script's",
+        "at the start replica 0 commits a step before the others ask for a quorum: when all ask at once, torchft's "
+        "Lighthouse with min_replicas=1 (as in Ray's example) lets groups train different weights side by side",
         "the script reports nothing to Ray and saves no checkpoints: the state comes from the other groups",
     )
 

@@ -22,7 +22,7 @@ from ftslurm.run.journal import first_line, last_line, number
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import visible
 from ftslurm.slurm.parse import QueuedJob
-from ftslurm.submission.jobs_of_run import LIVE_STATES, end_without_start, never_started, process_lives
+from ftslurm.submission.jobs_of_run import LIVE_STATES, end_without_start, lives_here, never_started
 
 # What a run's state may be in a list. waiting: its job is in Slurm's queue. silent: it should run, and its controller
 # is not heard. lost: its controller is gone, and nobody has written an end.
@@ -131,17 +131,13 @@ def _silent(run: RunDir) -> bool:
 
 def _local_state(run: RunDir, started: records.JournalEvent | None) -> tuple[str, str | None]:
     """Return the state of a local run that is not over, and a note for a person."""
-    begun = isinstance(started, records.RunStarted)
-    if isinstance(started, records.RunStarted) and started.host != platform.node():
-        return (
-            ("silent", f"its controller on {visible(started.host or '?')} is not heard")
-            if _silent(run)
-            else ("running", None)
-        )
-    pid = run.job() or str(started.pid if isinstance(started, records.RunStarted) else "")
-    if not pid.isdecimal() or not process_lives(int(pid)):
-        return "lost", "its controller is gone"
-    return ("running", None) if begun else ("waiting", "its controller starts")
+    if not isinstance(started, records.RunStarted):
+        return ("waiting", "its controller starts") if lives_here(run) else ("lost", "its controller is gone")
+    if started.host == platform.node():
+        return ("running", None) if lives_here(run) else ("lost", "its controller is gone")
+    if _silent(run):
+        return "silent", f"its controller on {visible(started.host or '?')} is not heard"
+    return "running", None
 
 
 def _never_started(entry: Entry, queue: Queue) -> records.RunFinished | None:

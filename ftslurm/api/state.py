@@ -73,7 +73,13 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
     Raises:
         RunNotFound: there is no such log.
     """
-    if not present(run, wanted) and (never := jobs_of_run.never_started(config, run)) is not None:
-        raise RunNotFound(f"run {run.root.name} has no logs, it never started: {never.reason}")
+    if not present(run, wanted):
+        check_started(config, run)
     there = jobs_of_run.still_there(config, run) if follow else lambda: jobs_of_run.abandoned(config, run) is None
     return logs.show(run, wanted, out, view, follow=follow, until=lambda: not there())
+
+
+def check_started(config: Config, run: RunDir) -> None:
+    """Raise RunNotFound for a run that never started, with why: it has no logs, and nothing in it has failed."""
+    if (never := jobs_of_run.never_started(config, run)) is not None:
+        raise RunNotFound(f"run {run.root.name} has no logs, it never started: {never.reason}")

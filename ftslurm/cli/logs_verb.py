@@ -8,7 +8,7 @@ import sys
 import time
 from datetime import datetime, timedelta
 
-from ftslurm.api.state import show_logs
+from ftslurm.api.state import check_started, show_logs
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.monitor import log_failure
 from ftslurm.monitor.log_files import Wanted
@@ -35,6 +35,7 @@ def main(words: list[str]) -> int:
     if args.failure:
         failure = log_failure.last_failure(run.files, wanted)
         if failure is None:
+            check_started(run.config, run.files)
             print(f"ftslurm: nothing has failed in run {run.id}", file=sys.stderr)
             return 1
         left_out = log_failure.show_failure(run.files, wanted, failure, out, view)

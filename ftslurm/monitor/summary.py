@@ -68,12 +68,8 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
         facts.add_row("", Text(words, "yellow"))
     if drained := (*status.drained_nodes, *status.draining_nodes):
         facts.add_row("drained nodes", sentences.few(tuple(dict.fromkeys(drained)), 8))
-    for g in status.groups:
-        if g.phase is Phase.FAILED:
-            facts.add_row(sentences.called(g), Text(f"{g.last_error or 'given up'}{_log(g.last_log)}", "red"))
-        if g.phase is not Phase.SUCCEEDED and g.first_error and g.first_log != g.last_log:
-            name = sentences.called(g)
-            facts.add_row(name, Text(f"failed first: {g.first_error}{_log(g.first_log)}", "red"))
+    for names, words in [*_given_up(status), *_failed_first(status)]:
+        facts.add_row(names, Text(words, "red"))
     for words in status.cautions:
         facts.add_row("warning", Text(words, "yellow"))
     for words in sentences.hook_lines(with_hooks(status, run)):
@@ -90,6 +86,30 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
     parts += [Text(), signs] if signs is not None else []
     following = list(filter(None, (_to_mend(status, run), next_command(status, run))))
     return Group(*parts, *([Text(), *map(Text, following)] if following else []))
+
+
+def _given_up(status: RunStatus) -> list[tuple[str, str]]:
+    """Return why groups were given up, each reason once: the names of its groups, and the error and log of the first."""
+    same: dict[tuple[str | None, str | None], list[GroupStatus]] = {}
+    for g in status.groups:
+        if g.phase is Phase.FAILED:
+            same.setdefault((g.last_cause, g.last_traceback or g.last_error), []).append(g)
+    return [(_called(gs), f"{gs[0].last_error or 'given up'}{_log(gs[0].last_log)}") for gs in same.values()]
+
+
+def _failed_first(status: RunStatus) -> list[tuple[str, str]]:
+    """Return the first errors of groups that have not succeeded, where a later one ended them, in the same way."""
+    same: dict[str, list[GroupStatus]] = {}
+    for g in status.groups:
+        if g.phase is not Phase.SUCCEEDED and g.first_error and g.first_log != g.last_log:
+            same.setdefault(g.first_error, []).append(g)
+    return [(_called(gs), f"failed first: {error}{_log(gs[0].first_log)}") for error, gs in same.items()]
+
+
+def _called(groups: Sequence[GroupStatus]) -> str:
+    if len(groups) == 1:
+        return sentences.called(groups[0])
+    return f"groups {sentences.few([str(g.group) for g in groups], 8)}"
 
 
 def next_command(status: RunStatus, run: RunDir) -> str | None:
@@ -153,8 +173,7 @@ def failures(groups: Iterable[GroupStatus]) -> RenderableType | None:
             same.setdefault((g.last_cause, g.last_evidence, g.last_traceback), []).append(g)
     parts = []
     for (_, evidence, traceback), alike in list(same.items())[:_FAILURES_SHOWN]:
-        numbers = sentences.few([str(g.group) for g in alike], 8)
-        text = Text(f"{'group' if len(alike) == 1 else 'groups'} {numbers}: {alike[0].last_error}", "red")
+        text = Text(f"{_called(alike)}: {alike[0].last_error}", "red")
         lines = [f"- {sign}" for sign in evidence] + _end(traceback or "")
         text.append("".join(f"\n  {line}" for line in lines), "default")
         parts.append(text)

@@ -44,7 +44,7 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
         if job is None:
             return True
         if config.cluster.kind == "local":
-            return _lives_here(run, job)
+            return lives_here(run)
         if time.monotonic() - asked >= QUEUE_S:
             asked = time.monotonic()
             array = config.cluster.mode == "array"
@@ -113,7 +113,7 @@ def _last_state(config: Config, run: RunDir) -> str | None:
     if job is None:
         return None  # cluster.controller=here: the job of its allocation is not known
     if config.cluster.kind == "local":
-        return None if _lives_here(run, job) else ""
+        return None if lives_here(run) else ""
     if config.cluster.mode == "array":  # the leader's job may be a pilot's
         age = liveness.age_s(run.alive)
         # A live leader spares asking Slurm.
@@ -188,20 +188,21 @@ def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 caches
     return in_queue(run)
 
 
-def _lives_here(run: RunDir, job: str) -> bool:
-    """Return whether the controller of a local run lives: submitit's process, or the one that this has started.
+def lives_here(run: RunDir) -> bool:
+    """Return whether the controller of a local run lives here: submitit's process, or the one that this has started.
 
     A signal to both (a closed terminal, `timeout`) ends submitit's at once, and the controller ends the run first.
     """
-    if process_lives(int(job)):
+    job = run.job() or ""
+    if job.isdecimal() and _process_lives(int(job)):
         return True
     begun = read(first_line(run.events) or {})
     if not isinstance(begun, RunStarted) or begun.pid is None:
         return False
-    return begun.host == platform.node() and process_lives(begun.pid)
+    return begun.host == platform.node() and _process_lives(begun.pid)
 
 
-def process_lives(pid: int) -> bool:
+def _process_lives(pid: int) -> bool:
     """Return whether a process of this machine lives."""
     try:
         done, _ = os.waitpid(pid, os.WNOHANG)  # our child, if this process started it

@@ -155,7 +155,7 @@ def test_the_command_is_installed_too(python: Path, tmp_path: Path) -> None:
 
 def test_the_demo_runs_from_the_wheel_in_an_empty_folder(python: Path, tmp_path: Path) -> None:
     """The command of `make demo`, which has no Makefile here; shorter."""
-    demo = ("job=ddp", "groups.count=3", "faults=kill_one", "cluster=local", "job.args.steps=60")
+    demo = ("job=ddp", "groups.count=3", "faults=kill_one", "cluster=local", "job.args.steps=60", "checkpoint.every=50")
     run(python.parent / "ftslurm", *demo, cwd=tmp_path)
     (journal,) = tmp_path.glob("runs/*/events.jsonl")
     events = [json.loads(line) for line in journal.read_text().splitlines()]

@@ -81,7 +81,7 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
         f"this begins the same training at step 0: {again}\n",
     )
     assert said(capsys, "resume", name, "job.args.text=a b")[1].endswith(f"{again} 'job.args.text=a b'\n")
-    for words in ([], ["--controller"], ["--lighthouse"], ["--group", "1"], ["--follow"]):
+    for words in ([], ["--controller"], ["--lighthouse"], ["--group", "1"], ["--follow"], ["--failure"]):
         code, text = said(capsys, "logs", name, *words)
         assert (code, text) == (2, f"ftslurm: run wait-1 has no logs, it never started: {CANCELLED}\n")
     assert waiting.no_verdict(compose.load(run.config), run) == f"wait-1 {note}"

@@ -244,6 +244,23 @@ def test_the_summary_of_a_failed_run_names_the_groups_that_failed_and_their_logs
     assert re.search(r"group 9 +4 failures in 600 s - log: logs/group-0009/attempt-000/rank-0.log", text)
 
 
+def test_groups_that_were_given_up_for_the_same_failure_share_one_row_of_the_summary() -> None:
+    lines = [ex.started(1), *(ex.launched(1, g) for g in range(3))]
+    for g, trace in enumerate(("KeyError: 'lr'", "KeyError: 'lr'", "OSError: disk")):
+        lines += [ex.exited(2, g, cause="user_error", node=f"n{g}", traceback=trace)]
+        lines += [ex.event(3, "group_given_up", group=g, reason=f"the same error on n{g}")]
+    status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
+    rows = [
+        line
+        for line in drawn(summary(status, RunDir(Path("/x"))), 200)
+        if "the same error on" in line and "log:" in line
+    ]
+    assert rows == [
+        "groups 0, 1  the same error on n0 - log: logs/group-0000/attempt-000/rank-0.log",
+        "group 2      the same error on n2 - log: logs/group-0002/attempt-000/rank-0.log",
+    ]
+
+
 def test_a_group_stopped_before_it_was_back_is_shown_with_its_failure() -> None:
     lines = [ex.started(2), *(ex.launched(1, g) for g in range(2)), *(ex.joined(2, g, 1) for g in range(2))]
     lines += [ex.exited(3, 1), ex.event(3, "restart_scheduled", group=1, attempt=1, due=3, reason="")]

@@ -28,7 +28,7 @@ class JobSession(Session):
             state = self.scene.cluster.run(["squeue", "--noheader", f"--jobs={self.job}", "--format=%T"]).strip()
         except ClusterError as error:
             state = "" if "Invalid job id" in str(error) else "RUNNING"  # a slurmctld that does not answer says nothing
-        return None if state in ("PENDING", "RUNNING", "CONFIGURING") else f"the job ended: {self.scene.log_tail(2)}"
+        return None if state in ("PENDING", "RUNNING", "CONFIGURING") else f"the job ended: {self.scene.last_error()}"
 
     def end(self) -> None:
         self.scene.cluster.run(["scancel", "--full", "--signal=KILL", self.job])

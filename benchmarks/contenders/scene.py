@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ from goodput_measures import Commit, Kill
 from training import Settings
 
 TRAINING = Path(__file__).parents[1] / "training.py"
+_ERROR = re.compile(r"[\w.]+(Error|Exception)\b")  # the line of a traceback that names it
 COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scontrol", "sinfo", "scancel", "sacct", "sstat")
 
 
@@ -73,6 +75,12 @@ class Scene:
         """Return the end of driver.log."""
         path = self.folder / "driver.log"
         return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+    def last_error(self) -> str:
+        """Return the last error in driver.log and the line after it; without one, the last two lines."""
+        lines = self.log_tail(1000).splitlines()
+        at = next((n for n in range(len(lines) - 1, -1, -1) if _ERROR.match(lines[n])), len(lines) - 2)
+        return "\n".join(lines[max(0, at) : at + 2])
 
     def commits(self) -> list[Commit]:
         """Return all steps committed so far, each as often as processes have reported it."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
+from cluster import Cluster
+from contenders.scene import Scene
 from goodput import Block, Plan
 from goodput_measures import Measures
 from goodput_report import write
+from training import Settings
 
 CONDITIONS = {
     "date": "2026-01-01",
@@ -58,3 +61,19 @@ def test_table_and_picture_name_every_contender_in_one_order(tmp_path: Path) -> 
     assert [word for word in words if word in ("ftslurm-warm", "torchrun", "ray", "did not train", "not run")] == [
         *("ftslurm-warm", "ray", "not run", "torchrun", "did not train")
     ]
+
+
+def test_the_reason_of_an_end_is_the_last_error_of_the_log(tmp_path: Path) -> None:
+    scene = Scene(cast(Cluster, None), tmp_path, 1, Settings(str(tmp_path)))
+    assert scene.last_error() == ""
+    lines = [
+        "ValueError: early",
+        "    raise result.error",
+        "ray.train.ControllerError: failed due to:",
+        "The actor died",
+        "a",
+    ]
+    (tmp_path / "driver.log").write_text("\n".join(lines + ["node.py: received SIGTERM"] * 3))
+    assert scene.last_error() == "ray.train.ControllerError: failed due to:\nThe actor died"
+    (tmp_path / "driver.log").write_text("one\ntwo\nthree\n")
+    assert scene.last_error() == "two\nthree"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ftslurm.code import staging
 from ftslurm.config.schema import Config, script_arguments
 from ftslurm.errors import ConfigError
-from ftslurm.run import replay
+from ftslurm.run import checkpoint_owner
 from ftslurm.run.directory import RunDir
 from ftslurm.security import secret_variables
 from ftslurm.submission import capabilities, preflight, submit
@@ -31,7 +31,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         preflight.check_script(config)
     secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
     if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
-        found += filter(None, [_checkpoints_in_use(config, preview) or replay.goes_on_from(config)])
+        found += filter(None, [_checkpoints_in_use(config, preview) or checkpoint_owner.goes_on_from(config)])
     if not preview and config.hooks.callbacks:
         from ftslurm.observer import callback_receiver  # most runs have none
 
@@ -49,7 +49,7 @@ def _checkpoints_in_use(config: Config, preview: bool) -> str | None:
     Raises:
         ConfigError: this run would start at once.
     """
-    used = replay.in_use(config)
+    used = checkpoint_owner.in_use(config)
     if used is not None and config.cluster.kind == "local" and not preview:
         raise ConfigError(used)
     return used and f"{used}. If it still runs when this run starts, this run ends"

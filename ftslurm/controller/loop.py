@@ -67,8 +67,8 @@ from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import begin_with, home, newest_checkpoint
 from ftslurm.security import owned_files, run_key
 from ftslurm.security.json_text import brief
-from ftslurm.slurm import parse
 from ftslurm.slurm.commands import is_batch, job_name
+from ftslurm.slurm.evidence import out_of_time, read_attach, read_srun
 from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 
 # The state of a run is a tree of values without cycles, a million of them with 10,000 groups. A garbage collection
@@ -315,12 +315,12 @@ class Controller:
         """Read a line of srun's stderr: the first sign of most failures."""
         if any(words in line for words in NODE_LOST):
             self.executor.ask_own_nodes()
-        if parse.out_of_time(line, self.job):
+        if out_of_time(line, self.job):
             self.events += asked_by_slurm(["TIMEOUT"], self.config, batch=is_batch(os.environ), by=SRUN)
-        evidence = parse.read_srun(line)
+        evidence = read_srun(line)
         if evidence is not None and step in self.children.adopted:
             self._check_lead()  # the same line comes if another controller has attached to the step
-            evidence = parse.read_attach(evidence)
+            evidence = read_attach(evidence)
         killed = self.children.killed(step)  # then srun only reports our own kill, unless a node is lost
         if evidence is not None and (not killed or (evidence.node_lost and evidence.started)):
             self.events.append(TaskFailed(step, evidence))

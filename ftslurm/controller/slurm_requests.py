@@ -51,8 +51,9 @@ from ftslurm.launchers.job_command import JobRole, job_command, submit_pilots_co
 from ftslurm.run.directory import RunDir
 from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node
-from ftslurm.slurm import client, commands, parse
+from ftslurm.slurm import client, commands, evidence
 from ftslurm.slurm.hosts import expand_hosts
+from ftslurm.slurm.parse import is_busy
 from ftslurm.slurm.questions import (
     AskNodeRecord,
     AskNodeState,
@@ -202,17 +203,17 @@ class SlurmRequests:
                 state, _, reason = text.splitlines()[0].strip().partition("|")
                 return [NodeState(node, state.lower(), reason)]
             case AskNodeRecord(node):
-                fate = parse.read_node_fate(node, text)
+                fate = evidence.read_node_fate(node, text)
                 return [] if fate is None else [fate]
             case ProbeNode(node):
-                return [parse.read_probe(node, text)]
+                return [evidence.read_probe(node, text)]
             case RunNodeChecks(nodes):
-                return [parse.read_node_checks(nodes, text, self.config.cluster.kind == "local")]
+                return [evidence.read_node_checks(nodes, text, self.config.cluster.kind == "local")]
             case SubmitPilots(pool):
                 return [self._submitted(pool, text)]
             case Requeue(name) if code != 0:
                 words = " ".join(text.split()) or f"exit code {code}"
-                if parse.is_busy(words) or any(hint in words for hint in NOT_NOW):
+                if is_busy(words) or any(hint in words for hint in NOT_NOW):
                     return []  # the next AskQueue shows the job; if it still runs it is requeued again
                 return [RequeueRefused(name, words)]
             case RunPilot(name):
@@ -230,7 +231,7 @@ class SlurmRequests:
         if code != 0:
             return [JobsUnknown(took_s)]
         try:
-            seen = parse.read_queue(text, self.mark, self.config.cluster.pilots, self.pools)
+            seen = evidence.read_queue(text, self.mark, self.config.cluster.pilots, self.pools)
         except ValueError as problem:
             log.warning("squeue's answer is not used: %s", problem)
             return [JobsUnknown(took_s)]

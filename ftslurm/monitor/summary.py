@@ -89,7 +89,7 @@ def summary(status: RunStatus, run: RunDir) -> RenderableType:
 
 
 def _given_up(status: RunStatus) -> list[tuple[str, str]]:
-    """Return why groups were given up, each reason once: the names of its groups, and the error and log of the first."""
+    """Return why groups were given up, each reason once: its groups, and the error and log of the first of them."""
     same: dict[tuple[str | None, str | None], list[GroupStatus]] = {}
     for g in status.groups:
         if g.phase is Phase.FAILED:

@@ -9,11 +9,14 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.past import Past
 from ftslurm.protocol.records import RunStarted
 from ftslurm.run.directory import RunDir
+
+if TYPE_CHECKING:  # a submission, which needs the rest of this module, is faster without the core
+    from ftslurm.core.state.past import Past
 
 _LIMITS = ("start_timeout_s", "join_timeout_s", "first_step_s", "wait_timeout_s")
 _PACKAGES = ("ftslurm", "torch", "torchft", "submitit", "hydra-core")

@@ -1,24 +1,18 @@
-"""Parse the output of Slurm's programs into values. Pure; the commands are built in slurm/commands.py.
+"""Parse what Slurm says of a cluster, and of jobs of any users, into values. Pure; commands are in slurm/commands.py.
 
-Malformed lines are skipped or raise, as each function states: no output can harm the controller. The texts were
-recorded on Slurm 22.05.8 and 24.11.5.
+Malformed lines are skipped. The texts were recorded on Slurm 22.05.8 and 24.11.5. What Slurm says of a run's own steps,
+nodes and jobs is parsed in slurm/evidence.py; a submission does without the core that it needs, and is faster.
 """
 
 from __future__ import annotations
 
 import re
-import signal
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate, NodeResult, NodesChecked
-from ftslurm.core.state.model import Cause, Evidence, Job
-from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.security.json_text import is_finite, read_object
-from ftslurm.security.names import NODE, is_node
-from ftslurm.slurm.commands import FINDING_FIELDS, QUEUE_FIELDS
+from ftslurm.security.names import NODE
+from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
 
 _BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")
@@ -27,152 +21,6 @@ _BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection ref
 def is_busy(text: str) -> bool:
     """Return whether an error says that slurmctld cannot be reached at the moment, so that a retry may succeed."""
     return any(words in text for words in _BUSY)
-
-
-# --- srun ------------------------------------------------------------------------------------------------------------
-
-_TASK_LINE = re.compile(
-    rf"srun: error: (?P<node>{NODE}): tasks? (?P<task>[0-9]{{1,9}})(?:[,\-][0-9,\-]*)?: (?P<what>.+)"
-)
-_NODE_LINE = re.compile(r"srun: error: Node failure on (?P<nodes>\S+)")
-_NO_LAUNCH = re.compile(rf"srun: error: Task launch for \S+ failed on node (?P<node>{NODE}): (?P<why>.+)")
-_IO_ERROR = re.compile(r"aborting, io error with slurmstepd on node [0-9]{1,9}")  # the number is not the node's name
-_SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")
-_CANCELLED = re.compile(
-    rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
-)
-_DUE_TO = {
-    "TIME LIMIT": Cause.TIME_LIMIT,
-    "PREEMPTION": Cause.PREEMPTED,
-    "JOB REQUEUE": Cause.PREEMPTED,
-    "NODE FAILURE": Cause.NODE_LOST,
-}
-_SIGNALS = {
-    "Killed": signal.SIGKILL,
-    "Terminated": signal.SIGTERM,
-    "Segmentation fault": signal.SIGSEGV,
-    "Aborted": signal.SIGABRT,
-    "Bus error": signal.SIGBUS,
-    "Illegal instruction": signal.SIGILL,
-    "Floating point exception": signal.SIGFPE,
-    "Interrupt": signal.SIGINT,
-    "Hangup": signal.SIGHUP,
-}
-
-
-def read_srun(line: str) -> Evidence | None:
-    """Parse a line of srun's stderr into evidence about a task or a node; None if the line has none.
-
-    srun prints the line 0.1 s after the fault. Its exit code comes much later and is 137 or 143 for any cause.
-    """
-    if match := _CANCELLED.search(line):
-        words = match["why"] or ""
-        cause = next((c for words_, c in _DUE_TO.items() if words_ in words), Cause.CANCELLED)
-        error = f"Slurm cancelled the step{' due to ' + words.lower() if words else ' (scancel)'}"
-        return Evidence(None, match["node"], cause=cause, node_lost=cause is Cause.NODE_LOST, error=error)
-    if match := _IO_ERROR.search(line):
-        return Evidence(None, None, error=f"{SRUN_ABORTS}: {match[0]}")
-    if match := _NO_LAUNCH.search(line):
-        error = f"Slurm cannot start a step on {match['node']}: {match['why'].strip()}"
-        lost = any(words in match["why"] for words in _SILENT)
-        return Evidence(None, match["node"], node_lost=lost, error=error, started=False)
-    if match := _NODE_LINE.search(line):
-        try:
-            first = next(iter(expand_hosts(match["nodes"])), None)
-        except ValueError:
-            return None
-        return Evidence(None, first, node_lost=True, error=line.strip()) if is_node(first) else None
-    match = _TASK_LINE.search(line)
-    if match is None:
-        return None
-    task, what = int(match["task"]), match["what"].strip()
-    if code := re.match(r"Exited with exit code ([0-9]{1,3})\b", what):
-        return Evidence(task, match["node"], code=int(code[1]))
-    if what.startswith("Out Of Memory"):
-        return Evidence(task, match["node"], out_of_memory=True, error=what)
-    for words, number in _SIGNALS.items():
-        if what.startswith(words):
-            return Evidence(task, match["node"], signal=int(number))
-    return Evidence(task, match["node"], error=what)
-
-
-def out_of_time(line: str, job: str) -> bool:
-    """Return whether an srun line says that this job's time limit ended a step; Slurm signals the job shortly after."""
-    match = _CANCELLED.search(line)
-    over = match is not None and (match["why"] or "").strip() == "TIME LIMIT"
-    return over and match is not None and match["step"].partition(".")[0] == job
-
-
-def read_attach(evidence: Evidence) -> Evidence | None:
-    """Convert the failure of an attaching srun to evidence about the step it attaches to; None: it is none."""
-    if evidence.code == ExitCode.NO_GUARD:
-        error = "the step has not outlived its controller, or cannot be reached: see its step.log"
-        return replace(evidence, code=None, cause=Cause.UNKNOWN, error=error, doubtful=True)
-    if evidence.code == ExitCode.END_REPORTED:
-        return None
-    if evidence.code == ExitCode.DETACHED:
-        return replace(evidence, code=None, signal=int(signal.SIGKILL), error="its guard has been killed")
-    return evidence
-
-
-# srun's errors if the node, not slurmctld, prevents the start of a step.
-_UNREACHABLE = ("failed on node", "Requested node configuration is not available", "Required node not available")
-
-
-def read_probe(node: str, text: str) -> Looked:
-    """Parse the output of a probe (ftslurm.guard.probe, started through srun).
-
-    A probe whose program could not run has nevertheless reached the node.
-    """
-    for line in text.splitlines():
-        steps = (read_object(line) or {}).get("steps") if line.startswith("{") else None
-        if isinstance(steps, dict):
-            return Looked(node, True, tuple((step, str(states)) for step, states in steps.items()))
-    if any(words in text for words in _UNREACHABLE):
-        return Looked(node, False)
-    return Looked(node, True) if _TASK_LINE.search(text) else Looked(node, False, refused=True)
-
-
-def read_node_checks(nodes: tuple[str, ...], text: str, one_machine: bool) -> NodesChecked:
-    """Parse the output of node checks (ftslurm.guard.node_check, started through srun).
-
-    Args:
-        one_machine: all nodes are this machine, so that the first result is that of all.
-    """
-    results = dict[str, NodeResult]()
-    for line in text.splitlines():
-        found = (read_object(line) or {}) if line.startswith("{") else {}
-        node, seconds, log, reason = (found.get(key) for key in ("node", "seconds", "log", "reason"))
-        if found.get("type") != "node_check" or node not in nodes or not isinstance(log, str):
-            continue
-        said = reason is None or (isinstance(reason, str) and reason != "")
-        if said and isinstance(seconds, (int, float)) and is_finite(seconds):
-            for name in nodes if one_machine else (str(node),):
-                results[name] = NodeResult(name, seconds, log, reason)
-    if len(results) == len(nodes):
-        return NodesChecked(nodes, tuple(results.values()))
-    words = [line.removeprefix("srun: error: ").strip() for line in text.splitlines() if line.startswith("srun: error")]
-    probe = read_probe(nodes[0], text)
-    refused = probe.refused and not results and bool(words)
-    unreachable = not probe.reachable and not probe.refused
-    return NodesChecked(nodes, tuple(results.values()), "; ".join(words[-2:])[:500], refused, unreachable)
-
-
-# --- scontrol and squeue ---------------------------------------------------------------------------------------------
-
-
-def read_node_fate(node: str, text: str) -> NodeFate | None:
-    """Parse a node's record: whether it is down or silent, and when it or its slurmd last started.
-
-    None: the text is no record, because Slurm has not answered.
-    """
-    words = dict(word.partition("=")[::2] for word in text.split())
-    state = words.get("State")
-    if state is None:
-        return None
-    starts = [_unix(words.get(name, "")) for name in ("BootTime", "SlurmdStartTime")]
-    down = any(word in state for word in ("DOWN", "*", "NOT_RESPONDING", "FAIL"))
-    return NodeFate(node, down, max((start for start in starts if start is not None), default=None))
 
 
 _LEAF = re.compile(rf"(?:SwitchName=(?P<switch>{NODE}) Level=0|BlockName=(?P<block>{NODE})) .*?\bNodes=(?P<nodes>\S+)")
@@ -191,46 +39,6 @@ def read_topology(text: str) -> dict[str, str]:
             for node in expand_hosts(match["nodes"]):
                 found.setdefault(node, match["switch"] or match["block"])
     return found
-
-
-def read_queue(text: str, run_mark: str, array: str | None, known: Mapping[str, int]) -> list[Job]:
-    """Parse the output of `commands.queue` into the jobs that provide one run's groups with nodes.
-
-    The run's id in a job's comment identifies the run's jobs. If a job has no time limit, only PreemptTime shows that
-    it is preempted: squeue then hides its new, near end.
-
-    Args:
-        run_mark: the beginning of the comment of the run's jobs (RunDir.mark).
-        array: a job array that was submitted by hand and whose tasks belong to this run.
-        known: the pool of each job that the run has submitted, by name.
-
-    Raises:
-        ValueError: a row of one of these jobs is malformed.
-    """
-    out = []
-    for line in text.splitlines():
-        fields = line.strip().split("|", len(QUEUE_FIELDS) - 1)
-        if len(fields) != len(QUEUE_FIELDS):
-            continue
-        name, job, state, reason, nodes, began, ends, cut, base, comment = (field.strip() for field in fields)
-        mark, _, pool = comment.removesuffix("|").rpartition(":")
-        if mark == run_mark and re.fullmatch("[0-9]{1,9}", pool):
-            number = int(pool)
-        elif name in known or (array is not None and base == array and name != base):
-            number = known.get(name, 0)
-        else:
-            continue
-        state = "RUNNING" if state == "SIGNALING" else state  # it runs: Slurm is signalling its batch process
-        runs = state == "RUNNING"
-        hosts = tuple(expand_hosts(nodes)) if runs and nodes else ()
-        if not all(is_node(host) for host in hosts):
-            raise ValueError(f"not the nodes of job {name}: {nodes!r:.80}")
-        waits = reason if state == "PENDING" else ""
-        start, end, told = (_unix(began), _unix(ends), _unix(cut)) if runs else (None, None, None)
-        preempted = start is not None and told is not None and told >= start  # else: before it was requeued
-        job = job if runs else ""
-        out.append(Job(name, number, state, job, hosts, waits, began=start, ends=end, preempted=preempted))
-    return out
 
 
 @dataclass(frozen=True)
@@ -258,14 +66,6 @@ def read_jobs(text: str) -> list[QueuedJob]:
         mark = re.sub(":[0-9]{1,9}$", "", comment) if comment.startswith("ftslurm:") else None
         out.append(QueuedJob(name, job, state, reason if state == "PENDING" else "", user, mark, script))
     return out
-
-
-def _unix(text: str) -> float | None:
-    """Convert Slurm's time, which is local, to Unix time; None if the text is no time."""
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
-    except (ValueError, OverflowError):
-        return None
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from ftslurm.checkpoint import object_store
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
-from ftslurm.config.schema import Config, fixed_standbys, most_groups, nodes_needed
+from ftslurm.config.schema import Config, fixed_standbys, is_url, most_groups, nodes_needed
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
-from ftslurm.run import stored_checkpoints
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import Partition, partition_names
 
@@ -77,8 +76,8 @@ def resolve(config: Config, preview: bool = False) -> str:
     _check_standby(config)
     _check_process_group(config)
     _check_container(config)
-    if (url := stored_checkpoints.url(config)) is not None:
-        _check_store(url)
+    if is_url(config.checkpoint.dir or ""):
+        _check_store(config.checkpoint.dir or "")
     _check_segments(config)
     return note
 

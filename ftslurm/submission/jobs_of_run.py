@@ -21,7 +21,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line, last_event
 from ftslurm.run.journal_lines import read
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.parse import read_queue
+from ftslurm.slurm.evidence import read_queue
 
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",

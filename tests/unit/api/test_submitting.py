@@ -10,8 +10,8 @@ from ftslurm.api import submitting
 from ftslurm.checkpoint import layout
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
+from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
-from ftslurm.run.replay import claim
 
 
 def save(folder: Path, step: int) -> None:

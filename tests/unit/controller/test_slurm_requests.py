@@ -15,7 +15,7 @@ from ftslurm.core.state.events import JobsSeen, RequeueRefused
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.launchers.step_processes import Children, News
 from ftslurm.run.directory import RunDir
-from ftslurm.slurm.parse import read_queue
+from ftslurm.slurm.evidence import read_queue
 from ftslurm.slurm.questions import Requeue, RunPilot, SubmitPilots
 
 

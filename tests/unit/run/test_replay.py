@@ -12,8 +12,9 @@ import example_journal as ex
 from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Cause, Exit, Job, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Scheduled
+from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
-from ftslurm.run.replay import claim, read_past
+from ftslurm.run.replay import read_past
 
 
 def test_an_earlier_controllers_work_is_read_from_its_journal(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from ftslurm.config import compose
 from ftslurm.config.schema import Config
 from ftslurm.errors import Distrusted
 from ftslurm.run import configuration, leadership, liveness
+from ftslurm.run.checkpoint_owner import OWNER, claim, in_use
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.find import find, newest
-from ftslurm.run.replay import OWNER, claim, in_use
 from ftslurm.submission import array_task, requeue, submit
 
 STRANGE = 54321

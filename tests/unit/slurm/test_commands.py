@@ -10,17 +10,9 @@ import pytest
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Evidence
 from ftslurm.slurm.commands import scrubbed, srun_command
+from ftslurm.slurm.evidence import out_of_time, read_node_fate, read_srun
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import (
-    Partition,
-    out_of_time,
-    partition_names,
-    read_gpus,
-    read_node_fate,
-    read_partitions,
-    read_srun,
-    read_topology,
-)
+from ftslurm.slurm.parse import Partition, partition_names, read_gpus, read_partitions, read_topology
 
 # --- host lists ------------------------------------------------------------------------------------------------------
 

@@ -20,17 +20,9 @@ from ftslurm.core.state.model import Cause
 from ftslurm.launchers.background import Answered, BackgroundCommands
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
+from ftslurm.slurm.evidence import out_of_time, read_attach, read_node_checks, read_probe, read_queue, read_srun
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import (
-    out_of_time,
-    read_attach,
-    read_gpus,
-    read_node_checks,
-    read_partitions,
-    read_probe,
-    read_queue,
-    read_srun,
-)
+from ftslurm.slurm.parse import read_gpus, read_partitions
 from ftslurm.slurm.questions import AskQueue, SubmitPilots
 
 HOSTS = st.one_of(

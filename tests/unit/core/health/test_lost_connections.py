@@ -9,7 +9,7 @@ from steps import A0, B0, B1, LIGHT0, URL
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import Evidence
-from ftslurm.slurm.parse import read_srun
+from ftslurm.slurm.evidence import read_srun
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.4]:21157"
 QUESTION = 20_000  # to the guards of the step that has failed at 20

@@ -17,7 +17,7 @@ from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, J
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.protocol import records
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.slurm.parse import read_attach
+from ftslurm.slurm.evidence import read_attach
 
 OLD, NEW = "http://old:1", "http://new:2"
 PLACES = {A0: Place(("n1",), 0, "81_0"), B0: Place(("n2",), 0, "81_1"), S0: Place(("n3",), 0, "81_2")}

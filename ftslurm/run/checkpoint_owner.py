@@ -1,0 +1,95 @@
+"""Whose a checkpoint folder is: the run that saves there. Two live runs would use each other's checkpoints."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from ftslurm.checkpoint import layout
+from ftslurm.config.schema import Config, is_url
+from ftslurm.errors import EnvironmentProblem
+from ftslurm.run import liveness
+from ftslurm.run.directory import RunDir, replace_text
+from ftslurm.security import owned_files
+
+OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
+
+
+def in_use(config: Config) -> str | None:
+    """Return why a run that is not submitted yet cannot use checkpoint.dir, if it is a folder; None: it can."""
+    if config.checkpoint.dir is None or is_url(config.checkpoint.dir):
+        return None
+    return _used(config, Path(config.checkpoint.dir), None)
+
+
+def goes_on_from(config: Config) -> str | None:
+    """Return which step of another run a run that is not submitted yet would go on from, if it has a folder for it."""
+    if config.checkpoint.dir is None or config.run.parent is not None or is_url(config.checkpoint.dir):
+        return None
+    folder = Path(config.checkpoint.dir)
+    found = layout.newest(folder)
+    if found is None or found.step == 0:
+        return None
+    owner = _owner(folder)
+    whose = "" if owner is None else f" of {owner.root.name}"
+    return (
+        f"checkpoint.dir={config.checkpoint.dir} has a checkpoint{whose}: this run goes on from its step {found.step}, "
+        f"with its weights. To begin at step 0, name another folder"
+    )
+
+
+def claim(config: Config, run: RunDir) -> str | None:
+    """Take checkpoint.dir for this run. Two live runs would use each other's checkpoints.
+
+    Returns:
+        None if it is ours; else why not.
+    """
+    if config.checkpoint.dir is None:
+        return None
+    folder = Path(config.checkpoint.dir)
+    if (used := _used(config, folder, run)) is not None:
+        return used
+    with suppress(OSError):  # saving a checkpoint there reports what is wrong
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        replace_text(folder / OWNER, str(run.root))
+    return None
+
+
+def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
+    """Return why the owner of a checkpoint folder keeps this run from using it; None: it does not, or there is none.
+
+    Args:
+        run: this run; None: it has no directory yet, and may follow the run that it resumes.
+    """
+    other = _owner(folder)
+    if other is not None and (run is not None or config.run.parent is None or other.root != Path(config.run.parent)):
+        return used_by(config, run, other)
+    return None
+
+
+def _owner(folder: Path) -> RunDir | None:
+    """Return the run of this user that has saved in a checkpoint folder last, or None."""
+    with suppress(OSError, ValueError, EnvironmentProblem):  # ValueError: a name with a null byte
+        return RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
+    return None
+
+
+def used_by(config: Config, run: RunDir | None, other: RunDir) -> str | None:
+    """Return why another run keeps this one from using checkpoint.dir: it is running; None: it does not.
+
+    The age of the other run's `alive` is measured against ours, which has just been touched: both have the time of
+    the file server.
+
+    Args:
+        run: this run; None: it has no directory yet.
+    """
+    from ftslurm.run.replay import read_past  # only where two runs meet: a submission is faster without the core
+
+    ours = run.alive if run is not None and run.alive.exists() else None
+    age = liveness.age_s(other.alive, than=ours) if run is None or other.root != run.root else None
+    if age is not None and age < liveness.SILENT_S and read_past(other)[1] is None:
+        return (
+            f"checkpoint.dir={config.checkpoint.dir} is in use by {other.root.name}, which is running: name another "
+            f"folder, or stop that run with: ftslurm stop {other.root}"
+        )
+    return None

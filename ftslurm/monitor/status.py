@@ -7,13 +7,14 @@ that from the clock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from statistics import median
 from typing import NamedTuple
 
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.event_text import ORDERLY
+from ftslurm.protocol.value_class import dataclass
 from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir

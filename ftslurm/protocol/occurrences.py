@@ -6,10 +6,10 @@ Each is made of one record of the journal; most records lead to none. `kind` is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from ftslurm.protocol import records
+from ftslurm.protocol.value_class import dataclass
 
 ON_ORDER = ("ok", "cancelled", "time_limit", "preempted")  # causes of the end of an attempt that are no failures
 

@@ -18,8 +18,10 @@ not know.
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING
 from typing import Annotated, ClassVar, TypedDict
+
+from ftslurm.protocol.value_class import dataclass
 
 VERSION = 1
 KEY = "key"

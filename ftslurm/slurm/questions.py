@@ -5,7 +5,9 @@ Two equal questions never run at the same time (launchers/background.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ftslurm.protocol.value_class import dataclass
 
 
 @dataclass(frozen=True)

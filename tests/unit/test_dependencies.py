@@ -126,6 +126,7 @@ def test_the_core_imports_nothing_that_could_block_log_or_vary() -> None:
         "ftslurm.config.schema",
         "ftslurm.protocol.records",
         "ftslurm.protocol.stages",
+        "ftslurm.protocol.value_class",
     }
 
 

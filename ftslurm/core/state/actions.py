@@ -5,10 +5,9 @@ A JournalRecord is an action too: all records of a decision are on disk before a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ftslurm.core.state.model import Place, Rank, RunOutcome, SilentGroup, StepId
 from ftslurm.protocol.records import JournalRecord
+from ftslurm.protocol.value_class import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from immutables import Map
 
 from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
 from ftslurm.protocol.stages import Stage
+from ftslurm.protocol.value_class import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ a *task* is one process of a step. Times are seconds of one clock that never goe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import inf
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
+from ftslurm.protocol.value_class import dataclass
 
 
 class Phase(str, Enum):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ftslurm.core.state.model import Exit, Job, Place, StepId
+from ftslurm.protocol.value_class import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from immutables import Map
 
@@ -21,6 +21,7 @@ from ftslurm.core.state.model import (
 )
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.core.state.unit_table import UnitTable
+from ftslurm.protocol.value_class import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2
+
+from ftslurm.protocol.value_class import dataclass
 
 LEAST_S = 0.01  # shorter steps count as so long
 PER_DOUBLING = 2  # classes between a duration and twice that

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from math import inf
 from typing import TypeVar
@@ -22,6 +22,7 @@ from immutables import Map
 from ftslurm.core.state.model import LIVE, Phase, StepId, Unit
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit
 from ftslurm.core.state.values import replace
+from ftslurm.protocol.value_class import dataclass
 
 Names = Map[str, None]  # a set of units' names
 NOBODY: Names = Map()

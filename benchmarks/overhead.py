@@ -54,7 +54,7 @@ PACES: dict[str, dict[str, object]] = {  # name -> arguments of toy.py
 ARMS = ("srun", "torchrun", "ftslurm")
 SETTLE_S = 1.0  # after the first step of all groups, before anything is counted
 ABOUT_S = 16.0  # beside the measured seconds: start and end of one run, on a quiet machine
-PORT = 29700  # of the stores of the runs by hand
+PORT = 29700  # the first one of the runs by hand; none is used twice, it may be in TIME_WAIT
 # Hosts the store in the script's process: nothing can start faster by hand.
 HOSTED = (
     "import os, runpy, sys, torch.distributed as d;"
@@ -281,7 +281,7 @@ def measure(arm: str, cluster: Cluster, backend: Backend, pace: str, seconds: fl
         return with_ftslurm(backend, pace, seconds)
     folder = backend.tmp_path / f"hand{number}"
     folder.mkdir()
-    return by_hand(cluster, folder, pace, seconds, arm == "torchrun", PORT + 10 * (number % 20))
+    return by_hand(cluster, folder, pace, seconds, arm == "torchrun", PORT + 10 * number)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,10 @@ def show_logs(config: Config, run: RunDir, wanted: Wanted, out: BinaryIO, view: 
     if not present(run, wanted):
         check_started(config, run)
     there = jobs_of_run.still_there(config, run) if follow else lambda: jobs_of_run.abandoned(config, run) is None
-    return logs.show(run, wanted, out, view, follow=follow, until=lambda: not there())
+    left_out = logs.show(run, wanted, out, view, follow=follow, until=lambda: not there())
+    if follow and not present(run, wanted):
+        check_started(config, run)  # it was cancelled meanwhile
+    return left_out
 
 
 def check_started(config: Config, run: RunDir) -> None:

@@ -79,7 +79,8 @@ def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> s
         return f"{run.root.name} was waiting in the queue to go on: Slurm job {job} is cancelled"
     if status.outcome != "running":
         return f"{run.root.name} is over already: {status.outcome}"
-    if job is not None and (never := jobs_of_run.never_started(config, run)) is not None:
+    if (never := jobs_of_run.never_started(config, run)) is not None:
+        inbox.put(run.inbox, "stop")  # Slurm may know the job after all: that of another cluster, or one it requeues
         requeue.end_journal(run, never.reason, never.outcome)
         return f"{run.root.name} never started: {never.reason}"
     why = jobs_of_run.abandoned(config, run)

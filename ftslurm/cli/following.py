@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import errno
 import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+
+from rich.console import Console
 
 from ftslurm.api import waiting
+from ftslurm.cli import closed_output
+from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config.schema import Config
 from ftslurm.monitor import keys, summary, table
+from ftslurm.monitor.status import RunStatus
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import jobs_of_run
 
 
-def follow_run(config: Config, run: RunDir) -> int:
-    """Show the run until it ends. Ctrl-C stops a local run; a run on Slurm continues.
+def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
+    """Show the run until it ends. Ctrl-C stops a local run, as a closed terminal does; a run on Slurm continues.
 
     Returns:
         The exit code: 0 the run succeeded, 1 it failed or lost its controller, 130 interrupted.
@@ -27,29 +30,14 @@ def follow_run(config: Config, run: RunDir) -> int:
     console = table.console()
     there = jobs_of_run.still_there(config, run)
     local = config.cluster.kind == "local"
-    note = partial(jobs_of_run.silence, config, run, liveness.Watch())
-    pressed = keys.of_terminal(may_quit=not local)
     follow = partial(table.follow, run, console=console, until=lambda: not there(), poll_s=0.2 if local else 0.5)
-    _interrupt_on(signal.SIGTERM, signal.SIGHUP)
     try:
-        if not local:
-            wait_for_start(run, there)
-        status = follow(note=note, keys=pressed)
-        if pressed is not None and pressed.quit:
-            raise KeyboardInterrupt
-    except BrokenPipeError:
-        # The reader of this output has exited. The run continues, and its exit code is still needed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        status = follow(note=note)
-    except KeyboardInterrupt:
-        if not local:
-            console.print(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
-            console.print(f"End it with: ftslurm stop {run.root}")
-            return 130
-        inbox.put(run.inbox, "stop")
-        console.print(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
-        console.print(summary.summary(follow(history=0), run))
-        return 130
+        interrupts.heed()
+        status = _shown(config, run, there, follow)
+    except (KeyboardInterrupt, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EIO:
+            raise
+        return _interrupted(config, run, console, follow)
     if status.outcome == "running":
         print(f"ftslurm: {waiting.no_verdict(config, run)}", file=sys.stderr)
         return 1
@@ -57,6 +45,44 @@ def follow_run(config: Config, run: RunDir) -> int:
         waiting.wait_for_exit(there)
     console.print(summary.summary(status, run))
     return 0 if status.outcome == "succeeded" else 1
+
+
+def _shown(config: Config, run: RunDir, there: Callable[[], bool], follow: Callable[..., RunStatus]) -> RunStatus:
+    """Show the run, on even if nobody reads the output any more: its exit code is still needed.
+
+    Raises:
+        KeyboardInterrupt: the user has pressed q, or Ctrl-C.
+        OSError: with EIO, the terminal is gone.
+    """
+    local = config.cluster.kind == "local"
+    note = partial(jobs_of_run.silence, config, run, liveness.Watch())
+    pressed = keys.of_terminal(may_quit=not local)
+    try:
+        if not local:
+            wait_for_start(run, there)
+        status = follow(note=note, keys=pressed)
+    except BrokenPipeError:
+        closed_output.discard()
+        return follow(note=note)
+    if pressed is not None and pressed.quit:
+        raise KeyboardInterrupt
+    return status
+
+
+def _interrupted(config: Config, run: RunDir, console: Console, follow: Callable[..., RunStatus]) -> int:
+    """Stop a local run; leave one on Slurm. Return the exit code. The terminal may be gone."""
+    if config.cluster.kind != "local":
+        closed_output.say(f"\nThe run goes on. Come back with: ftslurm status {run.root}")
+        closed_output.say(f"End it with: ftslurm stop {run.root}")
+        return 130
+    inbox.put(run.inbox, "stop")
+    closed_output.say(f"\nstopping (scripts have {config.stop.grace_s:g} s, stop.grace_s) ...")
+    try:
+        console.print(summary.summary(follow(history=0), run))
+    except OSError:
+        closed_output.discard()
+        console.print(summary.summary(follow(history=0), run))
+    return 130
 
 
 def wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
@@ -70,19 +96,3 @@ def wait_for_start(run: RunDir, there: Callable[[], bool]) -> None:
                 printed = line
                 print(line, flush=True)
         time.sleep(0.2)
-
-
-def _interrupt_on(*numbers: int) -> None:
-    """Treat the first of these signals as Ctrl-C, except those that are ignored (nohup).
-
-    Later ones are ignored, because `timeout` sends its signal twice; Ctrl-C still ends the wait for the end of the run.
-    """
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-
-    def interrupt(number: int, _: Any) -> None:
-        for later in heeded:
-            signal.signal(later, signal.SIG_IGN)
-        raise KeyboardInterrupt(signal.Signals(number).name)
-
-    for number in heeded:
-        signal.signal(number, interrupt)

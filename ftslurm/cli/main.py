@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import NamedTuple
 
 from ftslurm import __version__
+from ftslurm.cli import closed_output
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.security.terminal import guarded_output
 
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:  # also SIGTERM and SIGHUP while a run is followed
             return 130
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader of the output has exited: no error
+            closed_output.discard()  # the reader of the output has exited: no error
             return 0
 
 
@@ -110,7 +111,7 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(overview(), end="")
         return 0 if words else 2
-    if words[0] == "--version":
+    if words[0] != "--" and "--version".startswith(words[0]) and len(words[0]) > 2:
         print(f"ftslurm {__version__}")
         return 0
     if words[0] in VERBS:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from ftslurm.api import submitting
+from ftslurm.cli.closed_output import say
+from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
@@ -82,24 +83,22 @@ def start(
         return array_task.take_part(config)
     if here:
         return _control_here(config, create)
+    local, interrupts = config.cluster.kind == "local", Interrupts()
+    if local:  # sbatch may take long
+        interrupts.hold()
     run = submitting.launch(config, create)
     _tell(preflight.notes(config))
-    local = config.cluster.kind == "local"
-    print(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"), flush=True)
+    say(f"run {run.root}" + ("" if local else f", Slurm job {run.job()}"))
     follow = config.follow
     if follow is None:
         follow = local or (sys.stdout.isatty() and not sweep)
     if not follow:
-        print(f"follow it with: ftslurm status {run.root}")
+        say(f"follow it with: ftslurm status {run.root}")
         return 0
-    # Ctrl-C waits for the import: interrupted in the exec() of a dataclass, Python would end by the signal, whoever
-    # catches KeyboardInterrupt, and not with exit code 130.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    return following.follow_run(config, run)
+    interrupts.hold()  # interrupted in the exec() of a dataclass, Python would end by the signal, not with 130
+    from ftslurm.cli import following  # imports rich, which the long-lived processes above do not need
+
+    return following.follow_run(config, run, interrupts)
 
 
 def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
@@ -125,7 +124,7 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
         _tell(preflight.notes(config))
     if steps and commands.is_batch(os.environ):
         replace_text(run.job_id, os.environ["SLURM_JOB_ID"])
-    print(f"run {run.root}" + (" goes on" if before is not None else ""), flush=True)
+    say(f"run {run.root}" + (" goes on" if before is not None else ""))
     return keeper.keep(run, config if config.cluster.mode == "array" else None)
 
 

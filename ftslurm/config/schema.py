@@ -91,7 +91,7 @@ class GroupsConfig:
     """The replica groups. Their ids are 0 to count - 1."""
 
     count: int = 2  # replica groups
-    min: int = 1  # groups that must remain or have finished; with fewer the run fails
+    min: int = 1  # groups that must remain or have finished (lighthouse.kind=torchft: remain); with fewer the run fails
     max: int | None = None  # most groups that `ftslurm scale` may ask for; default: count
     nodes: int = 1  # nodes of each group
     workers: int = 1  # workers (ranks) on each node of a group

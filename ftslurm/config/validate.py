@@ -221,6 +221,15 @@ def _check_staging(config: Config) -> None:
         )
 
 
+def _may_be_folder(folder: str) -> bool:
+    """Return whether this is a folder, or can become one."""
+    path = Path(folder).expanduser()
+    try:
+        return folder != "" and (path.is_dir() or not path.exists())
+    except OSError:  # a folder above it cannot be read
+        return False
+
+
 def _check_places(config: Config) -> None:
     for key in ("run.root", "run.dir"):
         if any(sign in (get(config, key) or "") for sign in "%\\\n"):
@@ -237,8 +246,10 @@ def _check_places(config: Config) -> None:
     folder = config.checkpoint.dir
     if folder and is_url(folder):
         _check_store(config, folder)
-    elif folder == "" or (folder and Path(folder).expanduser().exists() and not Path(folder).expanduser().is_dir()):
-        raise ConfigError(f"checkpoint.dir={folder}: must be a folder; leave it out for one in the run directory")
+    elif folder is not None and not _may_be_folder(folder):
+        raise ConfigError(
+            f"checkpoint.dir={folder}: must be a folder that you can read; leave it out for one in the run directory"
+        )
     taken = {"-l", "--label", "-u", "--unbuffered", "--pty", "-i", "--input", "-o", "--output", "-e", "--error"}
     for word in config.cluster.srun:
         if word.partition("=")[0] in taken:

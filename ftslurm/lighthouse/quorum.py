@@ -109,7 +109,7 @@ def judge(view: View, rules: Rules, now: float, next_id: int) -> Formed | NotYet
     fast = _fast(view, before, joined, rules)
     if not fast:
         if len(joined) < rules.min_replicas:  # T
-            return NotYet(f"{len(joined)} groups ask, groups.min={rules.min_replicas} are needed")
+            return NotYet(f"{len(joined)} groups ask, {rules.min_replicas} are needed (groups.min)")
         if len(joined) <= count // 2:  # T: "avoid split brain": more than half of the live ones
             return NotYet(f"{len(joined)} groups ask, not more than half of the {count} that are alive")
         if view.last is None:  # ours: the first quorum also waits for groups that have no manager yet

@@ -34,9 +34,7 @@ class Keys(AbstractContextManager["Keys"]):
     def __enter__(self) -> Keys:
         self._mode = termios.tcgetattr(self.fd)
         tty.setcbreak(self.fd)
-        self._handlers[signal.SIGCONT] = signal.signal(
-            signal.SIGCONT, lambda *_: tty.setcbreak(self.fd)
-        )  # after Ctrl-Z
+        self._handlers[signal.SIGCONT] = signal.signal(signal.SIGCONT, self._go_on)  # after Ctrl-Z
         for number in _ENDS:
             if signal.getsignal(number) is signal.SIG_DFL:
                 self._handlers[number] = signal.signal(number, self._end)
@@ -57,6 +55,11 @@ class Keys(AbstractContextManager["Keys"]):
         if not data:  # the terminal is gone: do not turn in a circle
             time.sleep(seconds)
         return split(data)
+
+    def _go_on(self, *_: object) -> None:
+        """Read single keys again. A terminal that is gone sends SIGCONT too, after SIGHUP, which ends the display."""
+        with suppress(termios.error):
+            tty.setcbreak(self.fd)
 
     def _end(self, number: int, _: FrameType | None) -> None:
         """End by a signal as a process without this context does, after everything is restored."""

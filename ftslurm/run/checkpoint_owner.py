@@ -11,6 +11,7 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files
+from ftslurm.security.terminal import visible
 
 OWNER = ".owner"  # in checkpoint.dir: the run directory of the run that saves there
 
@@ -23,15 +24,18 @@ def in_use(config: Config) -> str | None:
 
 
 def goes_on_from(config: Config) -> str | None:
-    """Return which step of another run a run that is not submitted yet would go on from, if it has a folder for it."""
-    if config.checkpoint.dir is None or config.run.parent is not None or is_url(config.checkpoint.dir):
+    """Return which step of another run a run that is not submitted yet would go on from, if it has a folder for it.
+
+    A run that resumes another one is told only of the checkpoint of a third.
+    """
+    if config.checkpoint.dir is None or is_url(config.checkpoint.dir):
         return None
-    folder = Path(config.checkpoint.dir)
-    found = layout.newest(folder)
+    found = layout.newest(Path(config.checkpoint.dir))
     if found is None or found.step == 0:
         return None
-    owner = _owner(folder)
-    whose = "" if owner is None else f" of {owner.root.name}"
+    if config.run.parent is not None and found.run in ("", Path(config.run.parent).name):
+        return None  # what it was asked to do
+    whose = f" of {visible(found.run)}" if found.run else ""
     return (
         f"checkpoint.dir={config.checkpoint.dir} has a checkpoint{whose}: this run goes on from its step {found.step}, "
         f"with its weights. To begin at step 0, name another folder"
@@ -63,14 +67,16 @@ def _used(config: Config, folder: Path, run: RunDir | None) -> str | None:
     """
     other = _owner(folder)
     if other is not None and (run is not None or config.run.parent is None or other.root != Path(config.run.parent)):
-        return used_by(config, run, other)
+        with suppress(OSError, EnvironmentProblem):  # its files cannot be read: it is not known to run
+            return used_by(config, run, other)
     return None
 
 
 def _owner(folder: Path) -> RunDir | None:
     """Return the run of this user that has saved in a checkpoint folder last, or None."""
-    with suppress(OSError, ValueError, EnvironmentProblem):  # ValueError: a name with a null byte
-        return RunDir(Path(owned_files.read_text(folder / OWNER, own=True)))
+    with suppress(OSError, ValueError, EnvironmentProblem):
+        text = owned_files.read_text(folder / OWNER, own=True)
+        return RunDir(Path(text)) if text and "\0" not in text else None  # a crash of the node may leave zero bytes
     return None
 
 

@@ -18,7 +18,7 @@ from ftslurm.monitor.sentences import seconds
 from ftslurm.protocol.records import RunFinished, RunStarted
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import first_line, last_event
+from ftslurm.run.journal import first_line, last_event, last_line
 from ftslurm.run.journal_lines import read
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.evidence import read_queue
@@ -80,7 +80,7 @@ def never_started(config: Config, run: RunDir) -> RunFinished | None:
     """
     first = first_line(run.events)
     if first is not None and isinstance(end := read(first), RunFinished):
-        return end
+        return end if first == last_line(run.events) else None  # a job that Slurm starts once more goes on with it
     state = None if _begun(run) else _last_state(config, run)
     if state is None or _begun(run):  # it may have begun and ended meanwhile
         return None
@@ -99,6 +99,8 @@ def end_without_start(config: Config, run: RunDir, state: str) -> RunFinished:
         what = "its controller ended" if local else f"Slurm job {job} ended before its controller began"
         return RunFinished(outcome="failed", reason=f"{what}; see {run.submitit}", steps=0, restarts=0)
     reason = f"Slurm job {job} was cancelled before it started"
+    if state == "":
+        reason = f"Slurm does not know job {job} any more, and it has left no log"
     return RunFinished(outcome="stopped", reason=reason, steps=0, restarts=0)
 
 

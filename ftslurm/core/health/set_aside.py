@@ -10,7 +10,8 @@ In a group of several nodes one of the others may be silent, while the manager l
 second witness, so that node must be silent for longer while the manager's node is heard.
 
 Silence is no evidence if the controller itself did not run, or has lost its network. So silence from before the
-controller was late does not count, and a group is set aside only if at least as many others are heard, and groups.min.
+controller was late does not count, and a group is set aside only if at least as many others are heard, and with those
+that have finished groups.min.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def _look(state: RunState, now: float, config: Config) -> SilentGuards:
     silent = [one.silent for one in found if one.silent is not None]
     heard = sum(one.heard for one in found)
     known = set(before.groups)
-    if heard < max(len(silent), config.groups.min) or len(silent) > MOST:
+    least = config.groups.min - state.table.count(Phase.SUCCEEDED)
+    if heard < max(len(silent), least) or len(silent) > MOST:
         silent = [group for group in silent if group in known]  # more at a time is no failure of nodes
     next_look = min((one.next_look for one in found), default=inf)
     if next_look == inf:

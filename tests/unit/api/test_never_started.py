@@ -18,10 +18,12 @@ from ftslurm.cli import status_verb
 from ftslurm.cli.main import main
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.submission import jobs_of_run
 
 CANCELLED = "Slurm job 81 was cancelled before it started"
+FORGOTTEN = "Slurm does not know job 81 any more, and it has left no log"
 
 
 @pytest.fixture
@@ -54,15 +56,15 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, shown.out + shown.err
 
 
-@pytest.mark.parametrize("state", ["CANCELLED", None])
+@pytest.mark.parametrize(("state", "why"), [("CANCELLED", CANCELLED), (None, FORGOTTEN)])
 @pytest.mark.parametrize("empty", [False, True], ids=["no journal", "an empty journal"])
 def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
-    state: str | None, empty: bool, run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]
+    state: str | None, why: str, empty: bool, run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm_says(programs, run, state)
     if empty:
         run.events.touch()
-    name, note = str(run.root), f"never started: {CANCELLED}"
+    name, note = str(run.root), f"never started: {why}"
     (row,) = listing.under(run.root.parent)
     assert (row.state, row.note) == ("stopped", note)
     again = f"ftslurm resume {name} --from-scratch"
@@ -74,16 +76,16 @@ def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
     assert capsys.readouterr().out.startswith(f"wait-1: {note}\n")
     status = json.loads(said(capsys, "status", name, "--json")[1])
     check_status(status)
-    assert (status["outcome"], status["reason"], status["note"]) == ("stopped", CANCELLED, note)
+    assert (status["outcome"], status["reason"], status["note"]) == ("stopped", why, note)
     assert said(capsys, "resume", name) == (
         2,
-        f"ftslurm: wait-1 never started ({CANCELLED}), so nothing is lost; "
+        f"ftslurm: wait-1 never started ({why}), so nothing is lost; "
         f"this begins the same training at step 0: {again}\n",
     )
     assert said(capsys, "resume", name, "job.args.text=a b")[1].endswith(f"{again} 'job.args.text=a b'\n")
     for words in ([], ["--controller"], ["--lighthouse"], ["--group", "1"], ["--follow"], ["--failure"]):
         code, text = said(capsys, "logs", name, *words)
-        assert (code, text) == (2, f"ftslurm: run wait-1 has no logs, it never started: {CANCELLED}\n")
+        assert (code, text) == (2, f"ftslurm: run wait-1 has no logs, it never started: {why}\n")
     assert waiting.no_verdict(compose.load(run.config), run) == f"wait-1 {note}"
     assert said(capsys, "save", name)[1] == f"ftslurm: wait-1 does not run: it {note}\n"
 
@@ -174,10 +176,45 @@ def test_stop_writes_the_end_that_is_missing(
     run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slurm_says(programs, run, None)
-    assert stopping.stop(run) == f"wait-1 never started: {CANCELLED}"
+    assert stopping.stop(run) == f"wait-1 never started: {FORGOTTEN}"
+    assert inbox.take(run.inbox)  # a job that another Slurm has stops as soon as it starts
     assert stopping.stop(run) == "wait-1 is over already: stopped"
-    assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("stopped", CANCELLED)]
-    assert said(capsys, "report", str(run.root))[1].startswith(f"run wait-1 never started: {CANCELLED}\n")
+    assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("stopped", FORGOTTEN)]
+    assert said(capsys, "report", str(run.root))[1].startswith(f"run wait-1 never started: {FORGOTTEN}\n")
+
+
+def test_a_run_that_slurm_starts_after_its_end_was_written_has_started(run: RunDir, programs: Programs) -> None:
+    """As after `scontrol requeue` of a job that was cancelled."""
+    slurm_says(programs, run, "CANCELLED")
+    stopping.stop(run)
+    ex.write(run, [ex.started() | {"cluster": "slurm", "mode": "steps", "job_id": "81"}])
+    slurm_says(programs, run, "RUNNING")
+    assert jobs_of_run.never_started(compose.load(run.config), run) is None
+
+
+def test_stop_ends_a_local_run_that_never_started(run: RunDir) -> None:
+    config = compose.load(run.config)
+    config.cluster.kind = "local"
+    run.config.write_text(compose.dump(config))
+    replace_text(run.job_id, str(2**22 + 1))
+    assert stopping.stop(run) == f"wait-1 never started: its controller ended; see {run.submitit}"
+    assert stopping.stop(run) == "wait-1 is over already: failed"
+
+
+def test_logs_that_are_followed_say_that_the_run_was_cancelled_meanwhile(
+    run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm_says(programs, run, "PENDING", "Resources")
+
+    def cancelled(*_: object, **__: object) -> int:
+        slurm_says(programs, run, "CANCELLED")
+        return 0
+
+    monkeypatch.setattr("ftslurm.api.state.logs.show", cancelled)
+    assert said(capsys, "logs", str(run.root), "-f") == (
+        2,
+        f"ftslurm: run wait-1 has no logs, it never started: {CANCELLED}\n",
+    )
 
 
 def test_a_log_that_cannot_come_any_more_is_not_promised(

@@ -18,7 +18,7 @@ def save(folder: Path, step: int) -> None:
     path = folder / layout.name_of(step)
     path.mkdir(mode=0o700, parents=True)
     (path / "tree.pickle").write_bytes(b"tree")
-    (path / layout.MANIFEST).write_bytes(layout.manifest(step, layout.Writer("r", 0, 0), 1, {"tree.pickle": 4}))
+    (path / layout.MANIFEST).write_bytes(layout.manifest(step, layout.Writer("other", 0, 0), 1, {"tree.pickle": 4}))
 
 
 def beside_another(tmp_path: Path, kind: str) -> Config:
@@ -52,12 +52,27 @@ def test_a_run_that_goes_on_from_the_checkpoint_of_another_is_told(tmp_path: Pat
     assert claim(config, other) is None
     assert submitting.settle(config, preview=True) == []
     save(tmp_path / "checkpoints", 140)
-    assert submitting.settle(config, preview=True) == [
+    note = (
         f"checkpoint.dir={tmp_path}/checkpoints has a checkpoint of other: this run goes on from its step 140, with "
         "its weights. To begin at step 0, name another folder"
-    ]
+    )
+    assert submitting.settle(config, preview=True) == [note]
     config.run.parent = str(other.root)  # it was asked to
     assert submitting.settle(config, preview=True) == []
+    config.run.parent = str(tmp_path / "third")  # in whose folder `other` has saved since
+    assert submitting.settle(config, preview=True) == [note]
+
+
+@pytest.mark.parametrize("text", ["", "\0" * 40, "relative"])
+def test_a_damaged_owner_of_a_checkpoint_folder_is_none(text: str, tmp_path: Path) -> None:
+    config, run = Config(), RunDir(tmp_path / "run")
+    config.cluster.kind, config.job.script = "local", __file__
+    config.checkpoint.dir = str(tmp_path / "checkpoints")
+    run.create()
+    assert claim(config, run) is None
+    (tmp_path / "checkpoints" / ".owner").write_text(text)
+    assert submitting.settle(config, preview=True) == []
+    assert claim(config, run) is None
 
 
 def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(

@@ -47,3 +47,9 @@ def test_help_of_a_verb_is_the_help_of_that_verb(capsys: pytest.CaptureFixture[s
 def test_a_page_that_is_not_there_is_named_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["help", "checkpoint"]) == 2
     assert "did you mean checkpoints?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--version", "--versio", "--v"])
+def test_a_shortened_version_is_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([word]) == 0
+    assert capsys.readouterr().out == f"ftslurm {main.__version__}\n"

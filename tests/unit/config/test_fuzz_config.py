@@ -103,6 +103,16 @@ def test_a_path_that_cannot_be_is_refused_by_its_setting(key: str, path: str) ->
     assert len(why) < 400
 
 
+def test_a_folder_that_cannot_be_looked_at_is_refused_by_its_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = changed(checkpoint__dir="/closed/folder")
+
+    def closed(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "is_dir", closed)
+    assert str(judged(made)).startswith("checkpoint.dir=/closed/folder: must be a folder that you can read")
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -5,13 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from histories import CHECKPOINT, RUNNING, STARTED, config, finished, granted, killed, play, ready, stepped, stop, store
+from histories import (
+    CHECKPOINT,
+    RUNNING,
+    STARTED,
+    array_config,
+    array_running,
+    config,
+    finished,
+    granted,
+    killed,
+    play,
+    ready,
+    stepped,
+    stop,
+    store,
+)
 from steps import A0, A1, B0, B1, C0, LIGHT0, LIGHT1, LIGHT2, URL
 
 from ftslurm.config.schema import Config
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Evidence, StepId
+from ftslurm.core.state.model import Cause, Evidence, StepId
 
 
 def ours(**sections: dict[str, Any]) -> Config:
@@ -106,9 +121,9 @@ def test_what_happened_while_it_was_away_it_is_told_as_well(meanwhile: list[Any]
     ]
 
 
-def test_a_finished_group_is_evicted_before_slurm_says_that_its_step_has_ended() -> None:
+def test_a_group_whose_scripts_have_ended_is_evicted_before_slurm_says_that_its_step_has_ended() -> None:
     moments = (*RUNNING, (30, ev.TaskDone(B0, 0)), (33, ev.Ended(B0, code=0)))
-    assert told(*moments, since=30) == [evict(B0, finished=True)]
+    assert told(*moments, since=30) == [evict(B0), evict(B0, finished=True)]
     wide = ours(groups={"workers": 2})
     started = (
         granted(2),
@@ -119,6 +134,13 @@ def test_a_finished_group_is_evicted_before_slurm_says_that_its_step_has_ended()
         store(B0),
     )
     assert told((0, *started), (30, ev.TaskDone(B0, 1)), since=30, config=wide) == []
+
+
+def test_a_script_that_ends_with_0_when_it_is_told_to_leave_has_not_finished() -> None:
+    cancelled = ev.JobLeaving("90_1", Cause.CANCELLED, "Slurm sent SIGTERM to it")
+    left = (30, ev.TaskDone(B0, 0)), (30.1, cancelled), (31, ev.Ended(B0, code=0))
+    array = array_config(lighthouse={"kind": "ftslurm"})
+    assert told(*array_running(), *left, since=30, config=array) == [evict(B0)]
 
 
 def test_of_two_that_finish_with_a_third_nobody_waits_for_the_other() -> None:

@@ -158,7 +158,7 @@ def test_who_waits_in_vain_is_told_why() -> None:
         for seen in (view("a"), view("ab", alive="cd"), view("abc", alive="d"))
     ]
     assert [r.reason for r in reasons if isinstance(r, NotYet)] == [
-        "1 groups ask, groups.min=2 are needed",
+        "1 groups ask, 2 are needed (groups.min)",
         "2 groups ask, not more than half of the 4 that are alive",
         "3 groups ask, waiting for 1 more that are alive",
     ]

@@ -64,7 +64,7 @@ def test_the_last_groups_may_be_fewer_than_the_least_once_others_have_finished()
     it.ask(m("b1", 11), 2.0)
     assert it.form(2.0) is None
     assert it.why is not None
-    assert it.why.reason == "2 groups ask, groups.min=3 are needed"
+    assert it.why.reason == "2 groups ask, 3 are needed (groups.min)"
     it.evict(2, 0, finished=True)
     quorum = it.form(2.0)
     assert quorum is not None
@@ -72,7 +72,7 @@ def test_the_last_groups_may_be_fewer_than_the_least_once_others_have_finished()
     it.announce(2, 1, "host:c2")  # it trains again, after a full restart
     it.ask(m("a1", 12), 3.0)
     assert it.form(3.0) is None
-    assert it.why.reason == "1 groups ask, groups.min=3 are needed"
+    assert it.why.reason == "1 groups ask, 3 are needed (groups.min)"
 
 
 def test_a_late_word_of_an_evicted_attempt_does_not_revive_it() -> None:

@@ -80,6 +80,13 @@ def test_more_silent_groups_than_heard_ones_are_no_failure_of_nodes(until: dict[
     assert told(play(*merged(started(), beats({LIGHT0: 30} | until, every=1.0), [(30,)]), config=made)) == []
 
 
+def test_groups_that_have_finished_count_for_groups_min() -> None:
+    over = (18, ev.TaskDone(C0, 0), ev.Ended(C0, code=0))
+    made = settings(groups={"min": 2})
+    story = play(*merged(started(), beats({LIGHT0: 30, A0: 30, B0: 20, C0: 17}, every=1.0), [over, (30,)]), config=made)
+    assert told(story) == [(22.0, B_SILENT)]
+
+
 def test_a_second_silent_group_does_not_bring_the_first_back() -> None:
     assert told(heard({A0: 30, B0: 18, C0: 24})) == [(20.0, B_SILENT)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import IO
 
 
 def discard() -> None:
@@ -15,9 +16,9 @@ def discard() -> None:
     os.close(nowhere)
 
 
-def say(text: str) -> None:
-    """Print to stdout at once; nothing happens if nobody reads it any more."""
+def say(text: str, file: IO[str] | None = None) -> None:
+    """Print at once, to stdout or to `file`; nothing happens if nobody reads it any more."""
     try:
-        print(text, flush=True)
+        print(text, file=file, flush=True)
     except OSError:  # EPIPE, or EIO from a terminal that is gone
         discard()

@@ -39,7 +39,7 @@ def follow_run(config: Config, run: RunDir, interrupts: Interrupts) -> int:
             raise
         return _interrupted(config, run, console, follow)
     if status.outcome == "running":
-        print(f"ftslurm: {waiting.no_verdict(config, run)}", file=sys.stderr)
+        closed_output.say(f"ftslurm: {waiting.no_verdict(config, run)}", sys.stderr)
         return 1
     if local:
         waiting.wait_for_exit(there)

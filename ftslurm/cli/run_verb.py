@@ -47,7 +47,7 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> None:
 
 def _tell(notes: list[str]) -> None:
     for note in notes:
-        print(f"ftslurm: {note}", file=sys.stderr)
+        say(f"ftslurm: {note}", sys.stderr)
 
 
 def _repeat(words: list[str]) -> int:

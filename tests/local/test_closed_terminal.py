@@ -35,7 +35,14 @@ def words(backend: Backend, text: str) -> list[str]:
 def piped(backend: Backend, text: str) -> Run:
     """Start a run whose stdout is a pipe."""
     command = [sys.executable, "-m", "ftslurm", *words(backend, text)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=backend.tmp_path, start_new_session=True, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=backend.tmp_path,
+        start_new_session=True,
+        text=True,
+    )
     nothing = backend.tmp_path / "out"
     nothing.touch()
     run = Run(process, nothing, backend.tmp_path / "runs0", backend.tmp_path / "steps0", dict(os.environ))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import IO
 
 
-def discard() -> None:
-    """Discard from now on what is printed to stdout, and to stderr if it goes to the same place."""
+def discard(file: IO[str] | None = None) -> None:
+    """Discard from now on what is printed to `file` (default: stdout); stdout and stderr both if they are one."""
+    broken = 2 if file is sys.stderr else 1
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    same = os.path.sameopenfile(1, 2)
-    os.dup2(nowhere, 1)
-    if same:
-        os.dup2(nowhere, 2)
+    for number in (1, 2) if os.path.sameopenfile(1, 2) else (broken,):
+        os.dup2(nowhere, number)
     os.close(nowhere)
 
 
@@ -21,4 +21,16 @@ def say(text: str, file: IO[str] | None = None) -> None:
     try:
         print(text, file=file, flush=True)
     except OSError:  # EPIPE, or EIO from a terminal that is gone
-        discard()
+        discard(file)
+
+
+def open_missing() -> None:
+    """Give a process without stdin, stdout or stderr (`>&-`) ones that nobody reads."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115

@@ -7,21 +7,30 @@ process only, and the run would go on unseen. Then each is like Ctrl-C (`heed`).
 from __future__ import annotations
 
 import signal
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 
-class Interrupts:
-    """The signals of this process that end what it does, except those that are ignored (nohup)."""
+class Interrupts(AbstractContextManager["Interrupts"]):
+    """The signals that end this process, except those that are ignored (nohup). At its end all is as it was."""
 
     def __init__(self) -> None:
         """Nothing is changed yet. Handlers, unlike a mask, are not passed on to programs that are started meanwhile."""
         every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        self._heeded = [number for number in every if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.getsignal(number) for number in every}
+        self._before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
         self._held: list[int] = []
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._held and error is None:
+            signal.raise_signal(self._held[0])  # nobody has heeded it
 
     def hold(self) -> None:
         """Let signals wait for `heed`."""
-        for number in self._heeded:
+        for number in self._before:
             signal.signal(number, lambda number, _: self._held.append(number))
 
     def heed(self) -> None:
@@ -32,13 +41,14 @@ class Interrupts:
         Raises:
             KeyboardInterrupt: one has waited.
         """
-        for number in self._heeded:
+        for number in self._before:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else self._interrupt)
-        if self._held:
-            self._interrupt(self._held[0])
+        held, self._held = self._held, []
+        if held:
+            self._interrupt(held[0])
 
     def _interrupt(self, number: int, _: Any = None) -> None:
-        for later in self._heeded:
+        for later in self._before:
             if later != signal.SIGINT:
                 signal.signal(later, signal.SIG_IGN)
         raise KeyboardInterrupt(signal.Signals(number).name)

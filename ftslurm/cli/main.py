@@ -94,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     if "_ARGCOMPLETE" in os.environ:
         import_module("ftslurm.cli.completion").answer()  # to a TAB; exits
+    closed_output.open_missing()
     with guarded_output():
         try:
             return _dispatch(list(sys.argv[1:] if argv is None else argv))

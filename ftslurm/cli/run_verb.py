@@ -83,7 +83,13 @@ def start(
         return array_task.take_part(config)
     if here:
         return _control_here(config, create)
-    local, interrupts = config.cluster.kind == "local", Interrupts()
+    with Interrupts() as interrupts:
+        return _launch_and_follow(config, create, sweep, interrupts)
+
+
+def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep: bool, interrupts: Interrupts) -> int:
+    """Start the controller, and follow the run if the user wants that. Return the exit code."""
+    local = config.cluster.kind == "local"
     if local:  # sbatch may take long
         interrupts.hold()
     run = submitting.launch(config, create)

@@ -81,7 +81,7 @@ def ended(journal: Path) -> str:
 def test_sigterm_stops_a_run_whose_output_nobody_reads(backend: Backend) -> None:
     run = piped(backend, IDLE)
     assert run.process.stdout is not None
-    assert run.process.stdout.readline().startswith("run ")
+    assert any(line.startswith("run ") for line in run.process.stdout)
     run.process.stdout.close()
     run.wait_for("step_ready", group=0)
     time.sleep(1)  # it finds that the pipe is closed
@@ -103,3 +103,46 @@ def test_a_signal_while_the_run_is_started_ends_it(number: signal.Signals, backe
     run.until(lambda: list(run.root.glob("*/config.yaml")), "the run directory")
     run.process.send_signal(number)
     run.finish(130, outcome="stopped")
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_run_without_stdout_or_stderr_is_followed(closed: int, backend: Backend) -> None:
+    command = [sys.executable, "-m", "ftslurm", *words(backend, "raise SystemExit(3)\n")]
+    shell = ["bash", "-c", f'exec "$@" {closed}>&-', "-", *command]
+    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, cwd=backend.tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    (journal,) = (backend.tmp_path / "runs0").glob("*/events.jsonl")
+    assert ended(journal) == "failed"
+
+
+def test_stderr_without_a_reader_leaves_stdout_as_it_is() -> None:
+    text = (
+        "import sys; from ftslurm.cli import closed_output as c; c.say('lost', sys.stderr); c.say('lost', sys.stderr)"
+    )
+    command = [sys.executable, "-c", f"{text}; print('kept')"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stderr.close()
+    assert process.stdout.read() == "kept\n"
+    assert process.wait(PATIENCE_S) == 0
+
+
+def test_ctrl_c_ends_a_sweep_whose_runs_are_not_followed(backend: Backend) -> None:
+    one, *settings = words(backend, "pass\n")
+    command = [sys.executable, "-m", "ftslurm", one, *settings, "follow=false", "-m", "run.name=a,b,c,d,e,f"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=backend.tmp_path, start_new_session=True)
+    assert process.stdout is not None
+    assert any(line.startswith("follow it with") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    process.stdout.close()
+    assert process.wait(PATIENCE_S) == 130
+    time.sleep(1)
+    runs = list((backend.tmp_path / "runs0").glob("*/config.yaml"))
+    assert 1 <= len(runs) < 6
+    for config in runs:
+        deadline = time.monotonic() + PATIENCE_S
+        while not any("run_finished" in path.read_text() for path in config.parent.glob("events.jsonl")):
+            assert time.monotonic() < deadline, config
+            time.sleep(0.2)

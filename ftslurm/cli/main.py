@@ -119,6 +119,8 @@ def _dispatch(words: list[str]) -> int:
         return _verb(words[0])(words[1:])
     if "=" in words[0] or words[0].startswith(("-", "~", "+")):
         return _verb("run")(words)
+    if words[0].endswith(".py"):
+        raise EnvironmentProblem(f"there is no verb {words[0]!r}; to train with it: ftslurm job.script={words[0]}")
     word = words[0].lower()
     meant = ELSEWHERE.get(word) or next(iter(difflib.get_close_matches(word, VERBS, n=1)), None)
     hint = f"did you mean {meant}? There" if meant else "there"

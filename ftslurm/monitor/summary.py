@@ -27,6 +27,7 @@ _FAILURES_SHOWN = 4
 _TRACEBACK_LINES = 8
 _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d{1,9})', re.MULTILINE)  # of a traceback
 _RANK = re.compile(r"rank \d{1,9}:")  # above the traceback of a rank
+_ARGUMENTS = re.compile(r": error: (unrecognized arguments|the following arguments|argument )")  # of argparse
 
 
 def outcome_style(status: RunStatus) -> str:
@@ -134,9 +135,11 @@ def _script_failed(status: RunStatus) -> bool:
 
 
 def _to_mend(status: RunStatus, run: RunDir) -> str | None:
-    """Return where a person mends the script that has failed, if the traceback names the run's copy of it."""
+    """Return what a person mends: the script's arguments, or the script, if the traceback names the run's copy."""
     if not _script_failed(status):
         return None
+    if any(_ARGUMENTS.search(group.last_error or "") for group in status.groups):
+        return "mend: its arguments; resume takes job.args.NAME=VALUE for another value, '~job.args.NAME' for none"
     traces = [group.last_traceback or "" for group in status.groups if group.last_cause == "user_error"]
     try:
         code = record.read(run.root, own=False)

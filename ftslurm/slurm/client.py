@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from ftslurm.slurm import commands
 from ftslurm.slurm.parse import Partition, is_busy, read_partitions, read_topology
@@ -135,6 +136,9 @@ def partitions() -> tuple[list[Partition], str]:
     for program in ("sbatch", "srun", "sinfo"):
         if shutil.which(program) is None:
             return [], f"{program} is not on PATH"
+    conf = os.environ.get("SLURM_CONF")
+    if conf and not Path(conf).exists():  # sinfo would try for long
+        return [], f"there is no file SLURM_CONF={conf}"
     answer = call(commands.partitions(), PARTITIONS_S)
     if answer.failure is Failure.TIMED_OUT:
         return [], f"Slurm's controller has not answered within {PARTITIONS_S:g} s (sinfo)"

@@ -6,11 +6,8 @@ import os
 import secrets
 import shlex
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +75,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
         output = shlex.quote(str(run.submitit / "start.log"))
         # This process handles Ctrl-C and the end of the terminal. Who reads its output does not wait for the run.
         setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
-        with _ignoring(signal.SIGINT, signal.SIGHUP):
-            job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), setup)
+        job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), setup)
     else:
         parameters = sbatch_parameters(config, run)
         if after is not None:
@@ -188,17 +184,3 @@ def command(run: RunDir, role: JobRole) -> str:
 def batch_command(run: RunDir, role: JobRole) -> str:
     """Return the command for a batch script: its process becomes Python, as Slurm's warning would kill a shell."""
     return f"exec {command(run, role)}"
-
-
-@contextmanager
-def _ignoring(*numbers: int) -> Iterator[None]:
-    """Ignore signals; a child started meanwhile inherits that. Only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: list[tuple[int, Any]] = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in before:
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python

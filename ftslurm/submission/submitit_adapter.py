@@ -9,9 +9,11 @@ those with which both were tried (docs/versions.md).
 
 from __future__ import annotations
 
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -59,12 +61,30 @@ def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tas
 
 
 def start_process(folder: Path, command: str, setup: Sequence[str]) -> str:
-    """Start a shell command on this machine, after the lines of `setup`. Return its process id."""
+    """Start a shell command on this machine, after the lines of `setup`. Return its process id.
+
+    The command ignores Ctrl-C and the end of the terminal, which this process handles.
+    """
     import submitit
 
     executor: Any = submitit.LocalExecutor(folder)
     executor.update_parameters(timeout_min=NO_TIME_LIMIT_MIN, setup=setup, stderr_to_stdout=True)
-    return str(executor._submit_command(command).job_id)
+    with _ignoring(signal.SIGINT, signal.SIGHUP):
+        return str(executor._submit_command(command).job_id)
+
+
+@contextmanager
+def _ignoring(*numbers: int) -> Iterator[None]:
+    """Ignore signals; a child started meanwhile inherits that. Only the main thread can."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: list[tuple[int, Any]] = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
 
 
 def _array(tasks: int) -> dict[str, int]:

@@ -53,3 +53,8 @@ def test_a_page_that_is_not_there_is_named_with_the_nearest_one(capsys: pytest.C
 def test_a_shortened_version_is_ours(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main([word]) == 0
     assert capsys.readouterr().out == f"ftslurm {main.__version__}\n"
+
+
+def test_a_script_is_no_verb_and_leads_to_its_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["train.py"]) == 2
+    assert "to train with it: ftslurm job.script=train.py" in capsys.readouterr().err

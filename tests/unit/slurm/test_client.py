@@ -78,3 +78,12 @@ def test_command_lines_of_slurm_are_built_in_one_folder() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.List) and node.elts and isinstance(node.elts[0], ast.Constant):
                 assert node.elts[0].value not in programs, f"{path}:{node.lineno}"
+
+
+def test_a_configuration_of_slurm_that_is_not_there_is_named(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("sbatch", "srun", "sinfo"):
+        programs.add(name)
+    monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
+    assert client.partitions() == ([], "there is no file SLURM_CONF=/nowhere/slurm.conf")

@@ -11,10 +11,9 @@ from functools import partial
 from rich.console import Console
 
 from ftslurm.api import waiting
-from ftslurm.cli import closed_output
 from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config.schema import Config
-from ftslurm.monitor import keys, summary, table
+from ftslurm.monitor import closed_output, keys, summary, table
 from ftslurm.monitor.status import RunStatus
 from ftslurm.run import inbox, liveness
 from ftslurm.run.directory import RunDir

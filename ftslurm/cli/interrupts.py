@@ -24,7 +24,7 @@ class Interrupts(AbstractContextManager["Interrupts"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
         if self._held and error is None:
             signal.raise_signal(self._held[0])  # nobody has heeded it
 

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import NamedTuple
 
 from ftslurm import __version__
-from ftslurm.cli import closed_output
 from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
+from ftslurm.monitor import closed_output
 from ftslurm.security.terminal import guarded_output
 
 
@@ -112,7 +112,7 @@ def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(overview(), end="")
         return 0 if words else 2
-    if words[0] != "--" and "--version".startswith(words[0]) and len(words[0]) > 2:
+    if len(words[0]) > 2 and "--version".startswith(words[0]):
         print(f"ftslurm {__version__}")
         return 0
     if words[0] in VERBS:

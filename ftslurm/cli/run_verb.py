@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ftslurm.api import submitting
-from ftslurm.cli.closed_output import say
 from ftslurm.cli.interrupts import Interrupts
 from ftslurm.config import compose
 from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.monitor.closed_output import say
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import secret_variables
 from ftslurm.submission import preflight, submit

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from ftslurm.monitor.closed_output import discard
 from ftslurm.monitor.log_files import BLOCK, LogFile, LogReader, Piece, Wanted, check, pieces, pieces_backward, select
 from ftslurm.monitor.log_files import present as present_logs
 from ftslurm.monitor.log_page import Page, View
@@ -62,9 +62,7 @@ def show(
     except BrokenPipeError:
         # E.g. `| head`. The interpreter flushes stdout again at exit: redirect that to /dev/null.
         with contextlib.suppress(OSError, ValueError):
-            null = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(null, out.fileno())
-            os.close(null)
+            discard(out)
     return page.left_out
 
 

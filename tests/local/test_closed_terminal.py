@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,9 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from harness import PATIENCE_S, Backend, Run, all_processes, quoted
+from harness import PATIENCE_S, Backend, Run, quoted
 from screen import Screen
 
 IDLE = "import time\ntime.sleep(600)\n"
@@ -32,17 +32,8 @@ def words(backend: Backend, text: str) -> list[str]:
     return ["run", "cluster=local", f"run.root={quoted(root)}", f"job.script={quoted(script)}", *settings]
 
 
-def piped(backend: Backend, text: str) -> Run:
-    """Start a run whose stdout is a pipe."""
-    command = [sys.executable, "-m", "ftslurm", *words(backend, text)]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=backend.tmp_path,
-        start_new_session=True,
-        text=True,
-    )
+def followed(backend: Backend, process: subprocess.Popen[Any]) -> Run:
+    """Return the run that a process follows."""
     nothing = backend.tmp_path / "out"
     nothing.touch()
     run = Run(process, nothing, backend.tmp_path / "runs0", backend.tmp_path / "steps0", dict(os.environ))
@@ -50,32 +41,27 @@ def piped(backend: Backend, text: str) -> Run:
     return run
 
 
+def piped(backend: Backend, text: str) -> Run:
+    """Start a run whose output is a pipe."""
+    command = [sys.executable, "-m", "ftslurm", *words(backend, text)]
+    pipe, cwd = subprocess.PIPE, backend.tmp_path
+    process = subprocess.Popen(
+        command, stdout=pipe, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True, text=True
+    )
+    return followed(backend, process)
+
+
 def test_a_closed_terminal_stops_a_local_run(backend: Backend) -> None:
     screen = Screen(words(backend, IDLE), columns=100, cwd=backend.tmp_path)
     try:
+        run = followed(backend, screen.process)
         screen.shows("RUNNING")
-        (journal,) = (backend.tmp_path / "runs0").glob("*/events.jsonl")
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, screen.ours)  # closes our side of the terminal
         os.close(nowhere)
-        assert screen.process.wait(PATIENCE_S) == 130
-        assert ended(journal) == "stopped"
-        mark = f"FTSLURM_RUN_DIR={journal.parent}".encode()
-        deadline = time.monotonic() + 10
-        while left := [name for _, name, environ in all_processes() if mark in environ]:
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        run.finish(130, outcome="stopped")
     finally:
         screen.close()
-
-
-def ended(journal: Path) -> str:
-    (outcome,) = [
-        str(event["outcome"])
-        for event in map(json.loads, journal.read_text().splitlines())
-        if event["event"] == "run_finished"
-    ]
-    return outcome
 
 
 def test_sigterm_stops_a_run_whose_output_nobody_reads(backend: Backend) -> None:
@@ -109,17 +95,15 @@ def test_a_signal_while_the_run_is_started_ends_it(number: signal.Signals, backe
 def test_a_run_without_stdout_or_stderr_is_followed(closed: int, backend: Backend) -> None:
     command = [sys.executable, "-m", "ftslurm", *words(backend, "raise SystemExit(3)\n")]
     shell = ["bash", "-c", f'exec "$@" {closed}>&-', "-", *command]
-    done = subprocess.run(shell, capture_output=True, text=True, timeout=PATIENCE_S, cwd=backend.tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    (journal,) = (backend.tmp_path / "runs0").glob("*/events.jsonl")
-    assert ended(journal) == "failed"
+    pipe, cwd = subprocess.PIPE, backend.tmp_path
+    process = subprocess.Popen(shell, stdout=pipe, stderr=pipe, cwd=cwd, start_new_session=True, text=True)
+    run = followed(backend, process)
+    assert "Traceback" not in process.communicate(timeout=PATIENCE_S)[1]
+    run.finish(1)
 
 
 def test_stderr_without_a_reader_leaves_stdout_as_it_is() -> None:
-    text = (
-        "import sys; from ftslurm.cli import closed_output as c; c.say('lost', sys.stderr); c.say('lost', sys.stderr)"
-    )
+    text = "import sys; from ftslurm.monitor.closed_output import say; say('lost', sys.stderr); say('lost', sys.stderr)"
     command = [sys.executable, "-c", f"{text}; print('kept')"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

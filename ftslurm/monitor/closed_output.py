@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import IO
+from typing import IO, Any
 
 
-def discard(file: IO[str] | None = None) -> None:
-    """Discard from now on what is printed to `file` (default: stdout); stdout and stderr both if they are one."""
-    broken = 2 if file is sys.stderr else 1
+def discard(file: IO[Any] | None = None) -> None:
+    """Discard from now on what is written to `file` (default: stdout); stdout and stderr both if they are one.
+
+    Raises:
+        OSError, ValueError: `file` is none of the operating system's.
+    """
+    broken = 1 if file is None else file.fileno()
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for number in (1, 2) if os.path.sameopenfile(1, 2) else (broken,):
+    for number in (1, 2) if broken in (1, 2) and os.path.sameopenfile(1, 2) else (broken,):
         os.dup2(nowhere, number)
     os.close(nowhere)
 

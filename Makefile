@@ -9,10 +9,13 @@ SHELL := bash
 .NOTPARALLEL:
 .SILENT:
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint unit matrix slurm docs dist clean
+.PHONY: help venv demo test nightly lint unit matrix slurm docs dist clean
 
 BIN := .venv/bin
 STAMP := .venv/complete
+EXTRAS := .venv/extras
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet -c constraints.txt
+SUITE := $(BIN)/python tests/suite.py -n 3 --dist loadfile --no-loadscope-reorder  # the long ones first, see tests/conftest.py
 quietly = out=$$($(1) 2>&1) || { echo "$$out"; exit 1; }
 
 help:  ## show this
@@ -24,14 +27,21 @@ venv: $(STAMP)  ## make .venv with ftslurm and what its tests need
 demo: $(STAMP)  ## train three groups on this machine, kill one, watch it come back
 	$(BIN)/python -m ftslurm job=ddp groups.count=3 faults=kill_one cluster=local job.args.steps=200 checkpoint.every=50
 
-test: $(STAMP) slurm lint  ## lint, then all tests, on a throwaway Slurm (installs slurm-wlm and munge if it may)
-	$(BIN)/python tests/suite.py -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)  # the long ones first, see tests/conftest.py
+test: $(STAMP) slurm lint  ## lint, then the tests, on a throwaway Slurm (installs slurm-wlm and munge if it may): ten minutes
+	$(SUITE) -m "not nightly" $(ARGS)
 	echo "==> tests: passed ($${SECONDS} s)"
 
-lint: $(STAMP)  ## ruff and mypy
+nightly: $(EXTRAS) slurm lint  ## the tests that take longer: frameworks, campaigns, benchmarks in small, four times the examples
+	command -v chromium chromium-browser google-chrome > /dev/null || tests/install-slurm.sh chromium
+	tests/install-slurm.sh gcc libc6-dev libslurm-dev
+	FTSLURM_EXAMPLES=1 $(SUITE) -m "nightly or hypothesis" $(ARGS)
+	echo "==> nightly: passed ($${SECONDS} s)"
+
+lint: $(STAMP)  ## ruff, mypy, and actionlint for the workflows where it is to be had
 	$(call quietly,$(BIN)/ruff check .)
 	$(call quietly,$(BIN)/ruff format --check .)
 	$(call quietly,$(BIN)/mypy)
+	[ ! -e $(BIN)/actionlint ] || $(BIN)/actionlint -shellcheck= -pyflakes= .github/workflows/*.yml
 	echo "==> lint: clean ($${SECONDS} s)"
 
 unit: $(STAMP)  ## only the tests of each part alone: a minute
@@ -40,7 +50,7 @@ unit: $(STAMP)  ## only the tests of each part alone: a minute
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
 	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)
 
-docs: $(STAMP)  ## build the documentation as a web site, in site/
+docs: $(EXTRAS)  ## build the documentation as a web site, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	echo "==> docs: site/index.html"
 
@@ -81,6 +91,12 @@ $(STAMP): pyproject.toml constraints.txt
 	fi
 	rm -f $@
 	echo "==> venv: installing into .venv for Python $$version (torch is large: minutes, the first time)"
-	$(call quietly,$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]')
+	$(call quietly,$(PIP) -e '.[test]')
 	touch $@
 	echo "==> venv: ready ($${SECONDS} s)"
+
+$(EXTRAS): $(STAMP)
+	echo "==> venv: installing what only nightly tests and the web site need"
+	$(call quietly,$(PIP) -e '.[nightly]')
+	touch $@
+	echo "==> venv: complete ($${SECONDS} s)"

@@ -94,9 +94,10 @@ class Result:
 class Campaign:
     """Faults of one mode, one after another, in as few runs as possible."""
 
-    def __init__(self, mode: str, seed: int, numbers: range, only: Sequence[str], out: Path) -> None:
-        self.mode, self.seed, self.numbers, self.out = mode, seed, numbers, out
-        kinds = [name for name, kind in KINDS.items() if mode in kind.modes and (not only or name in only)]
+    def __init__(self, mode: str, numbers: range, args: argparse.Namespace, out: Path) -> None:
+        self.mode, self.seed, self.numbers, self.out = mode, args.seed, numbers, out
+        self.light, self.once, only = args.light, args.once, args.only
+        kinds = [name for name in only or KINDS if mode in KINDS[name].modes]
         if not kinds:
             raise SystemExit(f"chaos: no kind of {list(only)} belongs to the mode {mode}")
         self.kinds = kinds
@@ -128,7 +129,7 @@ class Campaign:
         """Start a run for the faults from number `first` on; return it and its name."""
         name = f"{self.mode}-{self.seed}-{first}"
         shutil.rmtree(self.out / name, ignore_errors=True)  # from an earlier campaign with the same mode and seed
-        scene = Scene.start(MODES[self.mode], clusters / name, self.out / name)
+        scene = Scene.start(MODES[self.mode], clusters / name, self.out / name, self.light)
         try:
             if wait_for(lambda: scene.wrong(0.0) is None, START_S):
                 return scene, name
@@ -141,7 +142,7 @@ class Campaign:
         """Inject these faults up to the first that spoils the run; return the number injected."""
         for done, number in enumerate(numbers, 1):
             rng = Random(f"{self.seed}/{self.mode}/{number}")  # noqa: S311
-            kind = self._choose(rng)
+            kind = self.kinds[number % len(self.kinds)] if self.once else self._choose(rng)
             result = Result(self.mode, self.seed, number, kind)
             try:
                 one(scene, KINDS[kind], rng, result)
@@ -323,13 +324,13 @@ def campaigns(args: argparse.Namespace, out: Path) -> list[Campaign]:
     if args.short:
         shares = dict(SHORT)
     else:
-        base, more = divmod(args.faults, len(args.modes))
+        base, more = divmod(len(args.only) * len(args.modes) if args.once else args.faults, len(args.modes))
         shares = {mode: base + (i < more) for i, mode in enumerate(args.modes)}
     found = []
     for mode, count in shares.items():
         for first in range(args.first, args.first + count, PER_RUN):
             numbers = range(first, min(first + PER_RUN, args.first + count))
-            found.append(Campaign(mode, args.seed, numbers, args.only, out))
+            found.append(Campaign(mode, numbers, args, out))
     return found
 
 
@@ -342,6 +343,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="number of the first fault")
     parser.add_argument("--modes", nargs="+", choices=list(MODES), default=list(MODES))
     parser.add_argument("--only", "--kinds", nargs="+", choices=list(KINDS), default=[], metavar="KIND")
+    parser.add_argument("--once", action="store_true", help="each of these kinds once, in this order")
+    parser.add_argument("--light", action="store_true", help="workers without torch, which save no checkpoints")
     parser.add_argument("--parallel", type=int, default=1, help="clusters side by side")
     parser.add_argument("--out", type=Path, help="where faults.jsonl and the failures go; default: a new folder")
     parser.add_argument("--slurm", default="", help="root folder of another Debian, whose Slurm is used")

@@ -20,7 +20,7 @@ STEP_S = 0.06
 ENDED = threading.Event()  # set when the campaign is to end
 GOES_ON = 3  # number of new steps after which a group counts as training
 SETTINGS = (
-    *("restart.max_per_group=100000", "restart.window_s=5", "restart.backoff_s=0", "checkpoint.every=20"),
+    *("restart.max_per_group=100000", "restart.window_s=5", "restart.backoff_s=0"),
     *("cluster.poll_s=1", f"health.lost_after_s={LOST_AFTER_S}", f"health.hang_after_s={HANG_AFTER_S}"),
 )
 # Killing the job that the controller runs in must not reach its sruns (docs/controller.md); and a requeued job is held
@@ -73,17 +73,19 @@ class Scene:
     stopped: list[Process] = field(default_factory=list)
 
     @classmethod
-    def start(cls, mode: Mode, folder: Path, out: Path) -> Scene:
+    def start(cls, mode: Mode, folder: Path, out: Path, light: bool) -> Scene:
         """Start a cluster in `folder` and a run with its output in `out`.
 
-        In array mode each node has one CPU, so that no two jobs share a node.
+        A light run has workers without torch and no checkpoints (light_worker.py). In array mode each node has one
+        CPU, so that no two jobs share a node.
         """
         cluster = Cluster.start(folder, nodes=mode.nodes, cpus=1 if mode.array else 4, extra_conf=CLUSTER)
         try:
             out.mkdir(parents=True)
-            backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, out)
+            backend = Backend("slurm", cluster.env, out, light)
             args: dict[str, object] = {"open-end": True, "step-time": STEP_S, "timeout": 4}
-            run = backend.start(f"groups.count={mode.groups}", *SETTINGS, *mode.settings, args=args)
+            saves = () if light else ("checkpoint.every=20",)
+            run = backend.start(f"groups.count={mode.groups}", *SETTINGS, *saves, *mode.settings, args=args)
             return cls(cluster, run, mode)
         except BaseException:
             cluster.stop()

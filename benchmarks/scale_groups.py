@@ -24,8 +24,8 @@ from harness import Backend, Run
 from process_cost import cpu_s, stat
 from slurm_calls import counted
 
-LIGHT = Path(__file__).with_name("light_worker.py")
 STEP_S = 1.0
+TRAINING = {"open-end": True, "step-time": STEP_S, "timeout": 60}
 ENDLESS = ("restart.max_per_group=100000", "restart.backoff_s=0")
 JOIN_S = 900.0  # limit for the start of all groups, and for their return
 Row = dict[str, float]
@@ -88,9 +88,9 @@ def measure(groups: int, kills: int, calm_s: float, torch: bool = False) -> dict
         calls = Path(tmp) / "calls"
         cluster = Cluster.start(folder / "c", nodes=groups)
         environ = cluster.env | {"PATH": counted(Path(tmp) / "bin", calls)}
-        backend = Backend("slurm", environ, Path(tmp))
+        backend = Backend("slurm", environ, Path(tmp), light=not torch)
         began = time.time()
-        run = _start(backend, groups, torch)
+        run = backend.start(f"groups.count={groups}", *ENDLESS, args=TRAINING)
         try:
             rows = {"start": _started(run, cluster, groups, began)}
             time.sleep(5.0)
@@ -102,14 +102,6 @@ def measure(groups: int, kills: int, calm_s: float, torch: bool = False) -> dict
             run.abandon()
             cluster.stop()
     return rows
-
-
-def _start(backend: Backend, groups: int, torch: bool) -> Run:
-    settings = (f"groups.count={groups}", *ENDLESS)
-    if torch:
-        return backend.start(*settings, args={"open-end": True, "step-time": STEP_S, "timeout": 60})
-    steps = {"steps-file": str(backend.tmp_path / f"steps{len(backend.runs)}"), "step-time": STEP_S}
-    return backend.start(*settings, f"job.python=[{sys.executable},{LIGHT}]", script=LIGHT, args=steps)
 
 
 def _started(run: Run, cluster: Cluster, groups: int, began: float) -> Row:

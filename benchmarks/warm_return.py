@@ -157,7 +157,7 @@ def main() -> None:
         for arm in options.arms:
             runs = folder / arm
             runs.mkdir()
-            training = Training(arm, Backend("slurm", {"COLUMNS": "200"} | cluster.env, runs))
+            training = Training(arm, Backend("slurm", cluster.env, runs))
             before = cpu_s(training.controller)
             for _ in range(options.n):
                 found += [training.kill(killed) for killed in VICTIMS]

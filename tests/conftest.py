@@ -95,12 +95,37 @@ def _clear_slurm_cluster(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def slurm(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[Backend]:
-    """A backend on the shared Slurm; all runs end with the test."""
-    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
+def backend_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str, dict[str, str]], Backend]]:
+    """A function that makes a backend of this name and environment; all runs end with the test."""
+    backends: list[Backend] = []
+    light = request.node.get_closest_marker("light") is not None
+
+    def make(name: str, environ: dict[str, str]) -> Backend:
+        backends.append(Backend(name, dict(environ), tmp_path, light))
+        return backends[-1]
+
+    yield make
+    for backend in backends:
+        for run in backend.runs:
+            run.abandon()
+
+
+@pytest.fixture
+def slurm_on(backend_of: Callable[..., Backend]) -> Callable[[Cluster], Backend]:
+    """A function that makes a backend on a cluster of the test's own."""
+    return lambda cluster: backend_of("slurm", cluster.env)
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, slurm_on: Callable[[Cluster], Backend]) -> Backend:
+    """A backend on the shared Slurm."""
+    return slurm_on(slurm_cluster)
+
+
+@pytest.fixture
+def local(backend_of: Callable[..., Backend]) -> Backend:
+    """A backend on this machine without Slurm."""
+    return backend_of("local", {})
 
 
 @pytest.fixture
@@ -134,12 +159,6 @@ def weird_tmp_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["local", pytest.param("slurm", marks=pytest.mark.slurm)])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    """The backend of a scenario: this machine, then a real Slurm; all runs end with the test."""
-    environ = {"COLUMNS": "200"}
-    if request.param == "slurm":
-        environ |= request.getfixturevalue("slurm_cluster").env
-    backend = Backend(request.param, environ, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """The backend of a scenario: this machine, then a real Slurm."""
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from pathlib import Path
 from ftslurm.run.journal import JournalReader
 
 SCRIPTS = Path(__file__).parent / "scripts"
+LIGHT_WORKER = Path(__file__).parent.parent / "benchmarks" / "light_worker.py"
 PATIENCE_S = 120.0  # limit for each wait; a bound for a hang, not a claim about speed
 STALL_S = 6.0  # survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine
 
@@ -279,14 +280,18 @@ class Backend:
     name: str
     environ: dict[str, str]
     tmp_path: Path
+    light: bool = False  # the runs are not about tensors: their workers do not import torch (marker `light`)
     runs: list[Run] = field(default_factory=list)
 
     def start(self, *overrides: str, script: str | Path = "toy.py", args: dict[str, object] | None = None) -> Run:
         """Start `ftslurm run` with a script in the background, and follow it."""
         number = len(self.runs)
         steps_file = self.tmp_path / f"steps{number}"
+        if self.light:
+            script = "light.py" if script == "toy.py" else script
+            overrides = (f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]", *overrides)
         path = script if isinstance(script, Path) else SCRIPTS / script
-        flags = {"steps-file": str(steps_file)} if path.name == "toy.py" else {}
+        flags = {"steps-file": str(steps_file)} if path.name in ("toy.py", "light.py") else {}
         words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
         words += [f"job.script={quoted(path)}", "groups.gpus=0"]
         words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
@@ -301,7 +306,7 @@ class Backend:
         """Start ftslurm with any arguments. run.root must be runsN in the test's folder, N the number of the run."""
         number = len(self.runs)
         out = self.tmp_path / f"out{number}.txt"
-        environ = {"TOY_DDP": "0"} | os.environ | self.environ
+        environ = {"TOY_DDP": "0"} | os.environ | {"COLUMNS": "200"} | self.environ
         with out.open("w") as sink:
             process = subprocess.Popen(
                 [sys.executable, "-m", "ftslurm", *words],

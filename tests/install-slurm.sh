@@ -51,10 +51,4 @@ fi
 if ! command -v ip > /dev/null; then # tests make networks with it
     why=$(install iproute2) || echo "==> ip: missing; the test of several networks is skipped: $why"
 fi
-if ! command -v chromium chromium-browser google-chrome > /dev/null; then # tests look at report.html in it
-    why=$(install chromium) || echo "==> chromium: missing; the tests of report.html are skipped: $why"
-fi
-if [ ! -e /usr/include/slurm/spank.h ] || ! command -v gcc > /dev/null; then # tests compile a plugin for srun
-    why=$(install gcc libc6-dev libslurm-dev) || echo "==> slurm: headers missing; the tests of containers are skipped: $why"
-fi
 echo "==> slurm: $(slurmctld -V) (${SECONDS} s)"

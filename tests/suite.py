@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-RETRIES = 40
+RETRIES = 5
 CRASHED = "???"  # report.when in pytest-xdist's report of a crashed worker
 
 
@@ -94,6 +94,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--alone", type=json.loads)  # the failures of the first run, as JSON
     ours, words = parser.parse_known_args(words)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # thousands of processes would compile ftslurm each for itself
+    words = ["--durations=20", *words]
     return together(words, ours.retries) if ours.alone is None else alone(words, ours.alone)
 
 

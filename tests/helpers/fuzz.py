@@ -5,21 +5,31 @@ The examples are always the same (derandomize), so a test that fails here fails 
 
 from __future__ import annotations
 
+import os
 import string
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-slow = HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much
+slow = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+
+ALL = "FTSLURM_EXAMPLES" in os.environ  # `make nightly`; else a quarter
 
 
 def tried(examples: int) -> settings:
-    """Return hypothesis settings with so many examples, the same every time."""
-    return settings(
-        max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(slow)
-    )
+    """Return hypothesis settings with so many examples at night, the same every time."""
+    count = examples if ALL else examples // 4
+    return settings(max_examples=count, derandomize=True, deadline=None, database=None, suppress_health_check=slow)
+
+
+def numbers(by_day: int, at_night: int) -> list[Any]:
+    """Return the numbers below `at_night` for parametrize; those from `by_day` on are for `make nightly`."""
+    night = (pytest.param(number, marks=pytest.mark.nightly) for number in range(by_day, at_night))
+    return [*range(by_day), *night]
 
 
 NUMBERS = st.one_of(

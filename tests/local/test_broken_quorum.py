@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
+import loaded
 import pytest
 
 TIMEOUT_S = 60  # torchft's default
@@ -115,8 +113,7 @@ def seconds(script: str, *words: str) -> float:
 
 def said(script: str, *words: str) -> str:
     """Return the line with the result."""
-    command = [sys.executable, "-c", COMMON + script, *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S + 60, check=False)
+    done = loaded.run(COMMON + script, *words)
     lines = [line for line in done.stdout.splitlines() if line.startswith("after ")]
     assert lines, done.stdout + done.stderr
     return lines[0]

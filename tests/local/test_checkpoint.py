@@ -5,16 +5,15 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import loaded
 import pytest
 from full_disk import fill, full_disk, make_room
-from harness import SCRIPTS, Backend
+from harness import SCRIPTS
 
 from ftslurm.checkpoint import Checkpointer, CheckpointError, layout
 from ftslurm.checkpoint.layout import Saved, Writer
@@ -22,6 +21,17 @@ from ftslurm.protocol import messages, outbox
 
 os.environ.setdefault("RUST_LOG", "warn")  # read when torchft is imported
 SAVING = SCRIPTS / "saving.py"
+# Its saves take a while, as those of a large model: each waits when some of its files are written.
+SLOWLY = f"""
+import runpy, sys, time
+from types import SimpleNamespace
+from ftslurm.checkpoint import snapshot
+
+save, load = snapshot.dcp.save, snapshot.dcp.load
+snapshot.dcp = SimpleNamespace(save=lambda *words, **options: (time.sleep(0.3), save(*words, **options)), load=load)
+sys.argv[0] = {str(SAVING)!r}
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 VARIABLES = ("FTSLURM_RUN_ID", "FTSLURM_ATTEMPT", "REPLICA_GROUP_ID", "FTSLURM_HEALS", "WORLD_SIZE")
 
 
@@ -550,7 +560,7 @@ def train(folder, address, groups=1, ranks=1, **options):
 
     report = folder / f"report{len(list(folder.glob('report*')))}"
     flags = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    stores, processes = [], []
+    stores, started = [], []
     for group in range(groups):
         stores.append(torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False))
         for rank in range(ranks):
@@ -558,16 +568,10 @@ def train(folder, address, groups=1, ranks=1, **options):
             environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": stores[-1].port, "RUST_LOG": "warn"}
             environ |= {"TORCHELASTIC_USE_AGENT_STORE": True, "FTSLURM_CHECKPOINT_DIR": folder / "ckpt"}
             environ |= {"FTSLURM_CHECKPOINT_EVERY": 5, "FTSLURM_CHECKPOINT_KEEP": 2}
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, SAVING, "--report", report, "--step-time", "0", "--wait", *flags],
-                    env=os.environ | {name: str(value) for name, value in environ.items()},
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-    errors = [process.communicate(timeout=100)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(errors)
+            words = ("--report", str(report), "--step-time", "0", "--wait", *flags)
+            started.append(loaded.start(SAVING, *words, **{name: str(value) for name, value in environ.items()}))
+    done = [one.result() for one in started]
+    assert [one.returncode for one in done] == [0] * len(done), "\n".join(one.stderr for one in done)
     return {(g, r): reports(report, g, r) for g in range(groups) for r in range(ranks)}
 
 
@@ -596,20 +600,12 @@ def test_fsdp2_resumes_on_two_ranks_and_on_one_and_a_bad_file_concerns_both(tmp_
     assert [line[0]["at"] for line in (second[0, 0], second[0, 1], third[0, 0])] == [5, 5, 0]
 
 
-@pytest.fixture
-def local(tmp_path):
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
-
-
 def test_killed_while_saving_leaves_nothing_torn_and_the_next_group_saves_soon(local, tmp_path):
     """kill -9 hits the saving group during the save; if the save was faster than the kill, it is tried again."""
     report, end = tmp_path / "report", tmp_path / "end"
     overrides = ["groups.count=2", "checkpoint.every=10", "checkpoint.keep=2"]
-    arguments = {"report": str(report), "until": str(end), "step-time": 0.03, "width": 800}
-    run = local.start(*overrides, script=SAVING, args=arguments)
+    arguments = {"report": str(report), "until": str(end), "step-time": 0.05}
+    run = local.start(*overrides, script=local.script(SLOWLY), args=arguments)
     folder = run.dir / "checkpoints"
     while True:
         run.until(lambda: list(folder.glob(".saving-*")), "a save")

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness import all_processes
+from harness import LIGHT_WORKER, all_processes
+from quick import ftslurm
 
 from ftslurm import __version__
 from ftslurm.config.overrides import keys
@@ -61,7 +62,8 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def ftslurm(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def alone(*words: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own: one that starts a run, or whose own costs count."""
     command = [sys.executable, "-m", "ftslurm", *words]
     env = os.environ | {"COLUMNS": "200"} | environ
     return subprocess.run(
@@ -85,130 +87,104 @@ def events(run: Path, name: str) -> list[dict[str, object]]:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 LOCAL = ("cluster=local", "job.script=train.py")
+LIGHT = f"job.python=['{sys.executable}','{LIGHT_WORKER}']"  # workers that import no torch
 
 
 REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (("run", "--count", "4", *LOCAL), ["there is no option --count;", "key=value, without dashes: groups.count=VALUE"]),
     ((*LOCAL, "--partition=gpu"), ["there is no option --partition;", "cluster.partition=gpu"]),
     (("--frobnicate",), ["there is no option --frobnicate;", "there are checkpoint, cluster, "]),
-    ((*LOCAL, "--groups", "4"), ["there is no option --groups;", "there are groups.count, "]),
     ((*LOCAL, "groups=4"), ["groups=4: that is a section of settings: groups.count, groups.min"]),
     ((*LOCAL, "groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
-    ((*LOCAL, "group.count=3"), ["there is no setting group.count", "did you mean groups.count?"]),
     ((*LOCAL, "frobnicate=3"), ["there is no setting frobnicate", "job.args.frobnicate", "groups", "cluster"]),
-    ((*LOCAL, "cluster.gpus=4"), ["there is no setting cluster.gpus", "did you mean groups.gpus?"]),
     ((*LOCAL, "job.args.sync every=2"), ["'job.args.sync every=2' is not in Hydra's notation"]),
+    ((*LOCAL, "-m", "groups.cout=1,2"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "groups.count=two"), ["groups.count=two"]),
+    ((*LOCAL, "groups.count=1,2"), ["groups.count=1,2", "--multirun"]),
+    ((*LOCAL, "groups.count=0"), ["groups.count=0", "at least 1"]),
+    ((*LOCAL, "-m", "groups.min=1,2,3"), ["groups.min=3 is above groups.count=2"]),
+    ((*LOCAL, "job=frobnicate"), ["job=frobnicate", "no such preset", "ddp", "script", "--config-dir"]),
+    ((*LOCAL, "groups.count"), ["'groups.count'", "key=value"]),
+    ((*LOCAL, "job.script=~/train.py"), ["'job.script=~/train.py'", "quotes"]),
+    ((*LOCAL, "job.name='a\nb'"), ["job.name='a\\nb'", "letters"]),
+    ((*LOCAL, "job.module=a.b"), ["job.script and job.module", "both"]),
+    (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
+    (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
+    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
+    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.dir=conf"), ["run.dir=", "exists already"]),
+    (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
+    (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
+    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
+    (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
+    (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
+    (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
+    (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
+    (("status",), ["no run under", "/runs"]),
+    (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
+    (("inject", "kil"), ["'kil' is no fault", "did you mean kill?", "lighthouse", "inject --help"]),
+    ((*LOCAL, "standby.count=1", "standby.cuda=true", "groups.gpus=0"), ["standby.cuda", "groups.gpus=0"]),
+    (("status", "conf"), ["/conf is no run directory"]),
+    ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
+    ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
+    ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),
+    ((*LOCAL, "faults.plan=[{group:1,at:5,rank:2}]"), ["rank: 2}: there is no rank 2 of group 1"]),
+    ((*LOCAL, "faults.plan=[{kind:cancel,at:5}]"), ["faults.plan: cancel", "this run is local"]),
+    ((*LOCAL, "job=ddp", "job.args=[1]"), ["job.args is a mapping in this job"]),
+    ((*LOCAL, "standby=one", "restart=never"), ["standby.count=1 with restart.policy=never"]),
+]
+# Other words for the same mistakes.
+ALSO_REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
+    ((*LOCAL, "--groups", "4"), ["there is no option --groups;", "there are groups.count, "]),
+    ((*LOCAL, "group.count=3"), ["there is no setting group.count", "did you mean groups.count?"]),
+    ((*LOCAL, "cluster.gpus=4"), ["there is no setting cluster.gpus", "did you mean groups.gpus?"]),
     ((*LOCAL, "count=3"), ["there is no setting count", "did you mean groups.count?"]),
     ((*LOCAL, "groups={cout: 3}"), ["there is no setting groups.cout", "did you mean groups.count?"]),
     ((*LOCAL, "+groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
     ((*LOCAL, "++groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
     ((*LOCAL, "+frobnicate=3"), ["there is no setting frobnicate"]),
     ((*LOCAL, "~groups.cout"), ["groups.cout"]),
-    ((*LOCAL, "-m", "groups.cout=1,2"), ["there is no setting groups.cout", "did you mean groups.count?"]),
-    ((*LOCAL, "groups.count=two"), ["groups.count=two"]),
     ((*LOCAL, "groups.count=1.5"), ["groups.count=1.5"]),
-    ((*LOCAL, "groups.count=1,2"), ["groups.count=1,2", "--multirun"]),
     ((*LOCAL, "groups=2"), ["groups=2"]),
-    ((*LOCAL, "groups.count=0"), ["groups.count=0", "at least 1"]),
     ((*LOCAL, "groups.min=3"), ["groups.min=3 is above groups.count=2"]),
     ((*LOCAL, "groups.gpus=999"), ["groups.gpus=999", "this machine"]),
-    ((*LOCAL, "-m", "groups.min=1,2,3"), ["groups.min=3 is above groups.count=2"]),
-    ((*LOCAL, "job=frobnicate"), ["job=frobnicate", "no such preset", "ddp", "script", "--config-dir"]),
     ((*LOCAL, "job=3"), ["job=3"]),
     ((*LOCAL, "=3"), ["=3"]),
-    ((*LOCAL, "groups.count"), ["'groups.count'", "key=value"]),
-    ((*LOCAL, "job.script=~/train.py"), ["'job.script=~/train.py'", "quotes"]),
     ((*LOCAL, "job.name=a\nb"), ["'job.name=a\\nb'"]),
-    ((*LOCAL, "job.name='a\nb'"), ["job.name='a\\nb'", "letters"]),
     ((*LOCAL, "groups.count='a\nb'"), ["groups.count='a b'"]),
     ((*LOCAL, "job.name=${nope}"), ["nope"]),
-    ((*LOCAL, "job.module=a.b"), ["job.script and job.module", "both"]),
-    (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
-    (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
     (("cluster=local", "job.script=conf"), ["job.script=", "conf", "is a folder"]),
-    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
     (
         (*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs", "-m", "groups.min=1,2"),
         ["file/runs", "run.root", "Not a directory"],
     ),
-    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.dir=conf"), ["run.dir=", "exists already"]),
-    (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
-    (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
-    (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
-    (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
     (("run", "--config", "broken/config.yaml"), ["broken/config.yaml"]),
     (("run", "--config", "conf/job/mine.yaml"), ["conf/job/mine.yaml", "name"]),
-    (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
-    (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
-    (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
-    (("status",), ["no run under", "/runs"]),
-    (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("logs", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("stop", "gone"), ["no run 'gone'", "/runs/gone"]),
     (("inject", "gone", "kill"), ["no run 'gone'", "/runs/gone"]),
-    (("inject", "kil"), ["'kil' is no fault", "did you mean kill?", "lighthouse", "inject --help"]),
     (("inject", "gone", "SIGSTOP"), ["'SIGSTOP' is no fault", "did you mean stop?"]),
-    ((*LOCAL, "standby.count=1", "standby.cuda=true", "groups.gpus=0"), ["standby.cuda", "groups.gpus=0"]),
     ((*LOCAL, "standby=many"), ["standby=many", "no such preset", "auto, each, none, one"]),
     ((*LOCAL, "faults=random", "faults.kinds=[meteor]"), ["'meteor' is no fault", "kill"]),
-    (("status", "conf"), ["/conf is no run directory"]),
     (
         (*LOCAL, "health.hang_after_s=abc"),
         ["ftslurm: health.hang_after_s=abc: must be a number of seconds up to 1000000000, or auto"],
     ),
-    ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
-    ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
-    ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),
     ((*LOCAL, "faults.plan=[{group:1,at:x}]"), ["faults.plan[0].at=x: must be a number"]),
-    ((*LOCAL, "faults.plan=[{group:1,at:5,rank:2}]"), ["rank: 2}: there is no rank 2 of group 1"]),
-    ((*LOCAL, "faults.plan=[{kind:cancel,at:5}]"), ["faults.plan: cancel", "this run is local"]),
     ((*LOCAL, "faults=random", "faults.kinds=[kill,cancel]"), ["faults.kinds: cancel", "this run is local"]),
-    ((*LOCAL, "job=ddp", "job.args=[1]"), ["job.args is a mapping in this job"]),
-    ((*LOCAL, "standby=one", "restart=never"), ["standby.count=1 with restart.policy=never"]),
     (("statsu",), ["no verb 'statsu'; did you mean status?"]),
+]
+CASES = [
+    pytest.param(*case, id=" ".join(case[0]), marks=[] if case in REFUSED else pytest.mark.nightly)
+    for case in (*REFUSED, *ALSO_REFUSED)
 ]
 
 
-# Runs a command line per line that it reads, in a fork of a process with all common imports.
-FORKS = """
-import json, os, signal, sys, tempfile
-import hydra.main, hydra._internal.hydra, omegaconf, ftslurm.config.compose, ftslurm.submission.submit
-from ftslurm.cli import main as cli
-for line in sys.stdin:
-    words, folder, env = json.loads(line)
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        if (pid := os.fork()) == 0:
-            os.chdir(folder)
-            os.environ.update(env)
-            for end, file in enumerate((open(os.devnull), out, err)):
-                os.dup2(file.fileno(), end)
-            signal.alarm(120)
-            sys.exit(cli.main(words))
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        out.seek(0), err.seek(0)
-        print(json.dumps([code, out.read(), err.read()]), flush=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
-        assert process.stdin
-        process.stdin.close()
-
-
-@pytest.mark.parametrize(("words", "says"), REFUSED, ids=[" ".join(words) for words, _ in REFUSED])
+@pytest.mark.parametrize(("words", "says"), CASES)
 def test_what_cannot_be_meant_is_refused_in_one_paragraph_and_nothing_is_done(
-    words: tuple[str, ...], says: list[str], home: Path, forks: subprocess.Popen[str]
+    words: tuple[str, ...], says: list[str], home: Path
 ) -> None:
     before = tree(home)
-    assert forks.stdin
-    assert forks.stdout
-    print(json.dumps([words, str(home), {"PATH": str(home / "no-slurm")}]), file=forks.stdin, flush=True)
-    done = subprocess.CompletedProcess(words, *json.loads(forks.stdout.readline()))
+    done = ftslurm(*words, cwd=home, PATH=str(home / "no-slurm"))
     assert done.returncode == 2, done
     assert re.fullmatch(r"(sweep [^\n]+\n)?ftslurm: [^\n]+\n", done.stderr), done.stderr
     assert [part for part in says if part not in done.stderr] == [], done.stderr
@@ -229,7 +205,8 @@ def test_a_syntax_error_is_refused_with_its_place_before_anything_is_submitted(v
 
 def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(home: Path) -> None:
     said = "nothing will be saved: losing all groups at once loses everything. Set checkpoint.every=N"
-    done = ftslurm(*LOCAL, "groups.count=1", "job.script=exit.py", "job.args.code=3", "restart=never", cwd=home)
+    words = ("groups.count=1", "job.script=exit.py", "job.args.code=3", "restart=never")
+    done = alone(*LOCAL, LIGHT, *words, cwd=home)
     assert done.stderr.count(said) == 1
     assert "saved        nothing: losing all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
     assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout
@@ -251,7 +228,7 @@ def test_no_words_at_all_is_a_question_and_shows_the_overview(home: Path) -> Non
 
 
 def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) -> None:
-    done = ftslurm(*LOCAL, "job.python=/gone/python", "groups.count=1", cwd=home)
+    done = alone(*LOCAL, "job.python=/gone/python", "groups.count=1", cwd=home)
     assert done.returncode == 1, done
     (end,) = events(run_dirs(home)[0], "run_finished")
     assert end["outcome"] == "failed"
@@ -265,9 +242,13 @@ ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
     (("--help",), ["ftslurm job=ddp", "plan", "status", "logs", "stop", "inject", "RUN is a run directory"]),
     (("-h",), ["ftslurm job=ddp"]),
     (("--version",), [f"ftslurm {__version__}\n"]),
-    (("run", "--help"), ["job: ddp, ", "cluster: array, auto, ", "max_per_group: 5", "--config-dir"]),
-    (("run", "--help"), ["faults: kill_one, none, random\n", "health: default, hangs\n"]),
-    (("run", "--help"), ["standby: auto, each, none, one\n"]),
+    (
+        ("run", "--help"),
+        [
+            *("job: ddp, ", "cluster: array, auto, ", "max_per_group: 5", "--config-dir"),
+            *("faults: kill_one, none, random\n", "health: default, hangs\n", "standby: auto, each, none, one\n"),
+        ],
+    ),
     (("inject", "--help"), ["--group", "--rank", "RUN", *(f"  {fault} " for fault in FAULTS)]),
     (("status", "--help"), ["--json", "--once", "RUN"]),
     (("logs", "--help"), ["--group", "--rank", "--follow", "--failure", "--since", "[g1.a0.r2]"]),
@@ -334,7 +315,7 @@ def test_help_costs_less_than_a_third_of_a_second(home: Path) -> None:
     costs = []
     for _ in range(3):  # the least of three: the machine may be busy, and compiles the modules the first time
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        ftslurm("--help", cwd=home)
+        alone("--help", cwd=home)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(costs) < 0.3
@@ -392,9 +373,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("""it's "home" $HOME""")
     (home / "look.py").write_text(FILES["look.py"])
     arguments = ",".join(quoted(word) for word in ODD)
-    done = ftslurm(
-        "cluster=local", "job.script=look.py", f"job.args=[{arguments}]", "groups.count=1", "run.name=odd", cwd=home
-    )
+    words = ("cluster=local", "job.script=look.py", f"job.args=[{arguments}]", "groups.count=1", "run.name=odd")
+    done = alone(*words, LIGHT, cwd=home)
     assert done.returncode == 0, done
     return home
 
@@ -471,7 +451,7 @@ def test_the_controller_leaves_a_report_when_the_run_has_ended(finished: Path) -
 
 def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) -> None:
     first, *others = run_dirs(finished)
-    done = ftslurm("run", "--config", str(first / "config.yaml"), cwd=tmp_path)
+    done = alone("run", "--config", str(first / "config.yaml"), cwd=tmp_path)
     assert done.returncode == 0, done
     (second,) = set(run_dirs(finished)) - {first, *others}
     assert list(tmp_path.iterdir()) == []
@@ -484,7 +464,7 @@ def test_a_run_is_repeated_from_its_config_yaml(finished: Path, tmp_path: Path) 
 
 def test_a_sweep_makes_a_run_of_each_value_and_ends_with_the_worst_exit_code(home: Path) -> None:
     sweep = ("-m", "cluster=local", "job.script=exit.py", "job.args.code=7,0", "groups.count=1", "restart=never")
-    done = ftslurm(*sweep, cwd=home)
+    done = alone(*sweep, LIGHT, cwd=home)
     assert done.returncode == 1, done
     runs = run_dirs(home)
     ends = {str(events(run, "run_finished")[0]["outcome"]) for run in runs}
@@ -537,7 +517,7 @@ def test_ctrl_c_ends_a_sweep_not_just_the_run_it_is_at(
     home: Path, started: Callable[..., subprocess.Popen[str]]
 ) -> None:
     sweep = ("-m", "cluster=local", "job.script=wait.py", "job.args.x=1,2", "groups.count=1", "stop.grace_s=1")
-    process = started(*sweep)
+    process = started(*sweep, LIGHT)
     logs = "runs/*/logs/group-0000/attempt-000/rank-0.log"
     wait_until(lambda: any("waiting" in log.read_text() for log in home.glob(logs)), (home / "out").read_text)
     os.killpg(process.pid, signal.SIGINT)
@@ -553,7 +533,7 @@ def test_a_flooded_log_keeps_its_beginning_and_its_end_and_says_what_is_missing(
         "print('last')\n"
     )
     words = ("cluster=local", "job.script=flood.py", "groups.count=1", "logs.max_mb=1")
-    assert ftslurm("run", *words, cwd=home).returncode == 0
+    assert alone("run", *words, LIGHT, cwd=home).returncode == 0
     (run,) = run_dirs(home)
     log = run / "logs/group-0000/attempt-000/rank-0.log"
     assert log.stat().st_size < 1 << 20

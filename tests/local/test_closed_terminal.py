@@ -7,29 +7,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import PATIENCE_S, Backend, Run, quoted
+from harness import LIGHT_WORKER, PATIENCE_S, Backend, Run, quoted
 from screen import Screen
 
+NIGHTLY = pytest.mark.nightly
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 IDLE = "import time\ntime.sleep(600)\n"
 
 
 @pytest.fixture
-def backend(tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("local", {}, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
+def backend(local: Backend) -> Backend:
+    return local
 
 
 def words(backend: Backend, text: str) -> list[str]:
     settings = ("groups.count=1", "standby=none", "job.snapshot=none", "stop.grace_s=2", "restart.policy=never")
     script, root = backend.script(text), backend.tmp_path / "runs0"
-    return ["run", "cluster=local", f"run.root={quoted(root)}", f"job.script={quoted(script)}", *settings]
+    light = f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]"
+    return ["run", "cluster=local", f"run.root={quoted(root)}", f"job.script={quoted(script)}", light, *settings]
 
 
 def followed(backend: Backend, process: subprocess.Popen[Any]) -> Run:
@@ -83,7 +81,7 @@ def test_the_exit_code_of_a_run_is_that_of_its_outcome_if_nobody_reads(backend: 
     run.finish(1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, *(pytest.param(n, marks=NIGHTLY) for n in ENDS)])
 def test_a_signal_while_the_run_is_started_ends_it(number: signal.Signals, backend: Backend) -> None:
     run = piped(backend, IDLE)
     run.until(lambda: list(run.root.glob("*/config.yaml")), "the run directory")
@@ -91,7 +89,7 @@ def test_a_signal_while_the_run_is_started_ends_it(number: signal.Signals, backe
     run.finish(130, outcome="stopped")
 
 
-@pytest.mark.parametrize("closed", [1, 2])
+@pytest.mark.parametrize("closed", [1, pytest.param(2, marks=NIGHTLY)])
 def test_a_run_without_stdout_or_stderr_is_followed(closed: int, backend: Backend) -> None:
     command = [sys.executable, "-m", "ftslurm", *words(backend, "raise SystemExit(3)\n")]
     shell = ["bash", "-c", f'exec "$@" {closed}>&-', "-", *command]
@@ -113,6 +111,7 @@ def test_stderr_without_a_reader_leaves_stdout_as_it_is() -> None:
     assert process.wait(PATIENCE_S) == 0
 
 
+@pytest.mark.nightly
 def test_ctrl_c_ends_a_sweep_whose_runs_are_not_followed(backend: Backend) -> None:
     one, *settings = words(backend, "pass\n")
     command = [sys.executable, "-m", "ftslurm", one, *settings, "follow=false", "-m", "run.name=a,b,c,d,e,f"]

@@ -196,6 +196,7 @@ def test_a_transfer_that_is_ended_before_its_handshake_is_not_tried_again(guard:
     here.shutdown()
 
 
+@pytest.mark.nightly
 def test_40_groups_heal_from_one_at_the_same_time(guard: Guard) -> None:
     there = http_transport.HTTPTransport(timeout=timedelta(seconds=60), num_chunks=8)
     state = {str(number): torch.full((250_000,), float(number)) for number in range(16)}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import loaded
 import pytest
 from harness import SCRIPTS
 from torch.distributed import TCPStore
@@ -22,16 +20,13 @@ WEIGHT = [[0.07330141961574554, 0.385772705078125, -0.3952118158340454],
 def run(folder: Path, ranks: int, *words: str) -> list[dict[str, Any]]:
     """Return the output of restoring.py, by rank."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environ = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
-    environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(ranks)}
-    command = [sys.executable, str(SCRIPTS / "restoring.py"), str(folder), *words]
-    processes = [
-        subprocess.Popen(command, env=environ | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
-        for rank in range(ranks)
-    ]
-    outputs = [process.communicate(timeout=60)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0] * ranks
-    lines = [line for output in outputs for line in output.splitlines()]
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks)}
+    environ |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    script = SCRIPTS / "restoring.py"
+    started = [loaded.start(script, str(folder), *words, RANK=str(rank), **environ) for rank in range(ranks)]
+    done = [one.result() for one in started]
+    assert [one.returncode for one in done] == [0] * ranks, done
+    lines = [line for one in done for line in one.stdout.splitlines()]
     return [json.loads(line.removeprefix("GOT ")) for line in lines if line.startswith("GOT ")]
 
 
@@ -57,5 +52,8 @@ def test_a_checkpoint_of_the_version_before_is_restored_as_one_of_today(
     assert len(found) == ranks
     for rank, got in enumerate(found):
         assert (got["step"], got["number"], got["rank"], got["data"]) == (5, rank, [rank, rank], {"at": 10})
-        assert got["weight"] == WEIGHT
+        if written == "before":
+            assert got["weight"] == WEIGHT
+        else:  # the last bits depend on the CPU that has trained
+            assert got["weight"] == [pytest.approx(row, rel=1e-5) for row in WEIGHT]
         assert got["exp_avg"] == found[0]["exp_avg"]

@@ -13,7 +13,7 @@ from ftslurm.config.schema import shipped
 STEPS, KILLED, HELD = 20, 5, 8
 KILL_ONE, KILL_ALL = f"1 0 {KILLED} allreduce", f"all 0 {KILLED} should_commit"
 
-pytestmark = pytest.mark.parametrize("backend", ["local"], indirect=True)
+pytestmark = [pytest.mark.nightly, pytest.mark.parametrize("backend", ["local"], indirect=True)]
 
 
 def train(backend: Backend, example: str, kill: str | None, *words: str) -> Run:

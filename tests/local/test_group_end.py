@@ -82,6 +82,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.nightly
 def test_a_group_in_a_child_process_is_not_waited_for_when_its_quorum_is_broken(tmp_path: Path) -> None:
     script = tmp_path / "children.py"
     script.write_text(CHILD)

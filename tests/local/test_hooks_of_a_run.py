@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
 from harness import Backend
+from quick import ask, ftslurm
+
+pytestmark = pytest.mark.light
 
 
 def executable(path: Path, text: str) -> Path:
@@ -16,26 +18,21 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_run_tells_its_hooks_and_says_which_of_them_fail(tmp_path: Path) -> None:
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
+def test_a_run_tells_its_hooks_and_says_which_of_them_fail(local: Backend, tmp_path: Path) -> None:
     note = executable(tmp_path / "note.sh", f"cat >> {tmp_path}/heard")
     fails = executable(tmp_path / "fails.sh", "echo no route to host; exit 3")
-    run = backend.start(f"hooks.on_event=[[{note}],[{fails}]]", args={"open-end": True, "step-time": 0.1})
-    try:
-        run.wait_for_steps(5, 2)
-        run.kill(1)
-        run.wait_until_back(1)
-        look = [sys.executable, "-m", "ftslurm", "status", str(run.dir), "--json"]
+    run = local.start(f"hooks.on_event=[[{note}],[{fails}]]", args={"open-end": True, "step-time": 0.1})
+    run.wait_for_steps(5, 2)
+    run.kill(1)
+    run.wait_until_back(1)
 
-        def failures() -> int:
-            shown = json.loads(subprocess.run(look, capture_output=True, text=True, check=True, timeout=60).stdout)
-            return sum(hook["failed"] for hook in shown["hooks"] if hook["name"] == "hook fails.sh")
+    def failures() -> int:
+        shown = json.loads(ask(run, "status", "--json")[1])
+        return sum(hook["failed"] for hook in shown["hooks"] if hook["name"] == "hook fails.sh")
 
-        run.until(lambda: failures() >= 3, "the failures are shown while the run goes on")
-        run.end_soon()
-        run.finish()
-    finally:
-        run.abandon()
+    run.until(lambda: failures() >= 3, "the failures are shown while the run goes on")
+    run.end_soon()
+    run.finish()
     heard = [json.loads(line) for line in (tmp_path / "heard").read_text().splitlines()]
     assert [one["kind"] for one in heard] == ["run_started", "group_failed", "group_restarted", "run_finished"]
     assert "hook fails.sh: 4 of 4 failed: exit code 3: no route to host (see logs/observer.log)" in run.text
@@ -44,8 +41,7 @@ def test_a_run_tells_its_hooks_and_says_which_of_them_fail(tmp_path: Path) -> No
 
 def test_a_hook_that_is_no_program_is_refused_before_anything_starts(tmp_path: Path) -> None:
     def refused(*words: str) -> str:
-        command = [sys.executable, "-m", "ftslurm", "run", "cluster=local", f"run.root={tmp_path}/runs", "job=ddp"]
-        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=60)
+        done = ftslurm("run", "cluster=local", f"run.root={tmp_path}/runs", "job=ddp", *words, cwd=tmp_path)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert not (tmp_path / "runs").exists()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Backend
+from harness import LIGHT_WORKER, Backend
 
 TRAIN = """
 import json, os, sys
@@ -25,7 +24,7 @@ cd / && exec env -i $(env | grep -E '^(PATH|PYTHONPATH|FLAVOUR|OMP_|SLURM|FTSLUR
 
 
 @pytest.fixture
-def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+def local(local: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """A backend whose folder holds only a package and an entry point."""
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg/__init__.py").write_text("")
@@ -35,10 +34,7 @@ def local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
     (tmp_path / "entry").chmod(0o755)
     monkeypatch.setenv("SECRET", "of the host")
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", "") + f":{tmp_path}")
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
+    return local
 
 
 def launch(local: Backend, *words: str) -> tuple[str, ...]:
@@ -49,7 +45,7 @@ def launch(local: Backend, *words: str) -> tuple[str, ...]:
 def test_a_module_with_arguments_and_environment_behind_a_containers_entry_point(local: Backend) -> None:
     run = local.launch(
         *launch(local, "job.module=pkg.train", "job.env.FLAVOUR=vanilla", "groups.count=2"),
-        f"job.python=[env,'NICE=1',nice,-n,5,{local.tmp_path}/entry,'{sys.executable}']",
+        f"job.python=[env,'NICE=1',nice,-n,5,{local.tmp_path}/entry,'{sys.executable}','{LIGHT_WORKER}']",
         # As it is typed in a shell, without the outer quotes: 'job.args.id="{REPLICA_GROUP_ID}"'
         'job.args.id="{REPLICA_GROUP_ID}"',
         'job.args.of="group-{REPLICA_GROUP_ID}-of-{NUM_REPLICA_GROUPS}"',
@@ -75,7 +71,12 @@ def test_braces_without_quotes_are_refused_with_the_quotes_to_use(local: Backend
 def test_a_prefix_that_takes_the_environment_away_is_told_so(local: Backend) -> None:
     path = f'"PATH={os.environ["PATH"]}","PYTHONPATH={os.environ.get("PYTHONPATH", "")}"'
     run = local.launch(
-        *launch(local, "job.module=pkg.train", "groups.count=1", f"job.python=[env,-i,{path},'{sys.executable}']")
+        *launch(
+            local,
+            "job.module=pkg.train",
+            "groups.count=1",
+            f"job.python=[env,-i,{path},'{sys.executable}','{LIGHT_WORKER}']",
+        )
     ).finish(code=1)
     (end,) = run.named("run_finished")
     assert "the environment of the step has not reached the worker" in str(end["reason"])

@@ -148,8 +148,9 @@ def test_the_handles_that_the_nightly_sends_reach_the_others(
     stopped(groups)
 
 
+@pytest.mark.parametrize("kills", [5, pytest.param(20, marks=pytest.mark.nightly)])
 def test_killed_under_load_it_is_back_and_nobody_fails_and_ids_never_fall(
-    start: Callable[..., LighthouseProcess],
+    start: Callable[..., LighthouseProcess], kills: int
 ) -> None:
     lighthouse = start()
     groups = [Group(lighthouse, number) for number in range(3)]
@@ -174,7 +175,7 @@ def test_killed_under_load_it_is_back_and_nobody_fails_and_ids_never_fall(
     for thread in threads:
         thread.start()
     chance = random.Random(0)
-    for _ in range(20):
+    for _ in range(kills):
         time.sleep(0.05 + 0.3 * chance.random())
         answered = len(ids[0])
         lighthouse.kill()
@@ -340,7 +341,8 @@ def test_the_request_of_a_client_that_has_hung_up_is_void(start: Callable[..., L
     assert [p.replica_id for p in client.quorum("a", PATIENCE, "", "", 1, 1, False).participants] == ["a"]
 
 
-def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., LighthouseProcess]) -> None:
+@pytest.mark.parametrize("count", [600, pytest.param(3000, marks=pytest.mark.nightly)])
+def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., LighthouseProcess], count: int) -> None:
     lighthouse = start()
     group = Group(lighthouse, 0)
     assert group.quorum(1).quorum_id == 1
@@ -350,7 +352,7 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
     with grpc.insecure_channel(address) as wire:
         methods = [wire.unary_unary(f"/{protobuf.SERVICE}/{name}") for name in ("Quorum", "Heartbeat")]
         calls = []
-        for number in range(3000):
+        for number in range(count):
             data = bytearray(real if number % 3 == 0 else chance.randbytes(chance.randrange(200)))
             data[chance.randrange(len(data) or 1) :] = chance.randbytes(chance.randrange(20))
             calls.append(methods[number % 2].future(bytes(data), timeout=10))
@@ -381,6 +383,7 @@ def test_malformed_and_hostile_messages_do_no_harm(start: Callable[..., Lighthou
     group.stop()
 
 
+@pytest.mark.nightly
 def test_memory_stays_bounded_over_many_heartbeats_of_many_ids(start: Callable[..., LighthouseProcess]) -> None:
     lighthouse = start()
     sizes = []
@@ -462,7 +465,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
     return got
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [n if n < 3 else pytest.param(n, marks=pytest.mark.nightly) for n in range(12)])
 def test_the_same_history_gives_the_same_quorums_as_with_torchfts_own(
     start: Callable[..., LighthouseProcess], seed: int
 ) -> None:

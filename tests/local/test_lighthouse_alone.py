@@ -115,7 +115,7 @@ def manager(folder: Path, group: str) -> Iterator[Callable[[int, float], int]]:
         server.shutdown()
 
 
-@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("restarted", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_after_a_crash_of_all_groups_from_an_older_checkpoint_get_in_by_themselves(
     restarted: bool, start: Start, tmp_path: Path
 ) -> None:
@@ -252,6 +252,7 @@ def test_managers_of_torchft_train_with_the_address_as_it_is(start: Start, tmp_p
     end(process)
 
 
+@pytest.mark.nightly
 def test_a_flood_of_strangers_does_not_keep_the_owner_out(start: Start, tmp_path: Path) -> None:
     process = start("quorum_tick_ms=20")
     url, (host, port) = (tmp_path / "mine.url").read_text().strip(), address(tmp_path)

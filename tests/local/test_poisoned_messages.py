@@ -34,8 +34,8 @@ for bad in BAD:
 tell.say(b'{"type":"ready","task":' + b"[" * 900 + b"]" * 900 + b"}\\n")
 tell.say(channel.Notice("poison for the translation"))
 tell.say(channel.Notice("poison for the core"))
-sys.argv = [os.environ["TOY"], *sys.argv[1:]]
-runpy.run_path(os.environ["TOY"], run_name="__main__")
+sys.argv = [os.environ["SCRIPT"], *sys.argv[1:]]
+runpy.run_path(os.environ["SCRIPT"], run_name="__main__")
 """
 
 # Plants errors in the controller: Python imports this module before everything else.
@@ -81,16 +81,14 @@ sys.meta_path.insert(0, Planter())
 """
 
 
-@pytest.mark.parametrize("backend", ["local"], indirect=True)
-def test_a_poisoned_message_of_a_script_stops_no_training(backend: Backend) -> None:
-    bugs = backend.tmp_path / "bugs"
+@pytest.mark.light
+def test_a_poisoned_message_of_a_script_stops_no_training(local: Backend) -> None:
+    bugs = local.tmp_path / "bugs"
     bugs.mkdir()
     (bugs / "sitecustomize.py").write_text(BUGS)
-    script = backend.script(POISON)
-    backend.environ |= {"PYTHONPATH": str(bugs), "TOY": str(SCRIPTS / "toy.py")}
-    run = backend.start(
-        "groups.count=2", script=script, args={"steps": 20, "steps-file": str(backend.tmp_path / "steps0")}
-    )
+    script = local.script(POISON)
+    local.environ |= {"PYTHONPATH": str(bugs), "SCRIPT": str(SCRIPTS / "light.py")}
+    run = local.start("groups.count=2", script=script, args={"steps": 20, "steps-file": str(local.tmp_path / "steps0")})
     run.finish()
     run.check_training(steps=20, survivors={0, 1})
     errors = {(e["where"], e["error"]) for e in run.named("controller_error")}

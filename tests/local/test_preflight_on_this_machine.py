@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import pytest
 from harness import Backend
+from quick import ftslurm
+
+pytestmark = pytest.mark.light
 
 
-def test_this_machine_is_checked_once_with_the_shipped_check(tmp_path: Path) -> None:
-    local = Backend("local", {"COLUMNS": "200"}, tmp_path)
+def test_this_machine_is_checked_once_with_the_shipped_check(local: Backend) -> None:
     words = "ftslurm-preflight,--skip,kernel,--skip,shm,--min-disk-gb,/:0"
     run = local.start("groups.count=2", f"health.preflight=[[{words}]]", args={"steps": 3})
     run.finish()
@@ -18,6 +19,7 @@ def test_this_machine_is_checked_once_with_the_shipped_check(tmp_path: Path) -> 
     bad = local.start("groups.count=2", "health.preflight=[[ftslurm-preflight,--gpus,99]]", args={"steps": 3})
     bad.finish(1, outcome="failed")
     assert "of the 99 GPUs that the run uses on a node answer" in str(bad.named("run_finished")[0]["reason"])
-    refused = local.start("groups.count=2", "health.preflight=[[no-such-check]]")
-    assert refused.process.wait(60) == 2
-    assert "health.preflight: no-such-check: no-such-check is no program" in refused.text.replace("\n", " ")
+    words = ("cluster=local", "job=ddp", "health.preflight=[[no-such-check]]")
+    refused = ftslurm("run", *words, cwd=local.tmp_path)
+    assert refused.returncode == 2
+    assert "health.preflight: no-such-check: no-such-check is no program" in refused.stderr.replace("\n", " ")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from harness import Backend
 
+pytestmark = pytest.mark.light
+
 SCRIPT = """
 import os, sys
 group = int(os.environ["REPLICA_GROUP_ID"])

@@ -1,4 +1,4 @@
-"""`ftslurm resume`: what a run that resumes another one has of it, with real training on this machine."""
+"""`ftslurm resume`: what a run that resumes another one has of it, with real runs on this machine."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness import SCRIPTS, quoted
+from harness import LIGHT_WORKER, SCRIPTS, quoted
 
 import ftslurm
 from ftslurm.checkpoint import layout
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.records import CheckpointRestored, CheckpointSaved, FaultInjected, GroupJoined, RunStarted
 
+LIGHT = [
+    f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]",
+    f"job.script={quoted(Path(__file__).with_name('light_saving.py'))}",
+]
 PLAN = "faults.plan=[{kind: kill, group: 1, at: 7}, {kind: kill, group: 0, at: 150}]"
 
 
 @pytest.fixture
-def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def words(tmp_path: Path) -> Iterator[list[str]]:
     """Overrides of a run of two groups that saves every five steps; what they have started ends with the test."""
-    monkeypatch.setenv("TOY_DDP", "0")
-    script = [f"job.script={quoted(SCRIPTS / 'toy.py')}", "job.args.steps=100000", "job.args.step-time=0.05"]
+    script = [*LIGHT, "standby=none", "job.args.steps=100000", "job.args.step-time=0.05"]
     root = f"run.root={quoted(tmp_path / 'runs')}"
     yield ["cluster=local", "groups.gpus=0", "stop.grace_s=2", "checkpoint.every=5", root, *script]
     for run in ftslurm.runs(tmp_path / "runs"):
@@ -96,8 +99,13 @@ def test_a_run_goes_on_where_its_parent_has_saved_and_leaves_it_as_it_is(words: 
     assert first.parent == str(parent.dir)
 
 
-def test_the_command_follows_the_new_run_and_names_its_parent(words: list[str], tmp_path: Path) -> None:
-    parent = ftslurm.submit(words)
+def test_the_command_follows_the_new_run_and_names_its_parent(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a real training."""
+    monkeypatch.setenv("TOY_DDP", "0")
+    toy = f"job.script={quoted(SCRIPTS / 'toy.py')}"
+    parent = ftslurm.submit([*(word for word in words if word not in LIGHT), toy, "groups.count=1"])
     saved(parent, 5)
     step = stopped(parent)[-1]
     command = [
@@ -130,6 +138,7 @@ def test_runs_without_a_checkpoint_begin_anew_only_if_told_to(words: list[str]) 
     assert child.status()["parent"] == str(parent.dir)
 
 
+@pytest.mark.nightly
 def test_a_folder_that_was_named_is_shared(words: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "shared"
     parent = ftslurm.submit([*words, f"checkpoint.dir={quoted(folder)}"])
@@ -149,6 +158,7 @@ def test_a_folder_that_was_named_is_shared(words: list[str], tmp_path: Path) -> 
     assert restored(fresh) == set()
 
 
+@pytest.mark.nightly
 def test_the_run_of_a_killed_controller_can_be_resumed(words: list[str]) -> None:
     parent = ftslurm.submit(words)
     saved(parent, 5)

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import pytest
+from harness import Backend
+from quick import ask
 
-from harness import Backend, Run
-
-
-def scale(run: Run, groups: int) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "ftslurm", "scale", str(run.dir), str(groups)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.returncode, done.stdout + done.stderr
+pytestmark = pytest.mark.light
 
 
-def test_a_run_grows_to_four_groups_and_back_and_the_first_two_miss_no_step(tmp_path: Path) -> None:
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
+def test_a_run_grows_to_four_groups_and_back_and_the_first_two_miss_no_step(local: Backend) -> None:
     open_end: dict[str, object] = {"open-end": True, "step-time": 0.1}
-    run = backend.start("groups.count=2", "groups.max=4", args=open_end)
-    try:
-        run.wait_for_steps(5, 2)
-        code, said = scale(run, 5)
-        assert code == 2
-        assert "5 is above groups.max=4" in said
-        assert scale(run, 4) == (0, "the run has 4 groups from now on (ftslurm scale)\n")
-        run.wait_for("group_joined", group=2)
-        run.wait_for("group_joined", group=3)
-        assert scale(run, 2)[0] == 0
-        for group in (2, 3):
-            assert run.wait_for("step_exited", group=group)["cause"] == "cancelled"
-        assert scale(run, 3)[0] == 0  # the same number again is its next attempt
-        run.wait_until_back(2, attempt=1)
-        last = run.end_soon()
-        run.finish()
-    finally:
-        run.abandon()
+    run = local.start("groups.count=2", "groups.max=4", args=open_end)
+    run.wait_for_steps(5, 2)
+    code, said = ask(run, "scale", "5")
+    assert code == 2
+    assert "5 is above groups.max=4" in said
+    assert ask(run, "scale", "4") == (0, "the run has 4 groups from now on (ftslurm scale)\n")
+    run.wait_for("group_joined", group=2)
+    run.wait_for("group_joined", group=3)
+    assert ask(run, "scale", "2")[0] == 0
+    for group in (2, 3):
+        assert run.wait_for("step_exited", group=group)["cause"] == "cancelled"
+    assert ask(run, "scale", "3")[0] == 0  # the same number again is its next attempt
+    run.wait_until_back(2, attempt=1)
+    last = run.end_soon()
+    run.finish()
     for group in (0, 1):
         steps = [int(s["step"]) for s in run.steps(group)]
         assert steps == list(range(1, last + 1))

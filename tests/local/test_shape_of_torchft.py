@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
 import re
 import tempfile
@@ -15,14 +14,7 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
-
-LOADED = multiprocessing.get_context("forkserver")
-LOADED.set_forkserver_preload(
-    [
-        "torchft." + name
-        for name in ("checkpointing.http_transport", "ddp", "manager", "parameter_server", "process_group")
-    ]
-)
+from loaded import LOADED
 
 
 def worker(missing: tuple[str, ...], then: str, output: str) -> None:

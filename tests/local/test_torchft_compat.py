@@ -5,7 +5,6 @@ Each test first shows the defect without the patch: if it fails there, torchft i
 
 import hashlib
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -16,15 +15,14 @@ from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
+import loaded
 import pytest
+from loaded import LOADED
 
 from ftslurm.protocol import messages
 from ftslurm.worker import progress, torchft_patches
 
 REPOSITORY = Path(__file__).parents[2]
-os.environ.setdefault("RUST_LOG", "warn")  # read when torchft is imported, here and in the children
-LOADED = multiprocessing.get_context("forkserver")  # its children are born with torch imported, which takes seconds
-LOADED.set_forkserver_preload(["torch._dynamo", "torchft"])
 
 
 @contextmanager
@@ -218,14 +216,16 @@ def run_python(code, **environment):
 OTEL = {"TORCHFT_USE_OTEL": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 
 
-def test_without_the_patch_torchft_cannot_be_imported_with_opentelemetry():
-    python = run_python("import torchft", **OTEL)
-    assert "TypeError: Can't instantiate abstract class TeeLogExporter" in python.stderr
-
-
-def test_with_the_patch_torchft_logs_through_opentelemetry():
+def test_only_with_the_patch_torchft_can_be_imported_with_opentelemetry_and_logs_through_it():
     python = run_python(
         """
+import sys
+try:
+    import torchft
+except TypeError as error:
+    print("without:", error)
+for name in [name for name in sys.modules if name.startswith("torchft")]:
+    del sys.modules[name]
 from ftslurm.worker import torchft_patches as compat
 compat.before_import()
 import logging, os, torchft.otel
@@ -239,6 +239,7 @@ os._exit(0)  # nobody listens for OpenTelemetry here, and it would go on trying
 """,
         **OTEL,
     )
+    assert "without: Can't instantiate abstract class TeeLogExporter" in python.stdout, python.stderr
     assert "otel-force-flush" in python.stdout, python.stderr
     assert "flushed True" in python.stdout
     assert '"body": "a commit"' in python.stdout
@@ -434,7 +435,7 @@ print("with:", session())
 
 def session(host=None):
     code = SESSION.replace("TESTS", repr(str(Path(__file__).parent))).replace("HOST", repr(host))
-    return run_python(code, FTSLURM_CLUSTER="local")
+    return loaded.run(code, FTSLURM_CLUSTER="local")
 
 
 def test_the_end_of_a_session_looks_like_an_error_only_without_the_patch():
@@ -486,6 +487,7 @@ def seconds_to_exit(command, folder, quorum_timeout_s):
             return time.monotonic() - failed
 
 
+@pytest.mark.nightly
 def test_without_our_runner_an_uncaught_error_hangs_until_the_quorum_times_out(tmp_path):
     assert seconds_to_exit([sys.executable], tmp_path, quorum_timeout_s=3) > 2.5
 

@@ -12,13 +12,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness import PATIENCE_S, Backend
 
-pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(sys.version_info < (3, 11), reason="torchtitan needs Python 3.11"),
+]
 
 WHEELS = (
     "torchtitan==0.3.0",
@@ -58,14 +60,6 @@ def torchtitan(request: pytest.FixtureRequest) -> Path:
         subprocess.run([*pip, "--target", str(part), *WHEELS], check=True, timeout=300)
         part.rename(folder)
     return folder
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
 
 
 def titan(*words: str, beside: Path | None = None) -> tuple[str, ...]:

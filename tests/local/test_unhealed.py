@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 
+import loaded
 import pytest
-from harness import PATIENCE_S, Backend
+from harness import Backend
+from quick import ask
 
 from ftslurm.config.schema import shipped
 from ftslurm.worker.unhealed import words
@@ -122,10 +120,8 @@ TOLD = {
 }
 
 
-def test_who_trains_without_a_manager_is_told_and_nobody_else(tmp_path: Path) -> None:
-    script = tmp_path / "cases.py"
-    script.write_text(CASES)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE_S)
+def test_who_trains_without_a_manager_is_told_and_nobody_else() -> None:
+    done = loaded.run(CASES)
     assert done.returncode == 0, done.stderr
     told = dict(json.loads(line) for line in done.stdout.splitlines())
     assert told == {
@@ -133,17 +129,10 @@ def test_who_trains_without_a_manager_is_told_and_nobody_else(tmp_path: Path) ->
     }
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
-
-
-def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Backend) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Backend, workers: int) -> None:
     run = local.start(
-        *("groups.count=2", "groups.workers=2"), script=shipped("examples") / "plain_ddp.py", args={"steps": 30}
+        "groups.count=2", f"groups.workers={workers}", script=shipped("examples") / "plain_ddp.py", args={"steps": 30}
     ).finish(warns=True)
     (warning,) = run.named("warning")
     said = str(warning["text"])
@@ -154,8 +143,6 @@ def test_the_user_of_a_plain_ddp_script_is_told_once_wherever_he_looks(local: Ba
     assert run.text.count(said) == 2  # ... and in the closing summary
     for group in range(2):
         assert run.rank_log(group).count(f"ftslurm: warning: {said}") == 1
-        assert "warning" not in run.rank_log(group, rank=1)
-    status = [sys.executable, "-m", "ftslurm", "status", str(run.dir)]
-    assert said in subprocess.run([*status, "--once"], capture_output=True, text=True, timeout=60).stdout
-    printed = subprocess.run([*status, "--json"], capture_output=True, text=True, timeout=60).stdout
-    assert json.loads(printed)["warnings"] == [said]
+        assert workers == 1 or "warning" not in run.rank_log(group, rank=1)
+    assert said in ask(run, "status", "--once")[1]
+    assert json.loads(ask(run, "status", "--json")[1])["warnings"] == [said]

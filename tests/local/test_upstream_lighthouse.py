@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import upstream as bench
 
+pytestmark = pytest.mark.nightly
 upstream = pytest.importorskip("torchft.lighthouse_test")
 GOES_BACK = "test_lighthouse_client_behavior"
 

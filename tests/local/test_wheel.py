@@ -74,6 +74,7 @@ def test_the_wheel_holds_every_preset_example_and_sbatch_script(wheel: Path) -> 
     assert {name.split("/")[0] for name in inside if ".dist-info/" not in name} == {"ftslurm"}
 
 
+@pytest.mark.nightly
 def test_a_wheel_built_without_the_sdist_is_the_same(built: Path, wheel: Path, tmp_path: Path) -> None:
     run(
         sys.executable,
@@ -153,6 +154,7 @@ def test_the_command_is_installed_too(python: Path, tmp_path: Path) -> None:
     assert run(python.parent / "ftslurm", "--version", cwd=tmp_path) == f"ftslurm {version}"
 
 
+@pytest.mark.nightly
 def test_the_demo_runs_from_the_wheel_in_an_empty_folder(python: Path, tmp_path: Path) -> None:
     """The command of `make demo`, which has no Makefile here; shorter."""
     demo = ("job=ddp", "groups.count=3", "faults=kill_one", "cluster=local", "job.args.steps=60", "checkpoint.every=50")

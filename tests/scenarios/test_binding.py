@@ -10,6 +10,8 @@ from harness import Backend, Run
 
 from ftslurm.worker import topology
 
+pytestmark = pytest.mark.light
+
 SCRIPT = """
 import os, pathlib, subprocess, time
 mine = sorted(os.sched_getaffinity(0))

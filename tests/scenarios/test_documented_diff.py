@@ -28,6 +28,7 @@ def patched(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.nightly
 def test_the_plain_script_with_the_pages_diffs_survives_a_kill_and_saves(backend: Backend, tmp_path: Path) -> None:
     run = backend.start(
         *("groups.count=2", "groups.workers=2", "standby=one", "job.total_steps=400", "checkpoint.every=100"),

@@ -6,7 +6,10 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
 from harness import Backend, Run
+
+pytestmark = pytest.mark.light
 
 SCRIPT = """
 import os, sys, time
@@ -57,6 +60,7 @@ def test_a_relaunched_group_runs_the_code_of_the_submission_unless_told_otherwis
     run.finish()
 
 
+@pytest.mark.nightly
 def test_where_it_is_only_hashed_an_attempt_with_other_code_is_refused_or_warned_of(backend: Backend) -> None:
     script = project(backend.tmp_path / "project", git=False)
     for words in (["job.on_code_change=warn"], []):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def stop(run: Run) -> None:
         check_event(line)
 
 
+@pytest.mark.light
 def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -> None:
     run = backend.start("groups.count=2", "health.first_step_s=1", script=backend.script(CATCHES))
     record = told(run, "no script has asked for a quorum")
@@ -63,7 +65,8 @@ def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -
     ] * 2
     run.until(lambda: len(run.named("no_first_step")) == 3, "it is told again")
     seconds = [float(str(e["seconds"])) for e in run.named("no_first_step")]
-    assert [int(s) for s in seconds] == [1, 2, 4]
+    assert seconds[0] >= 1
+    assert all(later >= 1.9 * sooner for sooner, later in itertools.pairwise(seconds))
     assert "\x1b" not in run.text
     assert len(run.named("step_launched")) == 3  # nothing was ended
     stop(run)
@@ -74,7 +77,7 @@ def test_ranks_that_have_caught_their_error_are_told_with_it(backend: Backend) -
     ("sleeper", "least", "word", "doing"),
     [
         (1, 1, "group 0 asked for a quorum and may wait for group 1", (1, None)),
-        (9, 3, "min_replica_size is above the number of groups", None),
+        pytest.param(9, 3, "min_replica_size is above the number of groups", None, marks=pytest.mark.nightly),
     ],
 )
 def test_a_quorum_that_cannot_come_is_told_with_a_likely_reason(

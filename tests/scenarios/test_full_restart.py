@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from cluster import Cluster
@@ -108,6 +107,7 @@ def test_truncated_unreadable_and_unfinished_checkpoints_are_skipped(
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.nightly
 def test_a_script_that_does_not_resume_is_not_let_begin_anew(backend: Backend) -> None:
     first = backend.start(*SETTINGS, f"checkpoint.dir={backend.tmp_path}/ckpt", args={"steps": 12, "step-time": 0.02})
     first.finish()
@@ -125,26 +125,23 @@ def test_a_script_that_does_not_resume_is_not_let_begin_anew(backend: Backend) -
 
 
 @pytest.mark.slurm
-def test_a_requeued_run_resumes(slurm_cluster: Cluster, tmp_path: Path) -> None:
-    backend = Backend("slurm", {"COLUMNS": "200"} | slurm_cluster.env, tmp_path)
-    run = backend.start(*SETTINGS, "cluster.exclude=n4", args={"open-end": True, "step-time": 0.1})
-    try:
-        saved(run, 10)
-        job = str(run.named("run_started")[0]["job_id"])
-        slurm_cluster.run(["scontrol", "requeue", job])
-        run.wait_for("run_requeued")
-        run.until(lambda: "PENDING" in slurm_cluster.run(["squeue", "-h", "-j", job, "-o", "%T"]), "PENDING")
-        time.sleep(2)  # sooner, slurmctld may find the node's credential revoked and fail the job for good
-        slurm_cluster.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
-        full, attempts = restarted(run)
-        assert attempts == [1, 1]
-        assert "requeued" in str(full["reason"])
-        run.end_soon()
-        run.finish()
-        assert len(set(run.weights().values())) == 1
-        for group in range(2):
-            before, after = losses(run, group, 0), losses(run, group, 1)
-            again = before.keys() & after.keys()
-            assert {s: before[s] for s in again} == {s: after[s] for s in again}
-    finally:
-        run.abandon()
+@pytest.mark.nightly
+def test_a_requeued_run_resumes(slurm_cluster: Cluster, slurm: Backend) -> None:
+    run = slurm.start(*SETTINGS, "cluster.exclude=n4", args={"open-end": True, "step-time": 0.1})
+    saved(run, 10)
+    job = str(run.named("run_started")[0]["job_id"])
+    slurm_cluster.run(["scontrol", "requeue", job])
+    run.wait_for("run_requeued")
+    run.until(lambda: "PENDING" in slurm_cluster.run(["squeue", "-h", "-j", job, "-o", "%T"]), "PENDING")
+    time.sleep(2)  # sooner, slurmctld may find the node's credential revoked and fail the job for good
+    slurm_cluster.run(["scontrol", "update", f"jobid={job}", "StartTime=now"])
+    full, attempts = restarted(run)
+    assert attempts == [1, 1]
+    assert "requeued" in str(full["reason"])
+    run.end_soon()
+    run.finish()
+    assert len(set(run.weights().values())) == 1
+    for group in range(2):
+        before, after = losses(run, group, 0), losses(run, group, 1)
+        again = before.keys() & after.keys()
+        assert {s: before[s] for s in again} == {s: after[s] for s in again}

@@ -8,12 +8,9 @@ from __future__ import annotations
 import itertools
 import re
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster import Cluster
 from harness import SCRIPTS, Backend, Run, quoted
 
 from ftslurm.config.schema import shipped
@@ -22,18 +19,6 @@ SMALL = {"dim": 32, "layers": 1, "context": 32, "batch-size": 4, "max-mb": 0.3}
 STEPS, KILLED, HELD = 24, 6, 10  # the step in which a rank dies, and before which the others wait for its return
 SYNCS, EVERY, KILLED_SYNC, HELD_SYNC = 10, 4, 3, 5  # the same where steps are syncs; inner steps from one to the next
 STREAMING: dict[str, object] = {"fragments": 2, "fragment_sync_delay": 1, "fragment_update_alpha": 0.3}
-
-
-@pytest.fixture
-def both(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[tuple[Backend, Backend]]:
-    """The backends of this machine and of Slurm, for tests that compare both."""
-    backends = [Backend(name, {"COLUMNS": "200"}, tmp_path / name) for name in ("local", "slurm")]
-    backends[1].environ |= slurm_cluster.env
-    for backend in backends:
-        backend.tmp_path.mkdir()
-    yield backends[0], backends[1]
-    for run in (run for backend in backends for run in backend.runs):
-        run.abandon()
 
 
 def train(backend: Backend, kind: str, *words: str, kill: str | None = None, hold: int = HELD, **args: object) -> Run:
@@ -146,17 +131,17 @@ def check_curve(killed: Run, clean: Run) -> None:
 
 
 @pytest.mark.slurm
-def test_ddp_trains_on_every_batch_once_whoever_is_killed(
-    both: tuple[Backend, Backend],
-) -> None:
-    local, slurm = both  # on Slurm test_recovery.py and test_full_restart.py have plenty of what is local here
+def test_ddp_with_a_spare_group_trains_on_every_batch_though_one_is_killed(slurm: Backend) -> None:
     spares = ("groups.count=3", "groups.min=2")
     spared = train(slurm, "ddp", *spares, steps=STEPS, active=2, kill=f"0 0 {KILLED} allreduce")
     assert check_every_batch_once(spared, groups=3, steps=STEPS) == 2 * STEPS
-    (undisturbed,) = check_weights(spared, groups=3)
+    assert len(check_weights(spared, groups=3)) == 1
 
+
+@pytest.mark.nightly
+def test_ddp_trains_on_every_batch_once_whoever_is_killed(local: Backend) -> None:
     clean = train(local, "ddp", steps=STEPS, print_every=1)
-    assert check_weights(clean, groups=2) == [undisturbed]
+    (undisturbed,) = check_weights(clean, groups=2)
     assert check_every_batch_once(clean, groups=2, steps=STEPS) == 2 * STEPS
 
     killed = train(local, "ddp", steps=STEPS, print_every=1, kill=f"1 0 {KILLED} allreduce")
@@ -170,52 +155,76 @@ def test_ddp_trains_on_every_batch_once_whoever_is_killed(
     assert check_weights(everybody, groups=2) == [undisturbed]
 
 
+HSDP_KILLED = f"1 1 {KILLED} allreduce"
+
+
 @pytest.mark.slurm
-def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_by_shards(
-    both: tuple[Backend, Backend],
-) -> None:
-    local, slurm = both
+def test_hsdp_relaunches_the_whole_group_of_a_killed_rank_and_heals_it_by_shards(slurm: Backend) -> None:
     nodes = ("groups.nodes=2", "groups.workers=1")
-    killed = train(slurm, "hsdp", *nodes, steps=STEPS, print_every=1, kill=f"1 1 {KILLED} allreduce")
+    killed = train(slurm, "hsdp", *nodes, steps=STEPS, print_every=1, kill=HSDP_KILLED)
     first, second = check_weights(killed, groups=2, ranks=2)
     assert first != second
     assert STEPS < check_every_batch_once(killed, groups=2, steps=STEPS, ranks=2) < 2 * STEPS
 
-    everybody, step = restart_all(local, "hsdp", "groups.workers=2", at=KILLED, every=4, steps=STEPS)
+
+@pytest.mark.nightly
+def test_hsdp_starts_over_with_the_weights_of_an_undisturbed_run(local: Backend) -> None:
+    wide = "groups.workers=2"
+    everybody, step = restart_all(local, "hsdp", wide, at=KILLED, every=4, steps=STEPS)
     assert check_every_batch_once(everybody, groups=2, steps=STEPS, ranks=2, restored=step) == 2 * STEPS
     restarted = check_weights(everybody, groups=2, ranks=2)
-    clean = train(local, "hsdp", "groups.workers=2", steps=STEPS, print_every=1)
+    clean = train(local, "hsdp", wide, steps=STEPS, print_every=1)
     assert check_weights(clean, groups=2, ranks=2) == restarted
     assert check_every_batch_once(clean, groups=2, steps=STEPS, ranks=2) == 2 * STEPS
-    check_curve(killed, clean)
+    check_curve(train(local, "hsdp", wide, steps=STEPS, print_every=1, kill=HSDP_KILLED), clean)
 
 
-@pytest.mark.parametrize(
+KINDS = pytest.mark.parametrize(
     ("backend", "kind", "fragments"),
     [
-        ("local", "localsgd", {}),
-        ("local", "diloco", {}),
+        pytest.param("local", "localsgd", {}, marks=pytest.mark.nightly),
+        pytest.param("local", "diloco", {}, marks=pytest.mark.nightly),
         pytest.param("slurm", "diloco", STREAMING, marks=pytest.mark.slurm),
     ],
     indirect=["backend"],
     ids=lambda value: value if isinstance(value, str) else "streaming" if value else "plain",
 )
+
+
+def windows(fragments: dict[str, object]) -> tuple[int, dict[str, object]]:
+    """Return after how many inner steps groups meet, and the arguments of the training."""
+    return EVERY // (2 if fragments else 1), {"steps": SYNCS, "sync_every": EVERY, **fragments}
+
+
+@KINDS
 def test_groups_that_meet_at_syncs_skip_only_what_a_killed_group_has_not_put_in(
     backend: Backend, kind: str, fragments: dict[str, object]
 ) -> None:
-    every = EVERY // (2 if fragments else 1)
-    args = {"steps": SYNCS, "sync_every": EVERY, **fragments}
+    every, args = windows(fragments)
     killed = train(backend, kind, kill=f"1 0 {KILLED_SYNC} allreduce", hold=HELD_SYNC, **args)
     check_weights(killed, groups=2)
     check_windows(killed, 2, every, killed=1)
     assert "not committed, once more" in killed.rank_log(0)
     assert [e["steps"] for e in killed.named("run_finished")] == [SYNCS]  # progress counts syncs
-    if kind == "localsgd" or fragments:
-        everybody, step = restart_all(backend, kind, at=KILLED_SYNC, every=2, **args)
-        check_weights(everybody, groups=2)
-        check_windows(everybody, 2, every, restored=step)
-    if backend.name == "local" and kind == "localsgd":
-        clean = train(backend, kind, **args)
-        check_weights(clean, groups=2)
-        check_windows(clean, 2, every)
-        assert abs(final_loss(killed) - final_loss(clean)) < 0.3
+
+
+@pytest.mark.nightly
+@KINDS
+def test_groups_that_meet_at_syncs_start_over_from_a_checkpoint_of_one(
+    backend: Backend, kind: str, fragments: dict[str, object]
+) -> None:
+    every, args = windows(fragments)
+    everybody, step = restart_all(backend, kind, at=KILLED_SYNC, every=2, **args)
+    check_weights(everybody, groups=2)
+    check_windows(everybody, 2, every, restored=step)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("backend", ["local"], indirect=True)
+def test_localsgd_ends_with_about_the_loss_of_an_undisturbed_run(backend: Backend) -> None:
+    every, args = windows({})
+    clean = train(backend, "localsgd", **args)
+    check_weights(clean, groups=2)
+    check_windows(clean, 2, every)
+    killed = train(backend, "localsgd", kill=f"1 0 {KILLED_SYNC} allreduce", hold=HELD_SYNC, **args)
+    assert abs(final_loss(killed) - final_loss(clean)) < 0.3

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from harness import SCRIPTS, Backend, Run, all_processes
 
+pytestmark = pytest.mark.light
 IDLE = """
 import os, signal, sys, time
 {extra}
@@ -51,7 +52,7 @@ def test_a_group_whose_budget_is_used_up_is_given_up_and_the_others_go_on(backen
     script = backend.script(
         "import os, runpy, sys\n"
         "if os.environ['REPLICA_GROUP_ID'] == '1':\n    sys.exit(7)\n"
-        f"sys.argv[0] = {str(SCRIPTS / 'toy.py')!r}\n"
+        f"sys.argv[0] = {str(SCRIPTS / 'light.py')!r}\n"
         "runpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
     budget = ("restart.max_per_group=1", "restart.backoff_s=0.1")

@@ -48,11 +48,11 @@ def losses(run: Run, attempt: int = 0) -> list[float]:
 
 @pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
 def test_a_worker_comes_back_alone_and_so_does_the_server(backend: Backend) -> None:
-    run, samples = start(backend, 500, "checkpoint.every=40", kills={60: [1], 220: [0]})
+    run, samples = start(backend, 800, "checkpoint.every=40", kills={60: [1], 220: [0]})
     run.finish()
     assert launches(run) == [2, 2, 1]
     assert not run.named("step_launched", unit="lighthouse")
-    check_history(samples, 500)
+    check_history(samples, 800)
     assert len(set(run.weights().values())) == 1
     assert set(run.weights()) == {
         (0, 0),
@@ -81,6 +81,7 @@ def test_a_worker_comes_back_alone_and_so_does_the_server(backend: Backend) -> N
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)  # how they die and are launched again is tested above
+@pytest.mark.nightly
 def test_when_all_die_the_checkpoint_is_left_and_without_one_nothing_begins_anew(backend: Backend) -> None:
     run, samples = start(backend, 240, "checkpoint.every=50", kills={120: [0, 1, 2]})
     lost, _ = start(backend, 10**6, "checkpoint.every=0", "restart.max_per_group=2", kills={60: [0], 200: [0, 1, 2]})

@@ -19,12 +19,9 @@ ids = {"ids": lambda value: value if isinstance(value, str) else value[0].remove
 TRAIN = {"open-end": True, "step-time": 0.1}
 RESTART = ("restart.backoff_s=0.2", "restart.max_per_group=50")
 SLURM = pytest.param("slurm", OURS, marks=pytest.mark.slurm)
-both = pytest.mark.parametrize(
-    ("backend", "lighthouse"), [("local", OURS), ("local", STOCK)], indirect=["backend"], **ids
-)
-ours_on_slurm = pytest.mark.parametrize(
-    ("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids
-)
+TORCHFTS = pytest.param("local", STOCK, marks=pytest.mark.nightly)
+both = pytest.mark.parametrize(("backend", "lighthouse"), [("local", OURS), TORCHFTS], indirect=["backend"], **ids)
+ours_on_slurm = pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, TORCHFTS], indirect=["backend"], **ids)
 # A later attempt asks for its first quorum only when the file "go" exists; a rank that finishes writes it.
 HOLDS = f"""
 import os, runpy, time
@@ -131,18 +128,11 @@ def test_a_group_that_comes_back_after_the_end_does_not_train_all_steps_again(
     assert len(run.weights()) == 1
 
 
-IMPATIENT = f"""
-path = {str(SCRIPTS / "toy.py")!r}
-text = open(path).read().replace("ProcessGroupGloo(timeout=timedelta(seconds=10))",
-                                 "ProcessGroupGloo(timeout=timedelta(seconds=2))")
-exec(compile(text, path, "exec"))
-"""
-
-
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.nightly
 def test_a_stopped_group_does_not_go_on_when_the_others_are_gone(backend: Backend) -> None:
     # With our Lighthouse it asks in vain until torchft.quorum_timeout_s; it comes to the same end.
-    run = backend.start("groups.count=2", *STOCK, *RESTART, script=backend.script(IMPATIENT, "toy.py"), args=TRAIN)
+    run = backend.start("groups.count=2", *STOCK, *RESTART, args=TRAIN)
     run.wait_for_steps(6, groups=2)
     stop(run, 1)
     reached = int(run.steps(1)[-1]["step"])
@@ -160,7 +150,7 @@ def test_a_stopped_group_does_not_go_on_when_the_others_are_gone(backend: Backen
 
 # Rank 1 of group 1 cannot fetch the state, and rank 0, which could, is the last to ask for the next quorum.
 HALF_HEALS = f"""
-import os, time
+import os, runpy, time
 from torchft.checkpointing import HTTPTransport
 from torchft.manager import Manager
 group, attempt, rank = (os.environ[name] for name in ("REPLICA_GROUP_ID", "FTSLURM_ATTEMPT", "RANK"))
@@ -176,10 +166,12 @@ if (group, attempt) == ("1", "1"):
             time.sleep(1.0 if len(asked) > 1 else 0.0)
             return ask(*args, **kwargs)
         Manager.start_quorum = start_quorum
-{IMPATIENT}"""
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+"""
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.nightly
 def test_a_rank_that_could_not_heal_does_not_train_on_beside_one_that_could(backend: Backend) -> None:
     script = backend.script(HALF_HEALS, "toy.py")
     run = backend.start("groups.count=2", "groups.workers=2", *STOCK, *RESTART, script=script, args=TRAIN)

@@ -27,8 +27,9 @@ ids = {"ids": lambda value: value if isinstance(value, str) else value[0].remove
 WITH_DDP = 'job.env.TOY_DDP="1"'  # torch's DDP, which most tests avoid
 here = pytest.mark.parametrize("backend", ["local"], indirect=True)  # other tests cover srun
 on_slurm = pytest.mark.parametrize("backend", [pytest.param("slurm", marks=pytest.mark.slurm)], indirect=True)
+TORCHFTS = pytest.param("local", STOCK, marks=pytest.mark.nightly)
 # Launcher and Lighthouse are independent, so two of the four pairs are enough.
-each_once = pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
+each_once = pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, TORCHFTS], indirect=["backend"], **ids)
 TRAIN = {"open-end": True, "step-time": 0.1}
 
 
@@ -41,7 +42,7 @@ def test_a_clean_run_launches_every_group_once_and_ends_with_equal_weights(backe
     assert [e["restarts"] for e in run.named("run_finished")] == [0]
 
 
-@each_once
+@pytest.mark.parametrize(("backend", "lighthouse"), [SLURM, ("local", STOCK)], indirect=["backend"], **ids)
 def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend, lighthouse: list[str]) -> None:
     fails = {"fail-at": 10, "fail-group": 1, "fail-how": "exit3"}
     run = backend.start("groups.count=2", *lighthouse, args=TRAIN | fails)
@@ -57,15 +58,16 @@ def test_a_group_that_exits_with_3_is_launched_again_and_heals(backend: Backend,
 
 
 @on_slurm
+@pytest.mark.light
 def test_exceptions_and_segmentation_faults_are_told_as_what_they_are(backend: Backend) -> None:
     crash = f"""
 import os, runpy, sys
 if os.environ["REPLICA_GROUP_ID"] == "1":
     sys.argv += ["--fail-group=1", "--fail-at=25", "--fail-how=segv"]
-runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+runpy.run_path({str(SCRIPTS / "light.py")!r}, run_name="__main__")
 """
     fails = {"fail-at": 10, "fail-group": 0, "fail-how": "raise"}
-    run = backend.start("groups.count=3", script=backend.script(crash, "toy.py"), args=TRAIN | fails)
+    run = backend.start("groups.count=3", script=backend.script(crash, "light.py"), args=TRAIN | fails)
     run.wait_until_back(0, 1)
     steps = run.end_soon()
     run.finish().check_training(steps, survivors={2}, returned={0, 1})
@@ -175,6 +177,7 @@ def test_the_survivors_of_four_groups_do_not_wait_for_the_process_groups_time_ou
 
 
 @here
+@pytest.mark.light
 def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took(backend: Backend) -> None:
     run = backend.start("groups.count=2", "faults=kill_one", "job.total_steps=60", args=TRAIN)
     run.wait_until_back(1)
@@ -190,6 +193,7 @@ def test_the_drill_kills_a_group_half_way_and_the_summary_tells_how_long_it_took
 
 
 @each_once
+@pytest.mark.light
 def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
     backend: Backend, lighthouse: list[str]
 ) -> None:
@@ -214,6 +218,7 @@ def test_the_lighthouse_killed_again_and_again_costs_no_step_and_no_group(
 
 
 @on_slurm
+@pytest.mark.light
 def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(backend: Backend) -> None:
     run = backend.start("groups.count=2", *OURS, args=TRAIN)
     run.wait_for_steps(8, groups=2)
@@ -226,6 +231,7 @@ def test_a_group_that_dies_while_the_lighthouse_is_away_is_evicted_all_the_same(
 
 
 @each_once
+@pytest.mark.light
 def test_a_lighthouse_whose_port_is_taken_meanwhile_moves_and_the_groups_follow(
     backend: Backend, lighthouse: list[str]
 ) -> None:

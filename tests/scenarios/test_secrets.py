@@ -12,6 +12,8 @@ import pytest
 from cluster import Cluster
 from harness import Backend, Run
 
+pytestmark = pytest.mark.light
+
 SECRET = "s3cr3t-0123456789"
 DIGEST = hashlib.sha256(SECRET.encode()).hexdigest()
 SCRIPT = """
@@ -90,17 +92,14 @@ def test_a_worker_that_has_lost_one_ends_the_run_and_names_it(secretive: Backend
 
 @pytest.mark.slurm
 def test_in_array_mode_they_come_with_the_environment_of_the_controllers_job(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend], tmp_path: Path
 ) -> None:
     cluster = new_cluster(nodes=4, cpus=1)
-    backend = Backend("slurm", {"COLUMNS": "200", "MY_API_KEY": SECRET} | cluster.env, tmp_path)
-    try:
-        run = start(backend, "cluster.mode=array")
-        assert who_has_it(run) == {"ftslurm.worker": True, "ftslurm.lighthouse": False}
-        assert SECRET not in cluster.run(["scontrol", "show", "job", "--details"])
-        (tmp_path / "end").touch()
-        run.finish()
-        check_nothing_written(run)
-    finally:
-        for run in backend.runs:
-            run.abandon()
+    backend = slurm_on(cluster)
+    backend.environ["MY_API_KEY"] = SECRET
+    run = start(backend, "cluster.mode=array")
+    assert who_has_it(run) == {"ftslurm.worker": True, "ftslurm.lighthouse": False}
+    assert SECRET not in cluster.run(["scontrol", "show", "job", "--details"])
+    (tmp_path / "end").touch()
+    run.finish()
+    check_nothing_written(run)

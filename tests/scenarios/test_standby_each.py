@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from harness import Backend, Run
+
+pytestmark = pytest.mark.light
 
 EACH = "standby=each"
 TOY: dict[str, object] = {"open-end": True, "step-time": 0.1}

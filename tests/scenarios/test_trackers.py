@@ -83,6 +83,7 @@ def check(values: Values) -> None:
 
 
 @pytest.mark.parametrize("backend", ["local"], indirect=True)
+@pytest.mark.nightly
 def test_one_run_of_each_tracker_has_every_step_once_when_its_leader_dies(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +107,7 @@ def test_one_run_of_each_tracker_has_every_step_once_when_its_leader_dies(
 
 
 @pytest.mark.slurm
+@pytest.mark.nightly
 def test_steps_that_a_full_restart_repeats_are_not_logged_twice(slurm: Backend) -> None:
     run = start(slurm, "tensorboard", f"all 0 {KILLED} should_commit", "checkpoint.every=4").finish()
     assert [event["checkpoint_step"] for event in run.named("full_restart")] == [4]

@@ -3,13 +3,9 @@
 TOY_DDP=0 avoids torch's DDP and optimizers, which import torch._dynamo: a second of CPU time in every process.
 """
 
-import argparse
 import atexit
 import hashlib
-import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -19,57 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 
-GROUP, RANK, WORLD_SIZE = (int(os.environ[name]) for name in ("REPLICA_GROUP_ID", "RANK", "WORLD_SIZE"))
-ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-
-parser = argparse.ArgumentParser()
-parser.add_argument("--steps", type=int, default=50)
-parser.add_argument("--step-time", type=float, default=0.02, help="seconds to sleep in each step")
-parser.add_argument("--timeout", type=float, default=10, help="seconds that torchft waits for a peer")
-parser.add_argument("--pause", type=float, default=0, help="seconds to sleep between two steps, as data loading does")
-parser.add_argument("--seed", type=int, default=0)
-parser.add_argument("--fail-at", type=int, help="fail in this step, between quorum and allreduce")
-parser.add_argument("--fail-group", type=int, default=0)
-parser.add_argument("--fail-rank", type=int, default=0)
-parser.add_argument("--fail-attempt", type=int, default=0)
-parser.add_argument("--fail-how", choices=["exit0", "exit3", "kill9", "raise", "segv", "hang", "ecc"], default="exit3")
-parser.add_argument("--children", type=int, default=0, help="how many to leave behind, one in its own session")
-parser.add_argument("--ignore-sigterm", action="store_true")
-parser.add_argument("--noise-mb-s", type=float, default=0, help="text to print")
-parser.add_argument("--no-resume", action="store_true", help="take no notice of checkpoints")
-parser.add_argument("--open-end", action="store_true", help="go on until STEPS_FILE-end says after which step to end")
-parser.add_argument("--beside", action="store_true", help="compute while the quorum is sought, torchft's default")
-parser.add_argument("--slow-heal", type=float, default=0, help="seconds until a group that comes back is sent 32 MB")
-parser.add_argument("--steps-file", help="a JSON line per step this process has committed, in STEPS_FILE-GROUP-RANK")
-args = parser.parse_args()
-
-
-def fail() -> None:
-    match args.fail_how:
-        case "exit0":
-            sys.exit(0)
-        case "exit3":
-            sys.exit(3)
-        case "raise":
-            raise RuntimeError(f"told to fail at step {args.fail_at}")
-        case "ecc":
-            raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nCompile with `TORCH_USE_CUDA_DSA`")
-        case "kill9":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "segv":
-            os.kill(os.getpid(), signal.SIGSEGV)
-        case "hang":
-            time.sleep(10_000)
-
-
-def last_step() -> int:
-    if not args.open_end:
-        return args.steps
-    try:
-        with open(f"{args.steps_file}-end") as file:
-            return int(file.read())
-    except FileNotFoundError:
-        return sys.maxsize
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # some tests run it from a script of their own
+from toy_options import GROUP, RANK, WORLD_SIZE, args, begin, fail_if_told, last_step, note, work
 
 
 class Descent:
@@ -114,12 +61,7 @@ def average() -> None:
         grad.copy_(mean.view_as(grad))
 
 
-to_fail = args.fail_at is not None and (args.fail_group, args.fail_rank, args.fail_attempt) == (GROUP, RANK, ATTEMPT)
-if args.ignore_sigterm:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-children = [subprocess.Popen(["sleep", "600"], start_new_session=i == 0) for i in range(args.children)]
-print("pid", os.getpid(), "children", *(child.pid for child in children), flush=True)
-
+begin()
 torch.manual_seed(args.seed)
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
 
@@ -171,11 +113,8 @@ while (step := manager.current_step()) < last_step():
     optimizer.zero_grad()
     if not args.beside:
         manager.num_participants()  # waits for the quorum: from here on the other groups depend on this one
-    if to_fail and step >= args.fail_at:
-        print(f"failing at step {step}: {args.fail_how}", flush=True)
-        fail()
-    time.sleep(args.step_time)
-    sys.stdout.write("noise " * int(args.noise_mb_s * args.step_time * 1e6 / 6))
+    fail_if_told(step)
+    work()
     loss = (ddp(x) - x.sum(1, keepdim=True)).square().mean()
     loss.backward()
     if by_hand:
@@ -191,11 +130,8 @@ while (step := manager.current_step()) < last_step():
     if checkpointer:
         checkpointer.step()
     print(f"step {now} loss {loss.item():.3f} participants {participants}", flush=True)
-    if args.steps_file and now == healed_to + 1:
-        line = {"time": time.time(), "group": GROUP, "rank": RANK, "attempt": ATTEMPT, "step": now}
-        line |= {"quorum": manager._quorum_id, "participants": participants, "digest": digest()}
-        with open(f"{args.steps_file}-{GROUP}-{RANK}", "a") as file:
-            file.write(json.dumps(line) + "\n")
+    if now == healed_to + 1:
+        note(now, manager._quorum_id, participants, digest())
     time.sleep(args.pause)
 
 if checkpointer:

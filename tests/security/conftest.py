@@ -67,7 +67,7 @@ def battlefield(
     network: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Field]:
     """The runs of this module; its function `begin_run(backend)`, if any, starts them."""
-    backend = Backend("local", {"COLUMNS": "200"}, tmp_path_factory.mktemp("field"))
+    backend = Backend("local", {}, tmp_path_factory.mktemp("field"))
     field = Field(backend, getattr(request.module, "begin_run", begin_training))
     yield field
     for run in backend.runs:

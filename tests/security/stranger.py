@@ -114,20 +114,12 @@ def open_ports(only: Iterable[int] | None) -> list[int]:
     return sorted(only if only is not None else {listener.port for listener in ports.listeners()})
 
 
-def read_stores(only: list[int] | None = None, spoil: bool = False) -> dict[int, dict[str, str]]:
-    """Ask every port for the manager's address, as a client of torch's TCPStore.
-
-    Args:
-        spoil: overwrite the manager's address where there is an answer.
-    """
+def read_stores(only: list[int] | None = None) -> dict[int, dict[str, str]]:
+    """Ask every port for the manager's address, as a client of torch's TCPStore, which could write as well as read."""
 
     def read(port: int) -> dict[str, str]:
         store = TCPStore("127.0.0.1", port, None, False, timeout=timedelta(seconds=2), wait_for_workers=False)
-        found = {key: store.get(key).decode() for key in ("manager_addr", "replica_id")}
-        if spoil:
-            store.set("manager_addr", "http://127.0.0.1:9")
-            store.delete_key("replica_id")
-        return found
+        return {key: store.get(key).decode() for key in ("manager_addr", "replica_id")}
 
     return in_threads({port: lambda p=port: read(p) for port in open_ports(only)}, 5.0)
 

@@ -45,6 +45,12 @@ def refused(done: subprocess.CompletedProcess[str]) -> None:
     assert "Traceback" not in done.stderr
 
 
+def verbs(first: str, *others: str) -> list[object]:
+    """Return a parameter for each command; all but the first are for the nightly tests."""
+    later = [pytest.param(words.split(), id=words.split()[0], marks=pytest.mark.nightly) for words in others]
+    return [pytest.param(first.split(), id=first.split()[0]), *later]
+
+
 def test_no_run_begins_where_a_stranger_could_swap_its_directory(open_folder: Path) -> None:
     script = open_folder.parent / "script.py"
     script.write_text("print('trained')")
@@ -55,7 +61,7 @@ def test_no_run_begins_where_a_stranger_could_swap_its_directory(open_folder: Pa
     assert not list(open_folder.iterdir()), "a run was made"
 
 
-@pytest.mark.parametrize("verb", [["stop"], ["scale", "2"], ["inject", "kill"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("verb", verbs("stop", "scale 2", "inject kill"))
 def test_a_planted_run_is_not_acted_on(verb: list[str], open_folder: Path, loot: Path, stranger: Stranger) -> None:
     run = open_folder / "run-1"
     run.mkdir(mode=0o700)
@@ -76,7 +82,7 @@ def test_a_planted_run_is_not_acted_on(verb: list[str], open_folder: Path, loot:
     assert len(list((run / "inbox").iterdir())) == 1, "an order was left in a run of the stranger's"
 
 
-@pytest.mark.parametrize("verb", [["status", "--once"], ["logs"], ["stop"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("verb", verbs("status --once", "logs", "stop"))
 def test_no_verb_waits_for_a_planted_pipe(verb: list[str], open_folder: Path, stranger: Stranger) -> None:
     run = open_folder / "run-1"
     pipes = ["config.yaml", "events.jsonl", "alive", "id", "submitit/job_id", "logs/controller.log"]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from cluster import Cluster
@@ -22,18 +23,19 @@ from ftslurm.cli.main import main
 LAB = 54400  # a group without a name, of which the colleague is a member
 COLLEAGUE, OTHER = STRANGER, STRANGER + 1
 SHARE = f"run.share={LAB}"
+WARM: set[tuple[str, ...]] = set()  # the commands that have been run in this process, with an environment
 ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.1}
 
 
 def as_user(uid: int, groups: list[int], *words: str, env: dict[str, str] | None = None) -> tuple[int, str]:
     """Run a command of ftslurm as another user; return its exit code, and what it printed, errors last."""
+    _warm_up(words, env or {})
     with tempfile.TemporaryFile("w+") as sink:
         pid = os.fork()
         if pid == 0:
             code, out, err = 99, _text(), _text()
             try:
                 os.environ.update(env or {}, USER="", LOGNAME="")
-                _warm_up(words)
                 os.setgroups(groups)
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
@@ -56,11 +58,14 @@ def _text() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(), write_through=True)
 
 
-def _warm_up(words: tuple[str, ...]) -> None:
-    """Import what a command needs: the other user may not be able to read this Python."""
+def _warm_up(words: tuple[str, ...], env: dict[str, str]) -> None:
+    """Import what a command needs, the first time: the other user may not be able to read this Python."""
+    if (words[0], *env) in WARM:
+        return
+    WARM.add((words[0], *env))
     import_module(f"ftslurm.cli.{words[0]}_verb")
     reads = words if words[0] in ("status", "logs", "report", "list") else ("status", words[1])
-    with redirect_stdout(_text()), redirect_stderr(_text()):
+    with redirect_stdout(_text()), redirect_stderr(_text()), mock.patch.dict(os.environ, env):
         main(list(reads))
 
 
@@ -74,7 +79,7 @@ def reachable(second_uid: int) -> Iterator[Path]:
 
 @pytest.fixture
 def local(reachable: Path) -> Iterator[Backend]:
-    backend = Backend("local", {"COLUMNS": "200"}, reachable)
+    backend = Backend("local", {}, reachable, light=True)
     yield backend
     for run in backend.runs:
         run.abandon()
@@ -203,10 +208,11 @@ def in_child(uid: int, groups: list[int], act: Callable[[], int]) -> int:
 
 @pytest.mark.slurm
 def test_a_group_reads_and_steers_a_shared_run_on_slurm(
-    slurm_cluster: Cluster, reachable: Path, monkeypatch: pytest.MonkeyPatch
+    slurm_cluster: Cluster, reachable: Path, cluster_folder: Path
 ) -> None:
-    env = {"COLUMNS": "200"} | slurm_cluster.env
-    backend = Backend("slurm", env, reachable)
+    env, closed = slurm_cluster.env, cluster_folder.stat().st_mode
+    cluster_folder.chmod(0o711)  # all users of a cluster can ask its Slurm; one who cannot waits for it in vain
+    backend = Backend("slurm", env, reachable, light=True)
     try:
         run = backend.start("groups.count=2", f"{SHARE}:steer", args=ENDLESS)
         run.wait_for_steps(3, groups=2)
@@ -218,3 +224,4 @@ def test_a_group_reads_and_steers_a_shared_run_on_slurm(
     finally:
         for run in backend.runs:
             run.abandon()
+        cluster_folder.chmod(closed)

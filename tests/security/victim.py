@@ -162,6 +162,7 @@ def logs_size(run: Run) -> int:
 @contextlib.contextmanager
 def unnoticed(run: Run, groups: int = 2) -> Iterator[None]:
     """Check that the training continues during and after the block, with the same quorum and members."""
+    run.until(lambda: _in_one_quorum(run, groups), "the groups train together", 20.0)  # one may just have come back
     before = len(run.events)
     steps = [len(run.steps(group)) for group in range(groups)]
     quorum, size = run.steps(0)[-1]["quorum"], logs_size(run)
@@ -176,6 +177,11 @@ def unnoticed(run: Run, groups: int = 2) -> Iterator[None]:
         numbers = [s["step"] for s in new]
         assert numbers == list(range(int(numbers[0]), int(numbers[0]) + len(numbers))), numbers
     assert logs_size(run) - size < MOST_LOGS, f"{logs_size(run) - size} bytes of logs"
+
+
+def _in_one_quorum(run: Run, groups: int) -> bool:
+    last = [run.steps(group)[-1] for group in range(groups)]
+    return {(step["quorum"], step["participants"]) for step in last} == {(last[0]["quorum"], groups)}
 
 
 def nothing_said(run: Run, answers: list[Answer], gloo: list[int]) -> None:

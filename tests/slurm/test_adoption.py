@@ -14,7 +14,7 @@ from harness import Backend, Run, all_processes
 
 from ftslurm.guard import processes
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 
 
 def successor(slurm: Backend, run: Run, how: str = "controller") -> subprocess.Popen[str]:

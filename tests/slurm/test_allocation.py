@@ -14,49 +14,31 @@ import pytest
 from cluster import Cluster
 from harness import Backend, Run, all_processes
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 IDLE = "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(600)\n"
 
 
-def test_a_group_whose_node_is_lost_moves_to_the_spare_node(slurm: Backend, slurm_cluster: Cluster) -> None:
-    run = slurm.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
-    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
-    (launched,) = run.named("step_launched", group=1)
-    (lost,) = launched["nodes"]  # type: ignore[misc]
-    slurm_cluster.run(["scontrol", "update", f"nodename={lost}", "state=down", "reason=test"])
+def test_a_used_up_spare_node_is_asked_for_again_and_a_returning_node_is_used(
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
+) -> None:
+    cluster = new_cluster(nodes=3)
+    backend = slurm_on(cluster)
+    run = backend.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
+    run.wait_for_steps(8, groups=2)
+    (first,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
+    cluster.run(["scontrol", "update", f"nodename={first}", "state=down", "reason=test"])
     run.wait_until_back(1)
+    run.wait_for("allocation_requested")
+    run.wait_for("node_restored", node=first)  # the node is healthy, and Slurm restores it without help
+    (second,) = run.named("step_launched", group=1)[1]["nodes"]  # type: ignore[misc]
+    cluster.run(["scontrol", "update", f"nodename={second}", "state=down", "reason=test"])
+    run.wait_until_back(1, attempt=2)
+    (third,) = run.named("step_launched", group=1)[2]["nodes"]  # type: ignore[misc]
+    assert (third == first, second == first) == (True, False)
+    assert [e["cause"] for e in run.named("step_exited", group=1)] == ["node_lost", "node_lost"]
     last = run.end_soon()
     run.finish()
     run.check_training(last, survivors={0}, returned={1})
-    (ended,) = run.named("step_exited", group=1, attempt=0)
-    assert (ended["cause"], ended["node"]) == ("node_lost", lost)
-    assert lost not in run.named("step_launched", group=1, attempt=1)[0]["nodes"]  # type: ignore[operator]
-
-
-def test_a_used_up_spare_node_is_asked_for_again_and_a_returning_node_is_used(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
-) -> None:
-    cluster = new_cluster(nodes=3)
-    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
-    run = backend.start("groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.2})
-    try:
-        run.wait_for_steps(8, groups=2)
-        (first,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
-        cluster.run(["scontrol", "update", f"nodename={first}", "state=down", "reason=test"])
-        run.wait_until_back(1)
-        run.wait_for("allocation_requested")
-        run.wait_for("node_restored", node=first)  # the node is healthy, and Slurm restores it without help
-        (second,) = run.named("step_launched", group=1)[1]["nodes"]  # type: ignore[misc]
-        cluster.run(["scontrol", "update", f"nodename={second}", "state=down", "reason=test"])
-        run.wait_until_back(1, attempt=2)
-        (third,) = run.named("step_launched", group=1)[2]["nodes"]  # type: ignore[misc]
-        assert (third == first, second == first) == (True, False)
-        assert [e["cause"] for e in run.named("step_exited", group=1)] == ["node_lost", "node_lost"]
-        last = run.end_soon()
-        run.finish()
-        run.check_training(last, survivors={0}, returned={1})
-    finally:
-        run.abandon()
 
 
 def test_without_a_spare_node_the_group_waits_and_the_others_go_on(slurm: Backend, slurm_cluster: Cluster) -> None:
@@ -91,20 +73,6 @@ def test_slurms_warning_before_the_time_limit_reaches_only_the_controller(slurm:
     assert "USR2" not in run.rank_log(0) + run.rank_log(1)
 
 
-def test_a_step_that_is_cancelled_by_hand_is_brought_back(slurm: Backend) -> None:
-    run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
-    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
-    listed = subprocess.run(
-        ["squeue", "--steps", "--noheader", "--format=%i %j"], env=slurm_environ(slurm), capture_output=True, text=True
-    )
-    (step,) = [line.split()[0] for line in listed.stdout.splitlines() if line.split()[1] == "group-0001"]
-    subprocess.run(["scancel", step], env=slurm_environ(slurm), check=True)
-    run.wait_until_back(1)
-    last = run.end_soon()
-    run.finish()
-    run.check_training(last, survivors={0}, returned={1})
-
-
 def test_a_job_that_never_starts_can_be_stopped(slurm: Backend, slurm_cluster: Cluster) -> None:
     slurm_cluster.run(["salloc", "--nodes=4", "--exclusive", "--no-shell"])
     run = slurm.start("groups.count=2", script=slurm.script(IDLE))
@@ -123,7 +91,10 @@ def slurm_environ(backend: Backend) -> dict[str, str]:
     return os.environ | backend.environ
 
 
-@pytest.mark.parametrize("helper_too", [False, True], ids=["srun", "srun and its helper"])
+@pytest.mark.parametrize(
+    "helper_too",
+    [pytest.param(False, id="srun", marks=pytest.mark.nightly), pytest.param(True, id="srun and its helper")],
+)
 def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backend, helper_too: bool) -> None:
     run = slurm.start("groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
@@ -144,49 +115,44 @@ def test_a_killed_srun_never_leaves_a_second_live_step_of_its_group(slurm: Backe
     assert max(times[0]) < min(times[1])
 
 
+@pytest.mark.nightly
 def test_launches_that_slurm_refuses_are_tried_again_and_are_no_attempts(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=3)
-    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    backend = slurm_on(cluster)
     budget = ("restart.max_per_group=2", "restart.backoff_s=2")
     run = backend.start("groups.count=2", *budget, args={"open-end": True, "step-time": 0.2})
-    try:
-        run.wait_for_steps(8, groups=2)
-        run.kill(1)
-        run.wait_until_back(1)
-        run.kill(1)
-        run.wait_for("restart_scheduled", group=1, attempt=2)  # after its backoff, when there is no slurmctld
-        with cluster.without_slurmctld():
-            run.wait_for("launch_refused", unit="group-0001", attempt=2)
-        run.wait_until_back(1, attempt=2)
-        assert len(run.named("step_exited", group=1)) == 2
-        assert len(list((run.dir / "logs/group-0001").iterdir())) == 3
-        last = run.end_soon()
-        run.finish()
-        run.check_training(last, survivors={0}, returned={1})
-    finally:
-        run.abandon()
+    run.wait_for_steps(8, groups=2)
+    run.kill(1)
+    run.wait_until_back(1)
+    run.kill(1)
+    run.wait_for("restart_scheduled", group=1, attempt=2)  # after its backoff, when there is no slurmctld
+    with cluster.without_slurmctld():
+        run.wait_for("launch_refused", unit="group-0001", attempt=2)
+    run.wait_until_back(1, attempt=2)
+    assert len(run.named("step_exited", group=1)) == 2
+    assert len(list((run.dir / "logs/group-0001").iterdir())) == 3
+    last = run.end_soon()
+    run.finish()
+    run.check_training(last, survivors={0}, returned={1})
 
 
 def test_launches_go_on_being_tried_while_slurmctld_is_away(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=3)
-    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    backend = slurm_on(cluster)
     run = backend.start("groups.count=2", "restart.max_per_group=1", args={"steps": 100000, "step-time": 0.1})
-    try:
-        run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
-        slurmctld = next(p for p, n, e in all_processes() if n == "slurmctld" and _conf(cluster) in e)
-        os.kill(slurmctld, signal.SIGSTOP)
-        run.kill(group=1)
-        time.sleep(8)  # srun can neither end its step nor launch another meanwhile
-        os.kill(slurmctld, signal.SIGCONT)
-        run.until(lambda: [e for e in run.named("group_joined", group=1) if e["attempt"]], "the group is back")
-        assert not run.named("group_given_up")
-        assert len(run.named("step_launched", group=0)) == 1
-    finally:
-        run.abandon()
+    run.until(lambda: all(len(run.steps(g)) >= 10 for g in (0, 1)), "10 steps")
+    slurmctld = next(p for p, n, e in all_processes() if n == "slurmctld" and _conf(cluster) in e)
+    os.kill(slurmctld, signal.SIGSTOP)
+    run.kill(group=1)
+    time.sleep(8)  # srun can neither end its step nor launch another meanwhile
+    os.kill(slurmctld, signal.SIGCONT)
+    run.until(lambda: [e for e in run.named("group_joined", group=1) if e["attempt"]], "the group is back")
+    assert not run.named("group_given_up")
+    assert len(run.named("step_launched", group=0)) == 1
 
 
 def _of(run: Run, environ: list[bytes]) -> bool:

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from cluster import Cluster
 from harness import Backend, Run
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 ARRAY = ("cluster.mode=array", "cluster.poll_s=2", "health.lost_after_s=4")
 ENDLESS: dict[str, object] = {"open-end": True, "step-time": 0.2}
 
 
-@contextmanager
-def closing(backend: Backend) -> Iterator[Backend]:
-    """End everything that was started at the end of the block."""
-    try:
-        yield backend
-    finally:
-        for run in backend.runs:
-            run.abandon()
-
-
 @pytest.fixture
-def array(new_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[tuple[Cluster, Backend]]:
+def array(new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]) -> tuple[Cluster, Backend]:
     """A cluster on which a requeued job waits two minutes unless the test shortens that, and its backend."""
     cluster = new_cluster(nodes=6, cpus=1)
-    with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as backend:
-        yield cluster, backend
+    return cluster, slurm_on(cluster)
 
 
 def jobs(cluster: Cluster) -> dict[str, str]:
@@ -103,38 +90,39 @@ def test_only_the_group_whose_job_is_lost_cancelled_or_requeued_comes_back(array
     run.until(lambda: not left(cluster, but=stranger), "the run's jobs are gone")
 
 
+@pytest.mark.nightly
 def test_time_limits_are_crossed_one_group_after_the_other_and_by_the_controller_too(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=4, cpus=2)
-    with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
-        limits = (
-            "cluster.sbatch.time=30",
-            "cluster.signal_s=60",
-            "groups.mem=1G",
-        )  # no group moves again
-        patient = (
-            "health.lost_after_s=60",
-            "health.orphan_after_s=120",
-        )  # a step may take long to start on a busy machine
-        run = slurm.start(*ARRAY[:2], *limits, *patient, "groups.count=2", args=ENDLESS)
-        run.wait_for_steps(5, 2)
-        first = [pilot_of(run, group) for group in (0, 1)]
-        for job in (*first, (run.dir / "submitit/job_id").read_text()):
-            cluster.limit(job, left_s=100)
-        run.until(lambda: all(moved(run, g, job) for g, job in enumerate(first)), "both groups have moved")
-        run.until(lambda: len(run.named("run_started")) > 1, "the controller's successor leads")
-        last = run.end_soon()
-        run.finish()
-        check_history_of_all(run, last, 2)
-        causes = {e["cause"] for e in run.named("step_exited") if e["group"] is not None}
-        assert {"time_limit", "ok"} <= causes <= {"time_limit", "ok", "cancelled"}  # whichever controller was told
-        assert run.named("controller_left")
-        assert [e for e in run.named("step_adopted") if e["group"] is not None]  # groups not moving then
+    slurm = slurm_on(cluster)
+    limits = (
+        "cluster.sbatch.time=30",
+        "cluster.signal_s=60",
+        "groups.mem=1G",
+    )  # no group moves again
+    patient = (
+        "health.lost_after_s=60",
+        "health.orphan_after_s=120",
+    )  # a step may take long to start on a busy machine
+    run = slurm.start(*ARRAY[:2], *limits, *patient, "groups.count=2", args=ENDLESS)
+    run.wait_for_steps(5, 2)
+    first = [pilot_of(run, group) for group in (0, 1)]
+    for job in (*first, (run.dir / "submitit/job_id").read_text()):
+        cluster.limit(job, left_s=100)
+    run.until(lambda: all(moved(run, g, job) for g, job in enumerate(first)), "both groups have moved")
+    run.until(lambda: len(run.named("run_started")) > 1, "the controller's successor leads")
+    last = run.end_soon()
+    run.finish()
+    check_history_of_all(run, last, 2)
+    causes = {e["cause"] for e in run.named("step_exited") if e["group"] is not None}
+    assert {"time_limit", "ok"} <= causes <= {"time_limit", "ok", "cancelled"}  # whichever controller was told
+    assert run.named("controller_left")
+    assert [e for e in run.named("step_adopted") if e["group"] is not None]  # groups not moving then
 
 
 def test_a_preempted_group_leaves_and_comes_back_while_the_guaranteed_one_trains_on(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     partitions = """PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -142,77 +130,79 @@ PartitionName=requeued Nodes=ALL PriorityTier=1 PreemptMode=REQUEUE GraceTime=3
 PartitionName=cancelled Nodes=ALL PriorityTier=1 PreemptMode=CANCEL GraceTime=3
 PartitionName=urgent Nodes=ALL PriorityTier=9 PreemptMode=OFF"""
     cluster = new_cluster(nodes=6, cpus=1, extra_conf=partitions)
-    with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
-        endless = "time: UNLIMITED"  # squeue then hides that its end is near
-        ranges = f"cluster.ranges=[{{groups: 1, partition: requeued, {endless}}}, {{groups: 2, partition: cancelled}}]"
-        run = slurm.start(*ARRAY, ranges, "groups.count=3", args=ENDLESS)
-        run.wait_for_steps(5, 3)
-        nodes = [str(run.named("step_launched", group=g)[0]["nodes"][0]) for g in (1, 2)]  # type: ignore[index]
-        urgent = ["sbatch", "--parsable", "--partition=urgent", "--nodes=2", f"--nodelist={','.join(nodes)}"]
-        job = cluster.run([*urgent, "--wrap=sleep 600"]).strip()
-        run.until(lambda: jobs(cluster).get(job) == "RUNNING", "the urgent job has their nodes")
-        run.wait_until_back(1, 2)
-        last = run.end_soon()
-        run.finish()
-        check_history(run, last, range(3), survivor=0)
-        left = [str(e["evidence"]) for g in (1, 2) for e in run.named("step_exited", group=g, attempt=0)]
-        assert all("signal 15" in signs for signs in left)  # told to go, not killed
-        causes = [e["cause"] for g in (1, 2) for e in run.named("step_exited", group=g, attempt=0)]
-        assert causes == ["preempted", "preempted"]
-        assert pilot_of(run, 1) == str(run.named("step_launched", group=1)[0]["allocation"])
+    slurm = slurm_on(cluster)
+    endless = "time: UNLIMITED"  # squeue then hides that its end is near
+    ranges = f"cluster.ranges=[{{groups: 1, partition: requeued, {endless}}}, {{groups: 2, partition: cancelled}}]"
+    run = slurm.start(*ARRAY, ranges, "groups.count=3", args=ENDLESS)
+    run.wait_for_steps(5, 3)
+    nodes = [str(run.named("step_launched", group=g)[0]["nodes"][0]) for g in (1, 2)]  # type: ignore[index]
+    urgent = ["sbatch", "--parsable", "--partition=urgent", "--nodes=2", f"--nodelist={','.join(nodes)}"]
+    job = cluster.run([*urgent, "--wrap=sleep 600"]).strip()
+    run.until(lambda: jobs(cluster).get(job) == "RUNNING", "the urgent job has their nodes")
+    run.wait_until_back(1, 2)
+    last = run.end_soon()
+    run.finish()
+    check_history(run, last, range(3), survivor=0)
+    left = [str(e["evidence"]) for g in (1, 2) for e in run.named("step_exited", group=g, attempt=0)]
+    assert all("signal 15" in signs for signs in left)  # told to go, not killed
+    causes = [e["cause"] for g in (1, 2) for e in run.named("step_exited", group=g, attempt=0)]
+    assert causes == ["preempted", "preempted"]
+    assert pilot_of(run, 1) == str(run.named("step_launched", group=1)[0]["allocation"])
 
 
+@pytest.mark.nightly
 def test_a_run_grows_and_shrinks_while_it_trains_beside_another_run_of_the_same_user(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=2, cpus=8)
-    with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
-        small = ("groups.mem=500M", "groups.count=2", "run.name=twin")
-        run = slurm.start(*ARRAY, *small, "groups.max=4", args=ENDLESS)
-        other = slurm.start(*ARRAY, *small, args=ENDLESS)
-        run.wait_for_steps(3, 2)
-        assert slurm.launch("scale", str(run.dir), "4").process.wait(60) == 0
-        run.wait_for("group_joined", group=2)
-        run.wait_for("group_joined", group=3)
-        assert slurm.launch("scale", str(run.dir), "5").process.wait(60) == 2
-        assert slurm.launch("scale", str(run.dir), "2").process.wait(60) == 0
-        run.wait_for("step_exited", group=2)
-        run.wait_for("step_exited", group=3)
-        assert slurm.launch("scale", str(run.dir), "3").process.wait(60) == 0
-        run.wait_for("group_joined", group=2, attempt=1)
-        other.wait_for_steps(3, 2)
-        for one, groups in ((run, 3), (other, 2)):
-            last = one.end_soon()
-            one.finish()
-            numbers = [int(s["step"]) for s in one.steps(0)]
-            assert numbers == list(range(numbers[0], last + 1))
-            weights = {group: text for (group, _), text in one.weights().items()}
-            assert len({weights[group] for group in range(groups)}) == 1
-            assert len(one.named("step_launched", group=0)) == 1
-            assert {e["pool"] for e in one.named("allocation_granted")} == {0}
+    slurm = slurm_on(cluster)
+    small = ("groups.mem=500M", "groups.count=2", "run.name=twin")
+    run = slurm.start(*ARRAY, *small, "groups.max=4", args=ENDLESS)
+    other = slurm.start(*ARRAY, *small, args=ENDLESS)
+    run.wait_for_steps(3, 2)
+    assert slurm.launch("scale", str(run.dir), "4").process.wait(60) == 0
+    run.wait_for("group_joined", group=2)
+    run.wait_for("group_joined", group=3)
+    assert slurm.launch("scale", str(run.dir), "5").process.wait(60) == 2
+    assert slurm.launch("scale", str(run.dir), "2").process.wait(60) == 0
+    run.wait_for("step_exited", group=2)
+    run.wait_for("step_exited", group=3)
+    assert slurm.launch("scale", str(run.dir), "3").process.wait(60) == 0
+    run.wait_for("group_joined", group=2, attempt=1)
+    other.wait_for_steps(3, 2)
+    for one, groups in ((run, 3), (other, 2)):
+        last = one.end_soon()
+        one.finish()
+        numbers = [int(s["step"]) for s in one.steps(0)]
+        assert numbers == list(range(numbers[0], last + 1))
+        weights = {group: text for (group, _), text in one.weights().items()}
+        assert len({weights[group] for group in range(groups)}) == 1
+        assert len(one.named("step_launched", group=0)) == 1
+        assert {e["pool"] for e in one.named("allocation_granted")} == {0}
 
 
 def test_a_lost_node_is_replaced_by_a_job_and_one_that_never_starts_keeps_nobody(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=4, cpus=1)
-    with closing(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)) as slurm:
-        settings = ("groups.count=3", "cluster.poll_s=2", "health.lost_after_s=4")
-        run = slurm.start(*settings, args=ENDLESS)
-        run.wait_for_steps(5, 3)
-        cluster.kill_node(str(run.named("step_launched", group=2)[0]["nodes"][0]))  # type: ignore[index]
-        run.wait_until_back(2)
-        (moved,) = run.named("step_launched", group=2, attempt=1)
-        assert moved["allocation"] != run.named("step_launched", group=2, attempt=0)[0]["allocation"]
-        cluster.kill_node(str(run.named("step_launched", group=1)[0]["nodes"][0]))  # type: ignore[index]
-        run.until(lambda: "Slurm job" in str(run.named("group_waits", group=1)), "it waits for a job that never starts")
-        last = run.end_soon()
-        run.finish()
-        numbers = [int(s["step"]) for s in run.steps(0)]
-        assert numbers == list(range(numbers[0], last + 1))
-        assert not {name: state for name, state in jobs(cluster).items() if state in ("PENDING", "RUNNING")}
+    slurm = slurm_on(cluster)
+    settings = ("groups.count=3", "cluster.poll_s=2", "health.lost_after_s=4")
+    run = slurm.start(*settings, args=ENDLESS)
+    run.wait_for_steps(5, 3)
+    cluster.kill_node(str(run.named("step_launched", group=2)[0]["nodes"][0]))  # type: ignore[index]
+    run.wait_until_back(2)
+    (moved,) = run.named("step_launched", group=2, attempt=1)
+    assert moved["allocation"] != run.named("step_launched", group=2, attempt=0)[0]["allocation"]
+    cluster.kill_node(str(run.named("step_launched", group=1)[0]["nodes"][0]))  # type: ignore[index]
+    run.until(lambda: "Slurm job" in str(run.named("group_waits", group=1)), "it waits for a job that never starts")
+    last = run.end_soon()
+    run.finish()
+    numbers = [int(s["step"]) for s in run.steps(0)]
+    assert numbers == list(range(numbers[0], last + 1))
+    assert not {name: state for name, state in jobs(cluster).items() if state in ("PENDING", "RUNNING")}
 
 
+@pytest.mark.nightly
 def test_the_summary_says_that_a_group_was_cancelled_by_hand_and_came_too_late(
     array: tuple[Cluster, Backend],
 ) -> None:

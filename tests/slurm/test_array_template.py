@@ -110,6 +110,7 @@ def test_no_task_takes_the_state_of_the_others_for_its_own(slurm_cluster: Cluste
     assert [(tmp_path / f"{task}.out").read_text() for task in range(2)] == ["False\n"] * 2
 
 
+@pytest.mark.nightly
 def test_whichever_task_is_lost_the_others_train_on(
     new_cluster: Callable[..., Cluster], submit: Submit, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""The short form of the chaos campaign: 50 faults from outside on real Slurm, with a fixed seed."""
+"""The chaos campaign in small: faults from outside on real Slurm, with a fixed seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,24 @@ pytestmark = pytest.mark.slurm
 CAMPAIGN = Path(__file__).parents[2] / "benchmarks/chaos.py"
 
 
-def test_fifty_faults_from_outside_cost_nobody_a_step_and_no_innocent_an_attempt(tmp_path: Path) -> None:
-    command = [sys.executable, str(CAMPAIGN), "--short", "--seed=1", "--parallel=2", f"--out={tmp_path}"]
+TWELVE = {
+    "steps": ["rank", "slurmstepd", "slurmctld and rank", "node"],
+    "array": ["pilot", "controller's node", "again other", "guard"],
+    "standby": ["standby", "two", "srun both", "lighthouse and rank"],
+}
+
+
+@pytest.mark.parametrize("mode", TWELVE)
+def test_twelve_faults_of_twelve_kinds_cost_nobody_a_step_and_no_innocent_an_attempt(mode: str, tmp_path: Path) -> None:
+    campaign(tmp_path, "--light", f"--modes={mode}", "--once", "--kinds", *TWELVE[mode])
+
+
+@pytest.mark.nightly
+def test_fifty_faults_with_torch_cost_nobody_a_step_and_no_innocent_an_attempt(tmp_path: Path) -> None:
+    campaign(tmp_path, "--short", "--parallel=2")
+
+
+def campaign(out: Path, *words: str) -> None:
+    command = [sys.executable, str(CAMPAIGN), "--seed=1", f"--out={out}", *words]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -127,6 +127,7 @@ def test_help_that_a_page_names_is_there(command: Command, capsys: pytest.Captur
     assert "usage: ftslurm" in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("command", of("doctor", "--version"), ids=str)
 def test_doctor_looks_at_a_cluster_as_the_pages_say(command: Command, desk: Path, large_cluster: Cluster) -> None:
     called(command.words[1:], (0, 1))  # 1: of what it finds on this cluster, something fails

@@ -17,8 +17,12 @@ from terminal_session import Terminal
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 
+@pytest.mark.nightly
 def test_groups_standbys_and_shells_are_in_the_image_which_has_no_ftslurm(
-    new_cluster: Callable[..., Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    new_cluster: Callable[..., Cluster],
+    slurm_on: Callable[[Cluster], Backend],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = new_cluster(nodes=3, gpus=0, extra_conf=build(tmp_path))
     image = make_image(tmp_path / "image", {"MINE": "of the image", "THEIRS": "of the image"})
@@ -29,7 +33,7 @@ def test_groups_standbys_and_shells_are_in_the_image_which_has_no_ftslurm(
     (tmp_path / "data" / "words").write_text("some data")
     monkeypatch.setenv("THEIRS", "of the host")
     monkeypatch.setenv("PYXIS_CONTAINER_IMAGE", "/nowhere")
-    slurm = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    slurm = slurm_on(cluster)
     run = slurm.start(
         *("groups.count=2", "cluster.spare_nodes=1", "standby.count=1", "job.env.MINE=of the run"),
         *(f"cluster.container_image={image}", f"cluster.container_mounts=['{tmp_path}/data:/data:ro']"),

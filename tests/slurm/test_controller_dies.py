@@ -7,7 +7,7 @@ import time
 import pytest
 from harness import Backend, Run
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 BACK_S = 30.0  # it takes less than one on an idle machine, and more than 5 on a busy one that is slow
 GAP_S = 6.0  # of the groups' next commit: steps take 0.2 s, a Lighthouse that died would cost 10
 
@@ -23,7 +23,7 @@ def crash(run: Run, units: tuple[str, ...]) -> None:
     assert max(run.longest_gap(group, since - 0.5) for group in (0, 1)) < GAP_S
 
 
-@pytest.mark.parametrize("mode", ["steps", "array"])
+@pytest.mark.parametrize("mode", ["steps", pytest.param("array", marks=pytest.mark.nightly)])
 def test_a_killed_controller_comes_back_and_adopts_the_groups_and_the_lighthouse(mode: str, slurm: Backend) -> None:
     settings = [f"cluster.mode={mode}", "groups.count=2", "groups.workers=2", "standby.count=1"]
     run = slurm.start(*settings, args={"open-end": True, "step-time": 0.2})

@@ -81,6 +81,7 @@ def test_a_partition_or_node_that_is_not_there_is_a_bad_argument(slurm_cluster: 
     assert not jobs(slurm_cluster)
 
 
+@pytest.mark.nightly
 def test_a_job_that_does_not_start_is_named_with_slurms_reason(slurm_cluster: Cluster, tmp_path: Path) -> None:
     slurm_cluster.run(["scontrol", "update", "nodename=n1", "state=drain", "reason=fan"])
     try:

@@ -16,6 +16,7 @@ CONTENDERS = ("ftslurm-cold", "submitit-requeue")
 FLAGS = ("--groups=2", "--mean=12", "--minutes=0.3", "--blocks=1", "--quiet=5", "--seed=4")
 
 
+@pytest.mark.nightly
 def test_a_kill_costs_the_others_nothing_with_ftslurm_and_everybody_steps_without(tmp_path: Path) -> None:
     command = [sys.executable, BENCHMARK, *FLAGS, f"--out={tmp_path}", "--contenders", *CONTENDERS]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600, check=False)

@@ -38,6 +38,7 @@ def stop(run: Run) -> str:
     return subprocess.run(command, env=run.environ, capture_output=True, text=True, check=True, timeout=120).stdout
 
 
+@pytest.mark.light
 def test_the_next_controller_after_a_killed_one_goes_on_with_the_hooks(slurm: Backend, tmp_path: Path) -> None:
     run = slurm.start(hook(tmp_path), "groups.count=2", args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(5, 2)
@@ -58,6 +59,8 @@ def test_a_run_that_is_stopped_in_the_queue_tells_its_hooks(slurm: Backend, tmp_
     assert heard(tmp_path) == ["run_finished"]
 
 
+@pytest.mark.nightly
+@pytest.mark.light
 def test_a_run_whose_controller_is_gone_tells_its_hooks_when_it_is_stopped(slurm: Backend, tmp_path: Path) -> None:
     run = slurm.start(hook(tmp_path), "groups.count=1", "cluster.requeue=false", args={"open-end": True})
     run.wait_for_steps(5, 1)
@@ -74,25 +77,23 @@ def test_a_run_whose_controller_is_gone_tells_its_hooks_when_it_is_stopped(slurm
     assert [e["outcome"] for e in run.named("run_finished")] == ["stopped"]
 
 
+@pytest.mark.nightly
 def test_hooks_are_told_of_a_time_limit_and_of_the_next_job(
-    new_cluster: Callable[..., Cluster], tmp_path: Path
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend], tmp_path: Path
 ) -> None:
     # Credentials live for 5 s, so that a requeued job is held for 6 s and not for two minutes.
     cluster = new_cluster(nodes=1, extra_conf="AuthInfo=socket=FOLDER/munge.sock,cred_expire=5")
-    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
+    backend = slurm_on(cluster)
     limit = (f"cluster.sbatch.time={LONG}", f"cluster.signal_s={SIGNAL_S}", "checkpoint.every=1000000")
     run = backend.start(hook(tmp_path), "groups.count=1", *limit, args={"open-end": True, "step-time": 0.2})
-    try:
-        run.wait_for_steps(5, 1)
-        job = (run.dir / "submitit/job_id").read_text()
-        cluster.limit(job, SIGNAL_S - 10)
-        run.wait_for("run_requeued")
-        run.until(lambda: len(run.named("run_started")) == 2, "the next start")
-        cluster.limit(job, LONG * 60)
-        run.end_soon()
-        run.finish()
-    finally:
-        run.abandon()
+    run.wait_for_steps(5, 1)
+    job = (run.dir / "submitit/job_id").read_text()
+    cluster.limit(job, SIGNAL_S - 10)
+    run.wait_for("run_requeued")
+    run.until(lambda: len(run.named("run_started")) == 2, "the next start")
+    cluster.limit(job, LONG * 60)
+    run.end_soon()
+    run.finish()
     told = heard(tmp_path)
     assert [kind for kind in told if kind != "full_restart"] == [
         "run_started",

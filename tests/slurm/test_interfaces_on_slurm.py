@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from ftslurm.doctor import node_script
 from ftslurm.guard import interfaces
 from ftslurm.guard.interfaces import Reach
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 IP = shutil.which("ip", path=PATH)
 FABRIC, STORAGE = "fd00:5::7", "192.0.2.7"  # the only address of each interface
 
@@ -46,13 +46,10 @@ def networks() -> Iterator[None]:
 
 
 @pytest.fixture
-def two_networks(networks: None, cluster_folder: Path, tmp_path: Path) -> Iterator[Backend]:
+def two_networks(networks: None, cluster_folder: Path, slurm_on: Callable[[Cluster], Backend]) -> Iterator[Backend]:
     """A cluster of two nodes on a machine with these networks."""
     cluster = Cluster.start(cluster_folder / "networks", nodes=2, gpus=0)
-    backend = Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
+    yield slurm_on(cluster)
     cluster.stop()
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,21 +16,8 @@ from harness import Backend, Run
 
 import ftslurm
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 QUICK = ("health.lost_after_s=4", "restart.backoff_s=0.1")
-
-
-@pytest.fixture
-def backend_of(tmp_path: Path) -> Iterator[Callable[[Cluster], Backend]]:
-    backends: list[Backend] = []
-
-    def of(cluster: Cluster) -> Backend:
-        backends.append(Backend("slurm", {"COLUMNS": "200"} | cluster.env, tmp_path))
-        return backends[-1]
-
-    yield of
-    for run in itertools.chain.from_iterable(backend.runs for backend in backends):
-        run.abandon()
 
 
 def node_of(run: Run, group: int) -> str:
@@ -60,9 +46,9 @@ def live_steps(run: Run, cluster: Cluster) -> list[str]:
 
 
 def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
-    slurm_cluster: Cluster, backend_of: Callable[[Cluster], Backend]
+    slurm_cluster: Cluster, slurm_on: Callable[[Cluster], Backend]
 ) -> None:
-    slurm = backend_of(slurm_cluster)
+    slurm = slurm_on(slurm_cluster)
     args = {"open-end": True, "step-time": 0.2}
     run = slurm.start("groups.count=2", "health.hang_after_s=3", *QUICK, args=args)
     run.wait_for_steps(8, groups=2)
@@ -89,7 +75,7 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
     (hang,) = run.named("hang_found")
     assert (hang["group"], hang["attempt"], hang["rank"]) == (1, 2, 0)
     stacks = run.rank_log(1, attempt=2)
-    assert "toy.py" in stacks, stacks
+    assert "light.py" in stacks, stacks
     assert re.search(r"Thread 0x\w+", stacks), stacks
     finish_soon(run)
     assert len(run.named("step_launched", group=0)) == 1, "a group that was well was restarted"
@@ -97,10 +83,10 @@ def test_a_run_survives_a_cancelled_step_a_killed_slurmstepd_and_a_stopped_rank(
 
 
 def test_lost_nodes_bad_spares_and_a_node_that_returns(
-    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=5)
-    run = backend_of(cluster).start(
+    run = slurm_on(cluster).start(
         "groups.count=2", "cluster.spare_nodes=3", *QUICK, args={"open-end": True, "step-time": 0.2}
     )
     run.wait_for_steps(8, groups=2)
@@ -124,10 +110,11 @@ def test_lost_nodes_bad_spares_and_a_node_that_returns(
     assert len(run.named("step_launched", group=0)) == 1
 
 
+@pytest.mark.nightly
 def test_a_pause_shorter_than_the_limit_costs_nothing(
-    slurm_cluster: Cluster, backend_of: Callable[[Cluster], Backend]
+    slurm_cluster: Cluster, slurm_on: Callable[[Cluster], Backend]
 ) -> None:
-    run = backend_of(slurm_cluster).start("groups.count=2", *QUICK, args={"steps": 40, "step-time": 0.2})
+    run = slurm_on(slurm_cluster).start("groups.count=2", *QUICK, args={"steps": 40, "step-time": 0.2})
     run.wait_for_steps(8, groups=2)
     worker = run.pid(1)
     everything = [worker, parent(worker), parent(parent(worker))]
@@ -142,10 +129,10 @@ def test_a_pause_shorter_than_the_limit_costs_nothing(
 
 
 def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_node(
-    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=7)
-    run = backend_of(cluster).start(
+    run = slurm_on(cluster).start(
         "groups.count=2", "groups.nodes=2", "standby.count=1", "cluster.spare_nodes=3", *QUICK,
         args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip
@@ -186,12 +173,12 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
 
 
 def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
-    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=6)
     sizes = ("groups.count=2", "groups.nodes=2", "cluster.spare_nodes=2")
     patient = "health.lost_after_s=6"  # a busy machine takes its time to answer a probe
-    run = backend_of(cluster).start(*sizes, *QUICK, patient, args={"open-end": True, "step-time": 0.2})
+    run = slurm_on(cluster).start(*sizes, *QUICK, patient, args={"open-end": True, "step-time": 0.2})
     run.wait_for_steps(8, groups=2)
     _, second = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
     os.kill(parent(parent(run.pid(1, rank=1))), signal.SIGKILL)  # slurmstepd; rank 0 then raises
@@ -211,16 +198,17 @@ def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
     cluster.start_node(second)  # it is back before it is missed, without its slurmstepd
     back(run, 1, 3)
     (exited,) = run.named("step_exited", group=1, attempt=2)
-    assert (exited["cause"], exited["node"]) == ("node_lost", second)
+    assert exited["cause"] in ("node_lost", "killed")  # whether Slurm says so before a probe finds no process there
+    assert exited["node"] == second
     finish_soon(run, ranks=2)
     assert len(run.named("step_launched", group=0)) == 1
 
 
 def test_a_node_with_broken_hardware_is_left_out_at_once_and_told_everywhere(
-    slurm_cluster: Cluster, backend_of: Callable[[Cluster], Backend]
+    slurm_cluster: Cluster, slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     fails = {"fail-at": 6, "fail-group": 1, "fail-how": "ecc"}
-    run = backend_of(slurm_cluster).start(
+    run = slurm_on(slurm_cluster).start(
         "groups.count=2", "cluster.spare_nodes=1", args={"open-end": True, "step-time": 0.1} | fails
     )
     run.wait_until_back(1)
@@ -248,11 +236,12 @@ def test_a_node_with_broken_hardware_is_left_out_at_once_and_told_everywhere(
     assert (node["causes"], node["excluded"]) == (["hardware"], 1)
 
 
+@pytest.mark.nightly
 def test_half_of_the_groups_at_once_of_different_causes(
-    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=6)
-    run = backend_of(cluster).start(
+    run = slurm_on(cluster).start(
         "groups.count=4", "cluster.spare_nodes=2", *QUICK, args={"open-end": True, "step-time": 0.2}
     )
     run.wait_for_steps(8, groups=4)
@@ -274,10 +263,10 @@ def test_half_of_the_groups_at_once_of_different_causes(
 
 
 def test_every_drill_does_what_it_says_and_is_in_the_journal(
-    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=4)
-    run = backend_of(cluster).start(
+    run = slurm_on(cluster).start(
         "groups.count=2", "cluster.spare_nodes=2", "standby=one", "health.hang_after_s=3",
         "health.lost_after_s=4", "restart.backoff_s=0", "restart.max_per_group=20",
         args={"open-end": True, "step-time": 0.2},
@@ -339,10 +328,10 @@ def alive(pid: int) -> bool:
 
 
 def test_a_job_whose_controller_is_lost_with_its_node_ends_itself(
-    new_cluster: Callable[..., Cluster], backend_of: Callable[[Cluster], Backend]
+    new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:
     cluster = new_cluster(nodes=3)
-    run = backend_of(cluster).start(
+    run = slurm_on(cluster).start(
         "groups.count=3", "health.orphan_after_s=4", "health.lost_after_s=2", "follow=false",
         args={"open-end": True, "step-time": 0.2},
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import Backend
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 LEAST_S = 5.0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Backend
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 
 CHECK = """#!/bin/sh
 echo "looking at $FTSLURM_NODE in $FTSLURM_RUN_DIR, its clock is ahead by $FTSLURM_PREFLIGHT_SKEW_S"
@@ -60,6 +60,7 @@ exit 0
 """
 
 
+@pytest.mark.nightly
 def test_in_array_mode_a_job_with_a_bad_node_is_replaced(slurm: Backend, tmp_path: Path) -> None:
     settings = [f"health.preflight=[[{program(tmp_path, ONCE)}]]", "cluster.mode=array", "cluster.poll_s=2"]
     settings += ["groups.gpus=2", "job.secrets=[SECRET_KEY]"]

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slurm
 BENCHMARK = Path(__file__).parents[2] / "benchmarks/recovery.py"
 
 
+@pytest.mark.nightly
 def test_a_kill_restarts_the_others_with_torchrun_and_not_with_ftslurm(tmp_path: Path) -> None:
     chosen = ["-n", "1", "--faults", "one", "--arms", "ftslurm-cold", "torchrun"]
     command = [sys.executable, BENCHMARK, *chosen, f"--out={tmp_path}"]

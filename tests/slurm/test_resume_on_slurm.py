@@ -67,6 +67,7 @@ def goes_on(child: ftslurm.Run, parent: ftslurm.Run) -> None:
     assert child.wait(PATIENCE_S)["outcome"] == "stopped"
 
 
+@pytest.mark.nightly
 def test_a_run_that_its_time_limit_has_killed_is_resumed(words: list[str], slurm_cluster: Cluster) -> None:
     parent = ftslurm.submit(["cluster=slurm", "cluster.time=10", "cluster.signal_s=1", "cluster.requeue=false", *words])
     saved(parent)
@@ -89,6 +90,7 @@ def test_a_run_whose_job_is_requeued_and_waits_is_not_over(words: list[str], slu
     goes_on(parent.resume(), parent)
 
 
+@pytest.mark.nightly
 def test_a_run_of_array_mode_is_resumed(words: list[str], slurm_cluster: Cluster) -> None:
     parent = ftslurm.submit(["cluster=array", *words])
     saved(parent)
@@ -100,7 +102,7 @@ def test_a_run_of_array_mode_is_resumed(words: list[str], slurm_cluster: Cluster
     goes_on(parent.resume(), parent)
 
 
-@pytest.mark.parametrize("template", ["steps", "array"])
+@pytest.mark.parametrize("template", ["steps", pytest.param("array", marks=pytest.mark.nightly)])
 def test_a_run_that_was_submitted_by_hand_is_resumed_as_a_job(
     template: str, words: list[str], slurm_cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from harness import Backend, Run
 from terminal_session import Terminal
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 OPEN = {"open-end": True, "step-time": 0.1}
 
 
@@ -68,6 +68,7 @@ def test_drained_nodes_are_left_and_the_training_goes_on(slurm: Backend) -> None
     assert len(set(run.weights().values())) == 1
 
 
+@pytest.mark.nightly
 def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> None:
     run = slurm.start("groups.count=2", "cluster.mode=array", "groups.gpus=0", "restart.max_per_group=1", args=OPEN)
     run.wait_for_steps(5, 2)
@@ -119,8 +120,8 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
     assert "rank 1 of group 1 on " in said
     assert "state T" in said
     inside, _, outside = said.partition("by py-spy:")
-    assert "toy.py" in inside
-    assert "toy.py" in outside
+    assert "light.py" in inside
+    assert "light.py" in outside
     code, said = run.ask("attach", "--group", "1", "--rank", "2")
     assert (code, said) == (2, "ftslurm: there is no rank 2; this run has ranks 0 to 1\n")
     code, said = run.ask("attach", "--group", "1")
@@ -129,6 +130,7 @@ def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkey
     run.finish()
 
 
+@pytest.mark.nightly
 def test_an_accepted_restart_is_finished_by_the_controller_that_takes_over(slurm: Backend) -> None:
     stubborn = {**OPEN, "ignore-sigterm": True}
     run = slurm.start("groups.count=2", "stop.grace_s=5", "restart.policy=never", args=stubborn)

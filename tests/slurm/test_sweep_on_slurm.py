@@ -20,6 +20,7 @@ with open(os.environ["FTSLURM_RESULT"], "w") as file:
 """
 
 
+@pytest.mark.nightly
 def test_optuna_gets_the_values_of_runs_that_were_on_slurm_together(backend: Backend) -> None:
     optuna = ("-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=2", "hydra.sweeper.n_jobs=2")
     script, root = backend.script(SCRIPT), backend.tmp_path / "runs0"

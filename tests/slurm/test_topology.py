@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from cluster import Cluster
 from harness import Backend
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.light]
 TREE = "SwitchName=odd Nodes=n[1,3,5]\nSwitchName=even Nodes=n[2,4,6]\nSwitchName=top Switches=odd,even\n"
 
 
 @pytest.fixture
-def tree(new_cluster: Callable[..., Cluster], tmp_path: Path) -> Iterator[Backend]:
-    backend = Backend("slurm", {"COLUMNS": "200"} | new_cluster(nodes=6, gpus=0, topology=TREE).env, tmp_path)
-    yield backend
-    for run in backend.runs:
-        run.abandon()
+def tree(new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]) -> Backend:
+    return slurm_on(new_cluster(nodes=6, gpus=0, topology=TREE))
 
 
 def test_a_group_stays_within_its_leaf_switch_also_when_a_spare_node_replaces_one(tree: Backend) -> None:

@@ -44,6 +44,7 @@ def steps_together(run: Run, groups: int, after: float) -> bool:
     return any(s["participants"] == groups and s["time"] > after for s in run.steps(0))
 
 
+@pytest.mark.light
 def test_a_group_on_a_vanished_node_is_left_out_early_and_heals_when_the_node_is_back(
     slurm_cluster: Cluster, slurm: Backend
 ) -> None:
@@ -79,6 +80,7 @@ def test_a_group_on_a_vanished_node_is_left_out_early_and_heals_when_the_node_is
     assert len(set(run.weights().values())) == 1
 
 
+@pytest.mark.light
 def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node_without_waiting_for_a_probe(
     slurm_cluster: Cluster, slurm: Backend
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_group_whose_node_dies_at_its_relaunch_starts_on_the_spare_node_withou
     assert {int(s["step"]) for s in run.steps(0)} == set(range(1, last + 1))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("fails", "vanishes", "transport"),
     [(0, 1, "http"), (1, 1, "http"), (0, 1, "process_group")],

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 from xml.etree import ElementTree
 
+import pytest
 from cluster import Cluster
 from contenders.scene import Scene
-from goodput import Block, Plan
 from goodput_measures import Measures
-from goodput_report import write
 from training import Settings
 
+pytestmark = pytest.mark.nightly
 CONDITIONS = {
     "date": "2026-01-01",
     "cores": 2,
@@ -24,6 +24,8 @@ CONDITIONS = {
 
 
 def data() -> dict[str, Any]:
+    from goodput import Block, Plan  # not above: it imports torch
+
     measures = Measures(60.0, 5.0, 270, 30, 0.9, 0.75, 0.7, 4.5, 3, (1.5, 2.5), 1)
     blocks = [
         Block("ftslurm-warm", 0, "0.2.0 aaa", [1.0, 3.0], 8.0, None, 0, {"srun": 2}, 0, measures),
@@ -44,6 +46,8 @@ def data() -> dict[str, Any]:
 
 
 def test_table_and_picture_name_every_contender_in_one_order(tmp_path: Path) -> None:
+    from goodput_report import write
+
     write(tmp_path / "g.json", data())
     text = (tmp_path / "g.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| ftslurm-warm |"))

@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from fuzz import tried
+from hypothesis import given
 from hypothesis import strategies as st
 from simulation import DAY_S, Failure, Kind, Loss, Outcome, Scene, Strategy, failures, simulate
 
@@ -97,7 +98,7 @@ def test_a_whole_job_with_a_spare_node_does_not_wait_for_the_repair() -> None:
     assert outcome.lost[Loss.RESTARTING] * DAY_S == pytest.approx(609.0)
 
 
-@settings(max_examples=60, deadline=None)
+@tried(60)
 @given(
     seed=st.integers(0, 1000),
     groups=st.integers(1, 6),

@@ -66,6 +66,7 @@ def suite(folder: Path, text: str, *args: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+@pytest.mark.nightly
 def test_what_fails_beside_others_and_passes_alone_is_flaky_and_the_suite_passes(tmp_path: Path) -> None:
     code, output = suite(tmp_path, FLAKY)
     assert code == 0, output
@@ -86,6 +87,7 @@ def test_what_fails_alone_too_fails_the_suite_with_both_reasons(tmp_path: Path) 
     assert output.count("\nflaky: ") == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("text", [TEARDOWN, CRASHING, UNCOLLECTED], ids=["teardown", "crash", "collection"])
 def test_what_is_no_failure_of_a_test_is_final(tmp_path: Path, text: str) -> None:
     code, output = suite(tmp_path, text)
@@ -94,6 +96,7 @@ def test_what_is_no_failure_of_a_test_is_final(tmp_path: Path, text: str) -> Non
     assert (tmp_path / "x").exists()  # it would pass now
 
 
+@pytest.mark.nightly
 def test_a_suite_that_stops_early_or_fails_in_many_tests_is_not_retried(tmp_path: Path) -> None:
     code, output = suite(tmp_path, FLAKY, "--retries", "1")
     assert code == 1, output
@@ -103,6 +106,7 @@ def test_a_suite_that_stops_early_or_fails_in_many_tests_is_not_retried(tmp_path
     assert "once more" not in output
 
 
+@pytest.mark.nightly
 def test_a_wrong_option_is_said_once(tmp_path: Path) -> None:
     code, output = suite(tmp_path, "", "--no-such-option")
     assert code == pytest.ExitCode.USAGE_ERROR
@@ -124,6 +128,7 @@ def test_what_a_test_starts_ignores_no_signal() -> None:
         child.wait()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_nor_does_it_in_the_background_of_a_shell_script(tmp_path: Path, workers: str) -> None:
     words = ["-m", "pytest", f"-n{workers}", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'inner'}"]

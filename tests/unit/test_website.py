@@ -11,6 +11,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
+pytestmark = pytest.mark.nightly  # needs mkdocs
 ROOT = Path(__file__).parents[2]
 BASE = "https://ftslurm.github.io/ftslurm/"
 

@@ -56,8 +56,11 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return code, shown.out + shown.err
 
 
-@pytest.mark.parametrize(("state", "why"), [("CANCELLED", CANCELLED), (None, FORGOTTEN)])
-@pytest.mark.parametrize("empty", [False, True], ids=["no journal", "an empty journal"])
+@pytest.mark.parametrize(
+    ("state", "why", "empty"),
+    [("CANCELLED", CANCELLED, False), (None, FORGOTTEN, True)],
+    ids=["no journal", "an empty journal"],
+)
 def test_all_verbs_say_that_a_run_cancelled_in_the_queue_never_started(
     state: str | None, why: str, empty: bool, run: RunDir, programs: Programs, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -96,8 +96,8 @@ def test_a_folder_that_was_named_is_shared_unless_another_is_named(tmp_path: Pat
     folder = tmp_path / "named"
     run = parent(tmp_path, dir=str(folder))
     save(folder, 10)
-    assert resume(run).source is None
-    assert resume(run).config.checkpoint.dir == str(folder)
+    child = resume(run)
+    assert (child.source, child.config.checkpoint.dir) == (None, str(folder))
     assert resume(run, from_scratch=True).config.checkpoint.dir is None
     other = resume(run, [f"checkpoint.dir={tmp_path}/other"])
     assert (other.source, other.config.checkpoint.dir) == (folder, f"{tmp_path}/other")
@@ -110,7 +110,8 @@ def test_a_run_is_resumed_with_its_copy_of_the_code_also_if_the_script_is_gone(t
     assert resume(run).code.says == "the code as it is now"  # an older ftslurm has kept none
     script.write_text("old = 1\n")
     code_of_run.take(configuration.of_run(run), run)
-    assert (resume(run).code.says, resume(run).code.kept) == ("its copy of the code", True)
+    code = resume(run).code
+    assert (code.says, code.kept) == ("its copy of the code", True)
     script.write_text("new = 2\n")
     assert resume(run).code.says == "its copy of the code; train.py changed since, --new-code takes the new code"
     assert resume(run, new_code=True).code.says == "the code as it is now"

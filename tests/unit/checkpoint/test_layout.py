@@ -202,14 +202,14 @@ def test_what_may_not_be_read_is_ignored(tmp_path: Path) -> None:
     assert layout.newest(tmp_path) == Saved(1, tmp_path / "step-00000001")
 
 
-def test_ten_thousand_entries_take_no_time(tmp_path: Path) -> None:
+def test_thousands_of_entries_take_no_time(tmp_path: Path) -> None:
     save(tmp_path, 1)
-    for step in range(2, 5000):
+    for step in range(2, 1500):
         (tmp_path / layout.name_of(step)).mkdir()
         (tmp_path / f"other-{step}").touch()
     started = time.monotonic()
     assert layout.newest(tmp_path) == Saved(1, tmp_path / "step-00000001")
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 2
 
 
 def test_files_of_another_format_are_told_from_ours(tmp_path: Path) -> None:

@@ -109,8 +109,9 @@ def test_the_keys_sort_choose_and_open_the_log_of_a_group(status: Callable[..., 
     assert screen.restored()
 
 
-@pytest.mark.parametrize("page", [False, True], ids=["table", "log"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "page"), [(signal.SIGTERM, False), (signal.SIGINT, True), (signal.SIGHUP, False), (signal.SIGHUP, True)]
+)
 def test_the_terminal_is_as_before_after_a_signal(number: int, page: bool, status: Callable[..., Screen]) -> None:
     screen = status()
     screen.until(lambda: not screen.restored(), "keys are read")

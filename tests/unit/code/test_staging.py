@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -87,14 +87,30 @@ def lock_files(config: Config) -> list[Path]:
 
 
 def slow_tar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str) -> Path:
-    """Make `tar` take 2 seconds, then do `then`; return the file with a line for each call."""
+    """Make `tar` wait for `go_on`, then do `then`; return the file with a line for each call."""
     (tmp_path / "bin").mkdir()
     calls = tmp_path / "calls"
     program = tmp_path / "bin/tar"
-    program.write_text(f"#!/bin/sh\necho call >> {calls}\nsleep 2\n{then}\n")
+    program.write_text(f"#!/bin/sh\necho call >> {calls}\nuntil test -e {tmp_path}/go; do sleep 0.02; done\n{then}\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     return calls
+
+
+def go_on(tmp_path: Path, *workers: subprocess.Popen[str]) -> None:
+    """Let `tar` go on as soon as all workers wait for it, or have called it."""
+    until = time.monotonic() + 20
+    while not all(map(unpacks, workers)):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (tmp_path / "go").touch()
+
+
+def unpacks(worker: subprocess.Popen[str]) -> bool:
+    """Return whether a worker has opened the lock of those who unpack."""
+    with suppress(OSError):
+        return any(str(fd.readlink()).endswith(".unpack") for fd in Path(f"/proc/{worker.pid}/fd").iterdir())
+    return False
 
 
 def copies(config: Config) -> list[Path]:
@@ -232,6 +248,7 @@ def test_those_who_wait_for_an_unpacking_that_fails_fall_back_with_its_reason(
     calls = slow_tar(tmp_path, monkeypatch, "echo tar: no space >&2; exit 2")
     with ExitStack() as stack:
         workers = [stack.enter_context(running(config)) for _ in range(4)]
+        go_on(tmp_path, *workers)
         said = [told(worker) for worker in workers]
     assert {prefix for prefix, _ in said} == {original(config)}
     assert all("no space" in problem for _, problem in said), said
@@ -244,6 +261,7 @@ def test_those_who_wait_for_an_unpacking_run_from_its_copy(
     staging.stage(config)
     calls = slow_tar(tmp_path, monkeypatch, f'exec {shutil.which("tar")} "$@"')
     with running(config) as first, running(config) as second:
+        go_on(tmp_path, first, second)
         said = [told(first), told(second)]
         (copy,) = copies(config)
         assert said == [(str(copy), "")] * 2

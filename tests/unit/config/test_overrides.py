@@ -9,48 +9,57 @@ import pytest
 import yaml
 
 from ftslurm.config import compose
+from ftslurm.config.schema import Config
 from ftslurm.config.value_limits import get
 from ftslurm.errors import ConfigError
 
 
-def composed(*words: str, key: str) -> Any:
+def composed(*words: str) -> Config:
     (config,) = compose.compose(["cluster=local", *words])
-    return get(config, key)
+    return config
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "value"),
+    ("words", "values"),  # words that do not touch each other are composed together: that takes a fifth of a second
     [
-        (['groups.count="5"'], "groups.count", 5),
-        (["+groups.count=3"], "groups.count", 3),
-        (["groups.count=3", "~groups.count"], "groups.count", 2),
-        (["groups.count=${groups.min}"], "groups.count", 1),
-        (["groups.max=null"], "groups.max", None),
-        (["cluster.requeue=off"], "cluster.requeue", False),
-        (["health.lost_after_s=3"], "health.lost_after_s", 3.0),
-        (["health.hang_after_s=3"], "health.hang_after_s", 3),
-        (["health.hang_after_s=auto"], "health.hang_after_s", "auto"),
-        (["job.name=3"], "job.name", "3"),
-        (["standby.imports=[a,b]"], "standby.imports", ["a", "b"]),
-        (["job.args={a: 1}", "job.args.b.c=2"], "job.args", {"a": 1, "b": {"c": 2}}),
-        (["job.args.z='\\${HOME}'"], "job.args", {"z": "${HOME}"}),  # escaped: no reference
-        (["groups.roles.a=1", "groups.roles.b=1"], "groups.roles", {"a": 1, "b": 1}),
-        (["job.env.A=b"], "job.env", {"A": "b"}),
-        (["cluster.sbatch={mail-type: END}"], "cluster.sbatch", {"mail-type": "END"}),
-        (["groups={count: 3}"], "groups.count", 3),
-        (["job={script: a.py}"], "job.script", "a.py"),
-        (["job=ddp.yaml"], "job.name", "ddp"),
-        (["job=[ddp]"], "job.name", "ddp"),
-        (["~faults"], "faults.plan", []),
+        (
+            [
+                *('groups.count="5"', "groups.max=null", "groups.roles.a=1", "groups.roles.b=1"),
+                *("cluster.requeue=off", "cluster.sbatch={mail-type: END}"),
+                *("health.lost_after_s=3", "health.hang_after_s=3"),
+                *("job.name=3", "job.args={a: 1}", "job.args.b.c=2", "job.env.A=b", "standby.imports=[a,b]"),
+            ],
+            {
+                "groups.count": 5,
+                "groups.max": None,
+                "groups.roles": {"a": 1, "b": 1},
+                "cluster.requeue": False,
+                "cluster.sbatch": {"mail-type": "END"},
+                "health.lost_after_s": 3.0,
+                "health.hang_after_s": 3,
+                "job.name": "3",
+                "job.args": {"a": 1, "b": {"c": 2}},
+                "job.env": {"A": "b"},
+                "standby.imports": ["a", "b"],
+            },
+        ),
+        (
+            ["+groups.count=3", "health.hang_after_s=auto", "job.args.z='\\${HOME}'"],  # escaped: no reference
+            {"groups.count": 3, "health.hang_after_s": "auto", "job.args": {"z": "${HOME}"}},
+        ),
+        (["groups.count=${groups.min}", "job={script: a.py}"], {"groups.count": 1, "job.script": "a.py"}),
+        (["groups.count=3", "~groups.count", "job=ddp.yaml"], {"groups.count": 2, "job.name": "ddp"}),
+        (["groups={count: 3}", "job=[ddp]", "~faults"], {"groups.count": 3, "job.name": "ddp", "faults.plan": []}),
     ],
 )
-def test_an_override_has_the_type_that_the_schema_says(words: list[str], key: str, value: Any) -> None:
-    got = composed(*words, key=key)
-    assert (got, type(got)) == (value, type(value))
+def test_an_override_has_the_type_that_the_schema_says(words: list[str], values: dict[str, Any]) -> None:
+    config = composed(*words)
+    got = {key: get(config, key) for key in values}
+    assert [(one, type(one)) for one in got.values()] == [(one, type(one)) for one in values.values()]
 
 
 def test_an_element_of_a_list_may_be_changed() -> None:
-    (fault,) = composed("job=ddp", "faults=kill_one", "faults.plan.0.at=5", key="faults.plan")
+    (fault,) = composed("job=ddp", "faults=kill_one", "faults.plan.0.at=5").faults.plan
     assert (fault.kind, fault.group, fault.at) == ("kill", 1, 5.0)
 
 
@@ -108,4 +117,4 @@ def test_a_config_yaml_with_an_unknown_key_names_the_nearest(tmp_path: Path) -> 
 def test_presets_of_an_own_search_path_are_left_to_hydra(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job/mine.yaml").write_text("name: mine\n")
-    assert composed(f"hydra.searchpath=[file://{tmp_path}]", "job=mine", key="job.name") == "mine"
+    assert composed(f"hydra.searchpath=[file://{tmp_path}]", "job=mine").job.name == "mine"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ PRESETS = sorted(path for path in shipped("conf").glob("*/*.yaml"))
 JOB = ("job.script=" + __file__, "job.total_steps=100")  # faults=kill_one needs to know how long the run is
 
 
+@cache  # no test changes it
 def composed(*words: str) -> Config:
     found: list[Config] = []
     assert run_hydra(words, lambda config: found.append(config) or 0) == 0  # type: ignore[func-returns-value]
@@ -24,18 +25,33 @@ def composed(*words: str) -> Config:
     return config
 
 
-@pytest.mark.parametrize("path", PRESETS, ids=lambda path: f"{path.parent.name}={path.stem}")
-def test_every_preset_composes_and_sets_what_it_holds(path: Path) -> None:
-    section = path.parent.name
-    words = (f"{section}={path.stem}", *(JOB if section != "job" or path.stem == "script" else ()))
-    config, held = composed(*words), yaml.safe_load(path.read_text()) or {}
-    held.pop("defaults", None)
-    assert held
-    whole = path.read_text().startswith("# @package _global_")
-    for key, value in flat(held if whole else {section: held}):
-        got = get(config, key)
-        if isinstance(value, (int, float, str)) and "${" not in str(value) and key not in ("job.script", "job.name"):
-            assert got == value
+# Together, because Hydra takes a fifth of a second; these jobs set something in other sections, so each is alone.
+ALONE = ("diloco", "hsdp", "localsgd")
+TOGETHER = [
+    "job=ddp cluster=array faults=kill_one health=default lighthouse=ftslurm restart=never standby=none",
+    "job=torchtitan cluster=auto faults=none health=hangs lighthouse=torchft restart=on_failure standby=one",
+    "job=script cluster=local faults=random standby=auto",
+    "job=parameter_server cluster=slurm lighthouse=none standby=each",
+    *(f"job={kind}" for kind in ALONE),
+]
+
+
+@pytest.mark.parametrize("words", TOGETHER)
+def test_every_preset_composes_and_sets_what_it_holds(words: str) -> None:
+    config = composed(*words.split(), *(JOB if "job=script" in words else ()))
+    for section, _, name in (word.partition("=") for word in words.split()):
+        text = (shipped("conf") / section / f"{name}.yaml").read_text()
+        held = yaml.safe_load(text)
+        held.pop("defaults", None)
+        assert held
+        for key, value in flat(held if text.startswith("# @package _global_") else {section: held}):
+            is_plain = isinstance(value, (int, float, str)) and "${" not in str(value)
+            if is_plain and key not in ("job.script", "job.name"):
+                assert get(config, key) == value
+
+
+def test_no_preset_is_left_out_of_that() -> None:
+    assert {f"{path.parent.name}={path.stem}" for path in PRESETS} == set(" ".join(TOGETHER).split())
 
 
 def flat(held: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -52,10 +68,10 @@ def changed(config: Config, section: str) -> dict[str, Any]:
     return {key: value for key, value in vars(getattr(config, section)).items() if value != default[key]}
 
 
-@pytest.mark.parametrize("section", ["health", "standby", "faults", "restart"])
-def test_without_a_word_no_drill_and_no_standby_and_a_limit_for_hangs_that_is_learnt(section: str) -> None:
-    assert changed(composed(*JOB), section) == {}
-    assert composed(*JOB).health.hang_after_s == AUTO
+def test_without_a_word_no_drill_and_no_standby_and_a_limit_for_hangs_that_is_learnt() -> None:
+    config = composed(*JOB)
+    assert [changed(config, section) for section in ("health", "standby", "faults", "restart")] == [{}] * 4
+    assert config.health.hang_after_s == AUTO
 
 
 def test_the_presets_for_what_fails_switch_it_on() -> None:
@@ -78,7 +94,7 @@ def test_groups_that_meet_rarely_are_given_the_time_they_need_between_two_syncs(
     assert config.job.total_steps == config.job.args["steps"]
 
 
-@pytest.mark.parametrize("kind", ["hsdp", "localsgd", "diloco"])
+@pytest.mark.parametrize("kind", ALONE)
 def test_what_a_job_preset_sets_elsewhere_is_only_a_default(kind: str) -> None:
     path = next(path for path in PRESETS if path.parent.name == "job" and path.stem == kind)
     elsewhere = [key for key, _ in flat(yaml.safe_load(path.read_text())) if not key.startswith("job.")]

@@ -5,44 +5,50 @@ from __future__ import annotations
 import pytest
 
 from ftslurm.config import compose, sweep_names
-from ftslurm.config.schema import Config
 from ftslurm.config.value_limits import NAME
 
 
-def names(*words: str) -> list[str]:
-    configs: list[Config] = compose.compose(["-m", "job=ddp", *words])
-    return [config.run.name for config in configs]
+def test_a_run_of_a_sweep_has_its_overrides_in_its_name_which_other_settings_see() -> None:
+    words = ["job=ddp", "job.args.note='a b/c','d'", "groups.count=2", "checkpoint.dir=/x/${run.name}"]
+    runs, names = compose.compose(["-m", *words]), ["ddp-note_a_b_c", "ddp-note_d"]
+    assert [run.run.name for run in runs] == names
+    assert [run.checkpoint.dir for run in runs] == [f"/x/{name}" for name in names]
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("sweep", "expected"),
     [
-        (["job.args.lr=0.1,0.2"], ["ddp-lr_0.1", "ddp-lr_0.2"]),
-        (["job.args.lr=0.1", "groups.count=2,3"], ["ddp-count_2", "ddp-count_3"]),
-        (["job.args.lr=1,2", "groups.count=2,3"], [f"ddp-lr_{lr}-count_{n}" for lr in (1, 2) for n in (2, 3)]),
-        (["+job.args.x=1,-1"], ["ddp-x_1", "ddp-x_-1"]),
-        (["job.name=a,b"], ["a", "b"]),
-        (["run.name=a,b", "groups.count=2,3"], ["a-count_2", "a-count_3", "b-count_2", "b-count_3"]),
-        (["job.args.lr=0.1"], ["ddp"]),
-        (["job.args.note='a b/c','d'"], ["ddp-note_a_b_c", "ddp-note_d"]),
+        ([["job.args.lr=0.1"], ["job.args.lr=0.2"]], ["lr_0.1", "lr_0.2"]),
         (
-            ["+job.env.lr=1,2", "job.args.lr=3,4"],
-            [f"ddp-job.env.lr_{env}-job.args.lr_{arg}" for env in (1, 2) for arg in (3, 4)],
+            [["++job.args.lr=0.1", "groups.count=2"], ["++job.args.lr=0.1", "groups.count=3"]],
+            ["count_2", "count_3"],
         ),
+        (
+            [[f"job.args.lr={lr}", f"groups.count={n}"] for lr in (1, 2) for n in (2, 3)],
+            [f"lr_{lr}-count_{n}" for lr in (1, 2) for n in (2, 3)],
+        ),
+        ([["+job.args.x=1"], ["+job.args.x=-1"]], ["x_1", "x_-1"]),
+        ([["job.args.note='a b/c'"], ["job.args.note=d"]], ["note_a_b_c", "note_d"]),
+        (
+            [[f"+job.env.lr={env}", f"job.args.lr={arg}"] for env in (1, 2) for arg in (3, 4)],
+            [f"job.env.lr_{env}-job.args.lr_{arg}" for env in (1, 2) for arg in (3, 4)],
+        ),
+        ([["job.args.lr=0.1"]], [""]),
     ],
 )
-def test_a_run_of_a_sweep_has_its_overrides_in_its_name(words: list[str], expected: list[str]) -> None:
-    assert names(*words) == expected
+def test_a_suffix_has_what_differs_between_the_runs(sweep: list[list[str]], expected: list[str]) -> None:
+    assert sweep_names.suffixes([["job=ddp", *given] for given in sweep]) == expected
+
+
+@pytest.mark.parametrize("key", ["run.name", "job.name", "job"])
+def test_the_name_of_run_or_job_is_not_in_the_suffix(key: str) -> None:
+    sweep = [[f"{key}={name}", f"groups.count={n}"] for name in "ab" for n in (2, 3)]
+    assert sweep_names.suffixes(sweep) == ["count_2", "count_3"] * 2
 
 
 def test_presets_that_are_swept_name_their_jobs_once() -> None:
     configs = compose.compose(["-m", "job=ddp,diloco"])
     assert [config.run.name for config in configs] == ["ddp", "diloco"]
-
-
-def test_other_settings_see_the_name_of_the_sweeps_run() -> None:
-    words = ["-m", "job=ddp", "groups.count=2,3", "checkpoint.dir=/x/${run.name}"]
-    assert [config.checkpoint.dir for config in compose.compose(words)] == ["/x/ddp-count_2", "/x/ddp-count_3"]
 
 
 def test_a_long_name_is_cut_stays_valid_and_stays_different() -> None:

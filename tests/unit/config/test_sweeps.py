@@ -39,6 +39,7 @@ def never(config: Config) -> int:
     raise AssertionError(config)
 
 
+@pytest.mark.nightly  # needs hydra-optuna-sweeper
 def test_optuna_gets_the_value_of_each_run_and_asks_for_the_next_ones() -> None:
     runs = Square()
     chosen = ("job.args.x=interval(0,5)", "job.args.deep=1,2")
@@ -54,6 +55,7 @@ def test_optuna_gets_the_value_of_each_run_and_asks_for_the_next_ones() -> None:
     assert f"best_value: {least}" in runs.best
 
 
+@pytest.mark.nightly  # needs hydra-optuna-sweeper
 def test_a_sweeper_decides_what_a_failed_run_means() -> None:
     words = [*JOB, "job.args.x=interval(0,5)", *OPTUNA]
     with pytest.raises(NotDone, match="run 1 failed"):
@@ -63,6 +65,7 @@ def test_a_sweeper_decides_what_a_failed_run_means() -> None:
     assert [len(batch) for batch in runs.batches] == [3, 3]
 
 
+@pytest.mark.nightly  # needs hydra-optuna-sweeper
 def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
     with pytest.raises(ConfigError, match=r"groups\.min=[45] is above groups\.count=3"):
         compose.run_hydra([*JOB, "groups.min=4,5", *OPTUNA], never, Square())
@@ -75,8 +78,12 @@ def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
     [
         (("hydra/launcher=submitit_slurm",), "ftslurm submits each run by itself"),
         (("hydra/launcher=submitit_slurm", "-m", "groups.count=1,2"), "ftslurm submits each run by itself"),
-        (("hydra/sweeper=optuna",), "without --multirun"),
-        (("hydra/sweeper=optuna", "-m", "groups.count=1,2"), "which runs it asks for depends on the values"),
+        pytest.param(("hydra/sweeper=optuna",), "without --multirun", marks=pytest.mark.nightly),
+        pytest.param(
+            ("hydra/sweeper=optuna", "-m", "groups.count=1,2"),
+            "which runs it asks for depends on the values",
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["launcher", "launcher of a sweep", "no sweep", "nothing is run"],
 )

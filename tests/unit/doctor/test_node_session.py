@@ -16,6 +16,10 @@ from ftslurm.doctor.examine import Options
 from ftslurm.doctor.node_session import NodeSession, Silent, program
 
 PATIENCE_S = 60.0
+TORCH = """
+from types import SimpleNamespace
+__version__, version, cuda = "2.9", SimpleNamespace(cuda=None), SimpleNamespace(device_count=lambda: 0)
+"""  # the import of the real one takes seconds
 
 
 def options(root: Path) -> Options:
@@ -90,7 +94,12 @@ def test_an_interpreter_that_is_missing_is_named_with_sruns_words(tmp_path: Path
     session.close()
 
 
-def test_what_nvidia_smi_and_the_kernel_say_is_passed_on(programs: Programs, tmp_path: Path) -> None:
+def test_what_nvidia_smi_and_the_kernel_say_is_passed_on(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text(TORCH)
+    (tmp_path / "torchft.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     programs.add("nvidia-smi", body="echo '0, NVIDIA A100, 550.54.15, 3, 31, 4'")
     programs.add("dmesg", body="echo '[1.2] NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.'")
     with examine.sessions_on([("here", [])], options(tmp_path), tmp_path / "x") as (session,):
@@ -99,5 +108,7 @@ def test_what_nvidia_smi_and_the_kernel_say_is_passed_on(programs: Programs, tmp
     assert facts.problem == ""
     assert facts.said["xids"] == [["PCI:0000:3b:00", "79"]]
     assert facts.said["gpus"] == "0, NVIDIA A100, 550.54.15, 3, 31, 4\n"
-    assert "error" not in facts.said["imports"]["torch"]
-    assert abs(facts.ahead_s or 9) < 1
+    assert facts.said["imports"]["torch"].items() >= {"version": "2.9", "cuda": None, "devices": 0}.items()
+    assert "error" not in facts.said["imports"]["torchft"]
+    assert facts.ahead_s is not None
+    assert abs(facts.ahead_s) < 1

@@ -204,7 +204,10 @@ def test_a_server_that_is_gone_hangs_up(loop: Loop) -> None:
 
 
 @pytest.mark.usefixtures("offered")
-def test_a_stranger_is_hung_up_on_and_that_is_said_once(loop: Loop, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_stranger_is_hung_up_on_and_that_is_said_once(
+    loop: Loop, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gates, "PROVE_WITHIN_S", 0.2)
     for words in (b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"x" * handshake.ANSWER, b"x" * 100_000):
         with stranger(loop) as sock:
             began = time.monotonic()

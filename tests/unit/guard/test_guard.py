@@ -170,7 +170,7 @@ import ctypes, os, subprocess, time
 print("first", flush=True)
 for _ in range(300):
     os.write(1, b"flood " * 1000 + b"\\n")
-    time.sleep(0.005)
+    time.sleep(0.002)
 subprocess.run(["echo", "a child"])
 libc = ctypes.CDLL(None)
 libc.write(1, b"C code\\n", 7)

@@ -22,7 +22,7 @@ HELLO = 'echo \'{"type": "hello", "task": 0}\'; '
 @pytest.fixture
 def cancelled(programs: Programs) -> Iterator[Callable[[], list[str]]]:
     """The calls of a fake scancel, which only records them."""
-    programs.add("scancel", delay_s=0.2)
+    programs.add("scancel", delay_s=0.1)
     yield programs.calls
     prctl(PR_SET_CHILD_SUBREAPER, 0)  # this process must not reap other tests' orphans
 
@@ -75,7 +75,7 @@ def test_if_another_controller_has_attached_nothing_is_cancelled(
     with pytest.raises(Superseded):
         until_gone(children)
     children.leave()
-    time.sleep(0.3)
+    time.sleep(0.2)
     assert cancelled() == []
 
 
@@ -83,7 +83,7 @@ def test_a_step_that_is_to_end_is_cancelled_for_its_srun_is_not_ours(
     tmp_path: Path, cancelled: Callable[[], list[str]]
 ) -> None:
     children = Children(tmp_path, local=False)
-    adopt(children, f"{HELLO} sleep 60", tmp_path)
+    adopt(children, f"{HELLO} exec sleep 60", tmp_path)
     news: list[News] = []
     while not any(isinstance(one, Received) for one in news):
         news += children.listen(0.05)

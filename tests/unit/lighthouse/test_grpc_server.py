@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fuzz import tried
 from hpack import Decoder, Encoder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.lighthouse.grpc_server import LARGEST_REQUEST, MOST_STREAMS, CallError, Connection, GrpcServer, Status
@@ -266,7 +266,7 @@ def test_a_silent_client_is_pinged_and_then_closed() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(0, 200), st.integers(0, 255))
-@settings(max_examples=200, deadline=None)
+@tried(200)
 def test_no_bytes_make_it_fail(more: bytes, where: int, value: int) -> None:
     async def run() -> None:
         client = Client()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
-from hypothesis import given, settings
+from fuzz import tried
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ftslurm.cli.logs_verb import since
@@ -111,7 +112,7 @@ texts = st.lists(st.tuples(st.integers(0, 9), st.text("ab\n", max_size=6)), max_
 
 
 @given(marks=texts, rest=st.text("ab\n", max_size=5), start=st.integers(0, 9))
-@settings(deadline=None, max_examples=200, derandomize=True)
+@tried(200)
 def test_backward_come_the_same_pieces(
     tmp_path_factory: pytest.TempPathFactory, marks: list[tuple[int, str]], rest: str, start: int
 ) -> None:

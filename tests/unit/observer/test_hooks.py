@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
 from example_journal import event, exited, finished, joined, launched, ready, started
-from observed import Observed, observed, until
+from observed import PATIENCE_S, Observed, observed, until
 
 from ftslurm.guard import processes
 from ftslurm.observer.hook_command import MARK
+from ftslurm.observer.sinks import MOST_WAITING, Sink, Told
 
 
 def program(tmp_path: Path, name: str, text: str) -> list[str]:
@@ -69,10 +71,14 @@ def test_a_hook_with_events_of_its_own_gets_these_alone(tmp_path: Path) -> None:
 
 def test_each_bad_hook_costs_its_own_events_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
+    hangs = f"read line < {tmp_path}/never"
+    slow = {
+        "hangs.sh": hangs,
+        "floods.sh": f"head -c 3000000 /dev/zero | tr '\\0' x\n{hangs}",  # more than a pipe holds
+    }
     hooks = [
-        program(tmp_path, "hangs.sh", f"read line < {tmp_path}/never"),
+        *({"command": program(tmp_path, name, text), "events": ["group_failed"]} for name, text in slow.items()),
         program(tmp_path, "fails.sh", "echo no route to host; exit 3"),
-        program(tmp_path, "floods.sh", "exec yes"),
         [str(tmp_path / "missing.sh")],
         program(tmp_path, "note.sh", f"cat >> {tmp_path}/heard"),
     ]
@@ -83,9 +89,9 @@ def test_each_bad_hook_costs_its_own_events_only(tmp_path: Path) -> None:
     told = run.told
     assert (told["hook fails.sh"].done, told["hook fails.sh"].failed) == (4, 4)
     assert told["hook fails.sh"].last_error == "exit code 3: no route to host"
-    for name in ("hangs", "floods"):
-        assert told[f"hook {name}.sh"].failed == told[f"hook {name}.sh"].done > 0
-        assert "killed after hooks.timeout_s=1 s" in str(told[f"hook {name}.sh"].last_error)
+    for name in slow:
+        assert (told[f"hook {name}"].done, told[f"hook {name}"].failed) == (1, 1)
+        assert "killed after hooks.timeout_s=1 s" in str(told[f"hook {name}"].last_error)
     assert "cannot be started" in str(told["hook missing.sh"].last_error)
     assert "hook fails.sh, at group_failed: exit code 3" in run.run.observer_log.read_text()
     assert not list(processes.having(MARK, str(run.run.root)))
@@ -147,7 +153,40 @@ def test_an_observer_ends_when_another_controller_leads(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-def test_a_flood_of_events_drops_the_oldest_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Waits:
+    """A receiver that takes each event once the test lets it."""
+
+    name, events = "slow", frozenset({"warning"})
+
+    def __init__(self) -> None:
+        self.begun, self.go, self.got = threading.Event(), threading.Event(), list[int]()
+
+    def deliver(self, told: Told) -> None:
+        self.begun.set()
+        assert self.go.wait(PATIENCE_S)
+        self.got.append(told.offset)
+
+    def kill(self) -> None:
+        """Nothing runs any more."""
+
+
+@pytest.mark.parametrize("within_s", [PATIENCE_S, 0.0], ids=["there is time", "only the last one can be told"])
+def test_a_flood_of_events_drops_the_oldest_and_counts_them(within_s: float) -> None:
+    receiver = Waits()
+    sink = Sink(receiver, None, lambda: None)
+    for number in range(1, 1501):
+        sink.put(Told(frozenset({"warning"}), {"kind": "warning"}, number))
+        assert receiver.begun.wait(PATIENCE_S)  # with the first one
+    sink.finish(within_s, drops=True)
+    receiver.go.set()
+    sink.join(PATIENCE_S)
+    last = MOST_WAITING if within_s else 1
+    assert receiver.got == [1, *range(1501 - last, 1501)]
+    assert (sink.delivery.done, sink.delivery.dropped) == (1 + last, 1499 - last)
+
+
+@pytest.mark.nightly
+def test_a_hook_that_hangs_in_a_flood_of_events_costs_the_oldest(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "never")
     hangs = program(tmp_path, "hangs.sh", f"read line < {tmp_path}/never")
     run = observed(tmp_path, hooks={"on_event": [hangs], "timeout_s": 3.0})

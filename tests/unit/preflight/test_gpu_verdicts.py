@@ -84,9 +84,13 @@ def test_wrong_slow_and_failed_trials_are_told_apart() -> None:
     assert words(gpu_verdicts.trial(Trial(problem="signal 11"), 0.7)) == ["fail: signal 11"]
 
 
+@pytest.mark.nightly
 def test_the_trial_multiplies_and_sums_with_real_processes() -> None:
     found = gpu_trial.run([], 0.01, 200.0, device="cpu")  # gloo in the place of NCCL
     assert (found.problem, found.allreduce_problem, found.wrong) == ("", "", ("", ""))
     assert found.allreduce_gb_s is not None
     assert found.allreduce_gb_s > 0
+
+
+def test_a_trial_that_takes_too_long_is_ended() -> None:
     assert "within 0.01 s" in gpu_trial.run([], 0.01, 0.01, device="cpu").problem

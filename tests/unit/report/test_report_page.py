@@ -9,7 +9,7 @@ import random
 import re
 import runpy
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +28,12 @@ from ftslurm.run.directory import RunDir
 
 PICTURE = Path(__file__).parents[3] / "docs" / "report_picture.py"
 EVIL = "</script><script>window.owned=1</script><img src=x onerror=window.owned=1>"
-in_browser = pytest.mark.skipif(program() is None, reason="there is no Chromium (apt install chromium)")
+
+
+def in_browser(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that needs Chromium, which `make nightly` installs."""
+    skips = pytest.mark.skipif(program() is None, reason="there is no Chromium (apt install chromium)")
+    return pytest.mark.nightly(skips(test))
 
 
 @pytest.fixture(scope="module")

@@ -116,12 +116,18 @@ def test_a_controller_goes_on_after_whatever_a_journal_says(bad: list[Line], tmp
     assert time.monotonic() - began < SOON_S
 
 
+def at_night(value: object) -> Any:
+    return pytest.param(value, marks=pytest.mark.nightly)
+
+
 NUMERIC = sorted(
     {name for line in KNOWN.values() for name, value in line.items() if not isinstance(value, (str, list))}
 )
 
 
-@pytest.mark.parametrize("value", [10**30, 2**53 - 1, -1, True, math.nan, math.inf, "1", [1], {}], ids=repr)
+@pytest.mark.parametrize(
+    "value", [10**30, math.nan, "1", *map(at_night, [2**53 - 1, -1, True, math.inf, [1], {}])], ids=repr
+)
 def test_no_number_of_a_line_makes_its_reader_loop_or_fail(value: object, tmp_path: Path) -> None:
     for field in NUMERIC:
         began = time.monotonic()

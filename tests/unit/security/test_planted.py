@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import example_journal as ex
@@ -22,7 +23,7 @@ from ftslurm.run.find import find, newest
 from ftslurm.submission import array_task, requeue, submit
 
 STRANGE = 54321
-QUICK_S = 60.0  # a verb that opened a named pipe would block for ever
+QUICK_S = 60.0  # what opened a named pipe would block for ever
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of another user")
 ACTING = (["stop"], ["scale", "3"], ["inject", "kill"])
 
@@ -47,14 +48,6 @@ def give_away(run: RunDir) -> None:
         os.lchown(path, STRANGE, STRANGE)
 
 
-def ftslurm(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a process with a time limit."""
-    command = [sys.executable, "-m", "ftslurm", *words]
-    return subprocess.run(
-        command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=QUICK_S, check=False
-    )
-
-
 def entered(*words: str) -> subprocess.CompletedProcess[str]:
     """Run what a submitted job runs."""
     command = [sys.executable, "-m", "ftslurm.entry", *words]
@@ -64,15 +57,18 @@ def entered(*words: str) -> subprocess.CompletedProcess[str]:
 # --- where runs are made ----------------------------------------------------------------------------------------------
 
 
-def test_no_run_is_made_where_everybody_may_put_another_in_its_place(tmp_path: Path) -> None:
+def test_no_run_is_made_where_everybody_may_put_another_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "pub").mkdir()
     (tmp_path / "pub").chmod(0o777)
     (tmp_path / "train.py").write_text("")
-    done = ftslurm("cluster=local", "job.script=train.py", f"run.root={tmp_path}/pub/runs", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert f"{tmp_path}/pub may be written by everybody (mode 0777)" in done.stderr
-    assert f"chmod o-w {tmp_path}/pub; or choose another place with run.root=DIR" in done.stderr
+    assert main(["cluster=local", "job.script=train.py", f"run.root={tmp_path}/pub/runs"]) == 2
+    out, said = capsys.readouterr()
+    assert out == ""
+    assert f"{tmp_path}/pub may be written by everybody (mode 0777)" in said
+    assert f"chmod o-w {tmp_path}/pub; or choose another place with run.root=DIR" in said
     assert list((tmp_path / "pub").iterdir()) == []
 
 
@@ -91,11 +87,13 @@ def test_a_run_is_made_in_the_folder_of_a_group_that_is_trusted(tmp_path: Path) 
     assert run.config.stat().st_mode & 0o777 == 0o600
 
 
-def test_who_is_trusted_and_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_who_is_trusted_and_is_not_there_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
-    done = ftslurm("cluster=local", "job.script=train.py", "run.trust=[no-such-lab]", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "run.trust=no-such-lab: there is neither a user nor a group of that name" in done.stderr
+    assert main(["cluster=local", "job.script=train.py", "run.trust=[no-such-lab]"]) == 2
+    assert "run.trust=no-such-lab: there is neither a user nor a group of that name" in capsys.readouterr().err
 
 
 # --- runs that are not ours alone -------------------------------------------------------------------------------------
@@ -153,13 +151,15 @@ def test_a_job_does_not_begin_with_a_config_of_another_user(what: str, tmp_path:
 
 
 @needs_root
-def test_a_run_is_not_repeated_from_the_settings_of_another_user(tmp_path: Path) -> None:
+def test_a_run_is_not_repeated_from_the_settings_of_another_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = planted(tmp_path)
     os.chown(run.config, STRANGE, STRANGE)
-    done = ftslurm("run", "--config", str(run.config), cwd=tmp_path)
-    assert done.returncode == 2
-    assert "cannot be read as a configuration of ftslurm: it belongs to another user" in done.stderr
-    assert "if you trust it, copy it" in done.stderr
+    assert main(["run", "--config", str(run.config)]) == 2
+    said = capsys.readouterr().err
+    assert "cannot be read as a configuration of ftslurm: it belongs to another user" in said
+    assert "if you trust it, copy it" in said
 
 
 @needs_root
@@ -201,19 +201,21 @@ def test_a_newer_run_of_another_user_is_not_taken_for_ours(tmp_path: Path) -> No
 # --- pipes and links --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(QUICK_S)
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: os.symlink("/dev/zero", path)], ids=["pipe", "link"])
 @pytest.mark.parametrize("what", ["config.yaml", "events.jsonl"])
 @pytest.mark.parametrize("verb", ["status", "logs", "stop"])
-def test_no_verb_waits_for_a_pipe_or_follows_a_link(what: str, verb: str, make: object, tmp_path: Path) -> None:
+def test_no_verb_waits_for_a_pipe_or_follows_a_link(
+    what: str, verb: str, make: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = planted(tmp_path)
     (run.root / what).unlink()
-    make(run.root / what)  # type: ignore[operator]
-    done = ftslurm(verb, str(run.root), cwd=tmp_path)
-    assert "Traceback" not in done.stderr
+    make(run.root / what)
+    code = main([verb, str(run.root)])
     if verb == "logs" and what == "events.jsonl":
         return  # it needs no journal unless it follows
-    assert done.returncode == 2, done
-    assert str(run.root / what) in done.stderr
+    assert code == 2
+    assert str(run.root / what) in capsys.readouterr().err
 
 
 def test_pipes_in_the_place_of_small_files_are_passed_over(tmp_path: Path) -> None:

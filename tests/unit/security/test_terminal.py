@@ -14,6 +14,7 @@ from pathlib import Path
 import example_journal as ex
 import pytest
 
+from ftslurm.cli.main import main
 from ftslurm.run.directory import RunDir
 from ftslurm.security.terminal import LogText, readable, visible
 
@@ -125,17 +126,19 @@ def test_on_a_terminal_only_ours_and_the_colours_of_a_log_are_sent(tmp_path: Pat
     assert logs == HARMLESS % ("\x1b[1;31m", "\x1b[0m")
 
 
-def test_json_has_what_was_written_in_escapes_of_its_own(tmp_path: Path) -> None:
-    done = ftslurm("status", hostile(tmp_path).root, "--json")
-    assert_harmless(done.stdout.decode("ascii"))
-    assert json.loads(done.stdout)["reason"] == EVIL
+def test_json_has_what_was_written_in_escapes_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(hostile(tmp_path).root), "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.isascii()
+    assert_harmless(out)
+    assert json.loads(out)["reason"] == EVIL
 
 
-def test_errors_that_quote_a_file_or_a_name_are_harmless(tmp_path: Path) -> None:
+def test_errors_that_quote_a_file_or_a_name_are_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = hostile(tmp_path)
     run.config.write_text('"\\e]0;owned\\a": 1\n')
-    for words in (["status", run.root], ["status", "no\x1b]0;owned\x07such"], ["no\x1b[2Jverb"]):
-        done = ftslurm(*words)
-        assert done.returncode == 2
-        assert_harmless(done.stderr.decode())
-        assert r"\x1b" in done.stderr.decode()
+    for words in (["status", str(run.root)], ["status", "no\x1b]0;owned\x07such"], ["no\x1b[2Jverb"]):
+        assert main(words) == 2
+        said = capsys.readouterr().err
+        assert_harmless(said)
+        assert r"\x1b" in said

@@ -152,7 +152,9 @@ def test_ctrl_c_is_told_by_the_exit_code_and_reaches_the_controller_once(run: Ru
 SLOW = """
 import os, signal, sys, time
 print("asleep", flush=True)
-time.sleep(1)  # as a controller that has not come to its handlers yet
+until = time.monotonic() + 20
+while not signal.sigpending() and time.monotonic() < until:  # as a controller that has not come to its handlers yet
+    time.sleep(0.01)
 print(sorted(int(number) for number in signal.sigpending()), flush=True)
 """
 
@@ -183,7 +185,8 @@ class Still:
     """Stands for the signal reader and never has a signal: only the main thread of a process can set handlers."""
 
     def __init__(self) -> None:
-        self.fd, _ = os.pipe()
+        self.fd, into = os.pipe()
+        os.write(into, b"\0")  # nobody waits for it
 
     def drain(self) -> list[int]:
         return []

@@ -61,6 +61,7 @@ def share_beside(others: int) -> float:
             process.wait()
 
 
+@pytest.mark.nightly
 def test_imports_on_a_wanted_cpu_take_a_small_share_of_it() -> None:
     assert share_beside(1) < 0.35  # half of it without pauses
 

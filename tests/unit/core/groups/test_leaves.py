@@ -107,7 +107,7 @@ def test_a_group_that_loses_a_node_moves_to_the_spare_of_its_leaf_and_the_journa
     assert told == [("lighthouse", ()), ("group-0000", ("a",)), ("group-0001", ("b",)), ("group-0001", ("b",))]
 
 
-@pytest.mark.parametrize("leaf", [2, 3, 32, 400])
+@pytest.mark.parametrize("leaf", [2, 3, 32, pytest.param(400, marks=pytest.mark.nightly)])
 def test_ten_thousand_groups_are_placed_at_once(leaf: int) -> None:
     names = tuple(f"n{i}" for i in range(20_000))
     of = {name: f"s{i % (20_000 // leaf)}" for i, name in enumerate(names)}

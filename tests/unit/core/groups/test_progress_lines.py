@@ -57,7 +57,7 @@ def test_a_small_run_writes_down_what_each_group_tells(groups: int) -> None:
     assert {line["committed"] for _, line in lines} == {5}
 
 
-@pytest.mark.parametrize("groups", [64, 200])
+@pytest.mark.parametrize("groups", [64, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_large_run_writes_eight_lines_a_second_and_some_group_is_always_up_to_date(groups: int) -> None:
     seconds = 3 * groups // 8
     _, lines, _ = train(groups, seconds)

@@ -133,6 +133,7 @@ def test_auto_is_off_where_none_could_take_over(off: dict[str, Any]) -> None:
     assert launched(play(*TRAINING, (7, *rooms), (9,), config=settings)) == []
 
 
+@pytest.mark.nightly
 def test_one_failure_costs_little_with_4_000_groups_and_as_many_standbys() -> None:
     settings = each(groups={"count": 4_000})
     state, _ = decide(begin(settings), [granted(4_000), ev.LighthouseUp(LIGHT0, URL)], 0.0, settings)

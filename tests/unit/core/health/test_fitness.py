@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from histories import (
     LIGHTHOUSE_UP,
     NO_NODES,
@@ -238,6 +239,7 @@ def test_without_the_setting_no_node_is_checked() -> None:
     assert story.records("node_checks_started") == []
 
 
+@pytest.mark.nightly
 def test_a_result_costs_little_with_10_000_groups() -> None:
     made = settings(groups={"count": 10_000})
     state, _ = decide(begin(made), [granted(10_000)], 0.0, made)

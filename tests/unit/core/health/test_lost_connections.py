@@ -56,6 +56,7 @@ def next_nodes(story: Story) -> tuple[str, ...]:
         "DistBackendError: NCCL error: ncclRemoteError: A call failed possibly due to a network error",
         "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed",
         "BrokenPipeError: [Errno 32] Broken pipe",
+        'RuntimeError: status: Unknown, message: "h2 protocol error: error reading a body from connection"',
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ],
 )

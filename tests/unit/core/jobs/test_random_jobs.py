@@ -12,6 +12,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
+from fuzz import numbers
 from histories import FOREIGN, NO_NODES, Story, array_config, flat
 from steps import ANN, LIGHT0, URL
 
@@ -21,7 +22,8 @@ from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
 from ftslurm.core.state.model import LIVE, Cause, Evidence, Job, Phase, StepId
 
-BLOCKS, HISTORIES = 6, 4
+HISTORIES = 3  # in each block
+BLOCKS = numbers(2, 8)
 TROUBLE_S, PEACE_S = 300.0, 700.0
 ENDS = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "COMPLETED")
 
@@ -185,7 +187,7 @@ def live_through(seed: int) -> Story:
     return story
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", BLOCKS)
 def test_whatever_slurm_does_each_group_comes_back_in_a_job_of_its_own(block: int) -> None:
     ends = 0
     for seed in range(block * HISTORIES, (block + 1) * HISTORIES):

@@ -87,7 +87,7 @@ def test_jobs_of_an_earlier_controller_are_taken_over() -> None:
 
 def test_a_job_that_waits_in_the_queue_counts_as_there_however_long() -> None:
     waits = [queued("90_0", "Priority"), queued("90_1", "QOSMaxJobsPerUserLimit")]
-    moments: list[Moment] = [(t, seen(t - 0.1, *waits)) for t in range(3, 4000, 17)]
+    moments: list[Moment] = [(t, seen(t - 0.1, *waits)) for t in range(3, 2000, 17)]
     story = play(*ASKED_FOR, *moments, config=ARRAY)
     assert requests(story) == [FIRST]
     assert [(r["allocation"], r["reason"]) for r in story.records("allocation_pending")] == [
@@ -197,7 +197,7 @@ def test_a_job_that_is_ending_may_come_back_to_the_queue_and_is_waited_for() -> 
     story = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), ev.Ended(B0, code=137)), config=ARRAY)
     story.wait(21.9)
     assert requests(story) == [FIRST]
-    back = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending)), config=ARRAY)
+    back = play(*AT_WORK, (12, seen(11.9, pilot("90_0", "n1"), ending), ev.Ended(B0, code=137)), config=ARRAY)
     back.turn(15, [seen(14.9, pilot("90_0", "n1"), queued("90_1", "BeginTime"))])
     back.wait(500)
     assert requests(back) == [FIRST]

@@ -6,7 +6,21 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from histories import CHECKPOINT, Moment, Story, config, finished, killed, node_lost, pilot, play, stepped, stop
+from histories import (
+    CHECKPOINT,
+    Moment,
+    Story,
+    config,
+    finished,
+    killed,
+    node_lost,
+    pilot,
+    play,
+    ready,
+    stepped,
+    stop,
+    store,
+)
 from steps import A0, A1, ANN, B0, B1, LIGHT0, LIGHT1, S0
 
 from ftslurm.config.schema import Config
@@ -427,6 +441,8 @@ def test_nodes_left_out_stay_so_until_no_job_of_the_run_has_had_them_for_a_while
     story.wait(100)
     assert [ask.exclude for ask in story.all(act.RequestJobs)] == [("n2", "n9")]
     story.turn(101, [ev.JobsSeen((pilot("81_0", "n1"), pilot("81_3", "n4")), asked=100.0)])
+    for now, events in ((102, ready(B1, "n4")), (103, [store(B1)]), (104, [stepped(B1, 50)])):
+        story.turn(now, events)
     story.wait(5000)
     assert [record["node"] for record in story.records("node_restored")] == ["n9", "n2"]
     assert story.state.nodes.avoid == frozenset()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
@@ -69,22 +68,19 @@ def start_process(folder: Path, command: str, setup: Sequence[str]) -> str:
 
     executor: Any = submitit.LocalExecutor(folder)
     executor.update_parameters(timeout_min=NO_TIME_LIMIT_MIN, setup=setup, stderr_to_stdout=True)
-    with _ignoring(signal.SIGINT, signal.SIGHUP):
+    with _blocking(signal.SIGINT, signal.SIGHUP):
         return str(executor._submit_command(command).job_id)
 
 
 @contextmanager
-def _ignoring(*numbers: int) -> Iterator[None]:
-    """Ignore signals; a child started meanwhile inherits that. Only the main thread can."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: list[tuple[int, Any]] = [(number, signal.signal(number, signal.SIG_IGN)) for number in numbers]
+def _blocking(*numbers: int) -> Iterator[None]:
+    """Hold up signals: here they come at the end of the block. A child started meanwhile inherits that, too, and has
+    time to ignore them; the controller unblocks them (ftslurm.controller.signals)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
-        for number, handler in before:
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: not set by Python
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _array(tasks: int) -> dict[str, int]:

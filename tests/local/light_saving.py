@@ -1,4 +1,4 @@
-"""light.py with checkpoints, for tests of what is done with them: of its digest, in a store of ftslurm's own."""
+"""light.py with checkpoints of its digest in a store of ftslurm's own, for tests of who saves, restores and resumes."""
 
 import os
 import runpy
@@ -20,6 +20,8 @@ GROUP, ATTEMPT, EVERY, KEEP = (
 class Manager(light_worker.Manager):
     """Restores when it is made, and saves in group 0."""
 
+    saved = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.me = Writer(os.environ["FTSLURM_RUN_ID"], GROUP, ATTEMPT)
@@ -32,7 +34,9 @@ class Manager(light_worker.Manager):
 
     def should_commit(self) -> bool:
         committed = super().should_commit()
-        if committed and GROUP == 0 and EVERY and self._step % EVERY == 0:
+        due = (EVERY and self._step % EVERY == 0) or outbox.wanted() > self.saved
+        if committed and GROUP == 0 and due:
+            self.saved = self._step
             part = self.store.begin(self._step, self.me)
             file = self.store.place(part) / "digest"
             file.touch(mode=0o600)

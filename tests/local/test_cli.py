@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -88,52 +89,40 @@ def events(run: Path, name: str) -> list[dict[str, object]]:
 
 LOCAL = ("cluster=local", "job.script=train.py")
 LIGHT = f"job.python=['{sys.executable}','{LIGHT_WORKER}']"  # workers that import no torch
+Case = tuple[tuple[str, ...], list[str]]  # words, and what is said
 
 
-REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
+def each(cases: Sequence[Case], nightly: Sequence[Case]) -> list[Any]:
+    """Return a parameter for each case."""
+    later = [pytest.param(*case, id=" ".join(case[0]), marks=pytest.mark.nightly) for case in nightly]
+    return [*(pytest.param(*case, id=" ".join(case[0])) for case in cases), *later]
+
+
+REFUSED: list[Case] = [
     (("run", "--count", "4", *LOCAL), ["there is no option --count;", "key=value, without dashes: groups.count=VALUE"]),
     ((*LOCAL, "--partition=gpu"), ["there is no option --partition;", "cluster.partition=gpu"]),
     (("--frobnicate",), ["there is no option --frobnicate;", "there are checkpoint, cluster, "]),
-    ((*LOCAL, "groups=4"), ["groups=4: that is a section of settings: groups.count, groups.min"]),
     ((*LOCAL, "groups.cout=3"), ["there is no setting groups.cout", "did you mean groups.count?"]),
     ((*LOCAL, "frobnicate=3"), ["there is no setting frobnicate", "job.args.frobnicate", "groups", "cluster"]),
-    ((*LOCAL, "job.args.sync every=2"), ["'job.args.sync every=2' is not in Hydra's notation"]),
-    ((*LOCAL, "-m", "groups.cout=1,2"), ["there is no setting groups.cout", "did you mean groups.count?"]),
     ((*LOCAL, "groups.count=two"), ["groups.count=two"]),
-    ((*LOCAL, "groups.count=1,2"), ["groups.count=1,2", "--multirun"]),
-    ((*LOCAL, "groups.count=0"), ["groups.count=0", "at least 1"]),
     ((*LOCAL, "-m", "groups.min=1,2,3"), ["groups.min=3 is above groups.count=2"]),
     ((*LOCAL, "job=frobnicate"), ["job=frobnicate", "no such preset", "ddp", "script", "--config-dir"]),
-    ((*LOCAL, "groups.count"), ["'groups.count'", "key=value"]),
     ((*LOCAL, "job.script=~/train.py"), ["'job.script=~/train.py'", "quotes"]),
-    ((*LOCAL, "job.name='a\nb'"), ["job.name='a\\nb'", "letters"]),
     ((*LOCAL, "job.module=a.b"), ["job.script and job.module", "both"]),
     (("cluster=local",), ["job.script and job.module", "neither", "job=ddp"]),
-    (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
     ((*LOCAL, "restart.on_state_loss=checkpoint", "run.root=file/runs"), ["file/runs", "run.root", "Not a directory"]),
-    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.dir=conf"), ["run.dir=", "exists already"]),
     (("--config-dir", "conf", "job=broken", "cluster=local"), ["broken.yaml", "line 2"]),
-    (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
     (("--config-dir", "gone", "job=mine", "cluster=local"), ["gone", "not found"]),
     (("run", "--config", "gone/config.yaml"), ["gone/config.yaml", "No such file"]),
-    (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
     (("run", *LOCAL[1:], "cluster=slurm"), ["cluster=slurm", "not on PATH", "cluster=local"]),
     (("frobnicate",), ["no verb 'frobnicate'", "run, plan", "status", "logs", "stop", "inject", "--help"]),
-    (("status",), ["no run under", "/runs"]),
     (("status", "gone"), ["no run 'gone'", "/runs/gone"]),
-    (("inject", "kil"), ["'kil' is no fault", "did you mean kill?", "lighthouse", "inject --help"]),
-    ((*LOCAL, "standby.count=1", "standby.cuda=true", "groups.gpus=0"), ["standby.cuda", "groups.gpus=0"]),
     (("status", "conf"), ["/conf is no run directory"]),
-    ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
-    ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
     ((*LOCAL, "faults.plan=[{kind:kill,group:1}]"), ["faults.plan[0]: `at` is missing, as in"]),
-    ((*LOCAL, "faults.plan=[{group:1,at:5,rank:2}]"), ["rank: 2}: there is no rank 2 of group 1"]),
-    ((*LOCAL, "faults.plan=[{kind:cancel,at:5}]"), ["faults.plan: cancel", "this run is local"]),
-    ((*LOCAL, "job=ddp", "job.args=[1]"), ["job.args is a mapping in this job"]),
     ((*LOCAL, "standby=one", "restart=never"), ["standby.count=1 with restart.policy=never"]),
 ]
-# Other words for the same mistakes.
-ALSO_REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
+# More of the kind, for the nightly tests.
+ALSO_REFUSED: list[Case] = [
     ((*LOCAL, "--groups", "4"), ["there is no option --groups;", "there are groups.count, "]),
     ((*LOCAL, "group.count=3"), ["there is no setting group.count", "did you mean groups.count?"]),
     ((*LOCAL, "cluster.gpus=4"), ["there is no setting cluster.gpus", "did you mean groups.gpus?"]),
@@ -172,14 +161,29 @@ ALSO_REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     ((*LOCAL, "faults.plan=[{group:1,at:x}]"), ["faults.plan[0].at=x: must be a number"]),
     ((*LOCAL, "faults=random", "faults.kinds=[kill,cancel]"), ["faults.kinds: cancel", "this run is local"]),
     (("statsu",), ["no verb 'statsu'; did you mean status?"]),
-]
-CASES = [
-    pytest.param(*case, id=" ".join(case[0]), marks=[] if case in REFUSED else pytest.mark.nightly)
-    for case in (*REFUSED, *ALSO_REFUSED)
+    ((*LOCAL, "groups=4"), ["groups=4: that is a section of settings: groups.count, groups.min"]),
+    ((*LOCAL, "job.args.sync every=2"), ["'job.args.sync every=2' is not in Hydra's notation"]),
+    ((*LOCAL, "-m", "groups.cout=1,2"), ["there is no setting groups.cout", "did you mean groups.count?"]),
+    ((*LOCAL, "groups.count=1,2"), ["groups.count=1,2", "--multirun"]),
+    ((*LOCAL, "groups.count=0"), ["groups.count=0", "at least 1"]),
+    ((*LOCAL, "groups.count"), ["'groups.count'", "key=value"]),
+    ((*LOCAL, "job.name='a\nb'"), ["job.name='a\\nb'", "letters"]),
+    (("cluster=local", "job.script=gone.py"), ["job.script=", "gone.py", "no such file"]),
+    ((*LOCAL, "restart.on_state_loss=checkpoint", "run.dir=conf"), ["run.dir=", "exists already"]),
+    (("--config-dir", "conf", "job=typo", "cluster=local"), ["job.scrpt", "did you mean job.script?"]),
+    (("run", "--config", "broken/config.yaml", "groups.count=1"), ["--config", "no overrides"]),
+    (("status",), ["no run under", "/runs"]),
+    (("inject", "kil"), ["'kil' is no fault", "did you mean kill?", "lighthouse", "inject --help"]),
+    ((*LOCAL, "standby.count=1", "standby.cuda=true", "groups.gpus=0"), ["standby.cuda", "groups.gpus=0"]),
+    ((*LOCAL, "standby.imports=numpy"), ["standby.imports=numpy: must be a list", "'standby.imports=[numpy]'"]),
+    ((*LOCAL, "faults.plan={kind:kill,group:1,at:5}"), ["faults.plan=", "must be a list", "'faults.plan=[{kind"]),
+    ((*LOCAL, "faults.plan=[{group:1,at:5,rank:2}]"), ["rank: 2}: there is no rank 2 of group 1"]),
+    ((*LOCAL, "faults.plan=[{kind:cancel,at:5}]"), ["faults.plan: cancel", "this run is local"]),
+    ((*LOCAL, "job=ddp", "job.args=[1]"), ["job.args is a mapping in this job"]),
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), CASES)
+@pytest.mark.parametrize(("words", "says"), each(REFUSED, ALSO_REFUSED))
 def test_what_cannot_be_meant_is_refused_in_one_paragraph_and_nothing_is_done(
     words: tuple[str, ...], says: list[str], home: Path
 ) -> None:
@@ -203,15 +207,6 @@ def test_a_syntax_error_is_refused_with_its_place_before_anything_is_submitted(v
     assert tree(home) == before
 
 
-def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(home: Path) -> None:
-    said = "nothing will be saved: losing all groups at once loses everything. Set checkpoint.every=N"
-    words = ("groups.count=1", "job.script=exit.py", "job.args.code=3", "restart=never")
-    done = alone(*LOCAL, LIGHT, *words, cwd=home)
-    assert done.stderr.count(said) == 1
-    assert "saved        nothing: losing all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
-    assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout
-
-
 @pytest.mark.parametrize("words", [("run", "--cfg"), ("status", "a", "b"), ("logs", "--group", "x")])
 def test_a_wrong_use_of_an_option_is_refused_in_one_paragraph(words: tuple[str, ...], home: Path) -> None:
     before = tree(home)
@@ -227,6 +222,7 @@ def test_no_words_at_all_is_a_question_and_shows_the_overview(home: Path) -> Non
     assert "ftslurm job=ddp" in done.stdout
 
 
+@pytest.mark.nightly
 def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) -> None:
     done = alone(*LOCAL, "job.python=/gone/python", "groups.count=1", cwd=home)
     assert done.returncode == 1, done
@@ -238,9 +234,8 @@ def test_an_interpreter_that_is_not_there_fails_the_run_and_says_so(home: Path) 
 # --- queries ----------------------------------------------------------------------------------------------------------
 
 
-ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
+ANSWERED: list[Case] = [
     (("--help",), ["ftslurm job=ddp", "plan", "status", "logs", "stop", "inject", "RUN is a run directory"]),
-    (("-h",), ["ftslurm job=ddp"]),
     (("--version",), [f"ftslurm {__version__}\n"]),
     (
         ("run", "--help"),
@@ -253,19 +248,22 @@ ANSWERED: list[tuple[tuple[str, ...], list[str]]] = [
     (("status", "--help"), ["--json", "--once", "RUN"]),
     (("logs", "--help"), ["--group", "--rank", "--follow", "--failure", "--since", "[g1.a0.r2]"]),
     (("job=ddp", "--cfg", "job"), ["name: ddp", "count: 2"]),
-    (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
-    (("job=ddp", "--info", "searchpath"), ["conf"]),
     (("plan", *LOCAL), ["train.py", "local0, local1"]),
-    (("plan", *LOCAL, "standby=one"), ["local0, local1, local2", "standby-000  on local2"]),
     (("plan", *LOCAL, "-m", "groups.count=3,4"), ["local0, local1, local2\n", "local0, local1, local2, local3\n"]),
     (("plan", "--config-dir", "conf", "job=mine", "cluster=local"), ["train.py --lr 0.1"]),
+    (("plan", *LOCAL, "job.args={lr: 7, note: 'a b'}", "job.env={A: 1}"), ["train.py --lr 7 --note 'a b'"]),
+]
+ALSO_ANSWERED: list[Case] = [
+    (("-h",), ["ftslurm job=ddp"]),
+    (("run", "job=ddp", "groups.count=7", "--cfg", "job"), ["count: 7"]),
+    (("job=ddp", "--info", "searchpath"), ["conf"]),
+    (("plan", *LOCAL, "standby=one"), ["local0, local1, local2", "standby-000  on local2"]),
     (("plan", "cluster=local", "--config-dir", "conf", "job=mine", "job.args.lr=7"), ["train.py --lr 7"]),
     (("plan", "cluster=local", "job=ddp", "job.args.lr=7"), ["train_ddp.py --steps 120 --lr 7"]),
-    (("plan", *LOCAL, "job.args={lr: 7, note: 'a b'}", "job.env={A: 1}"), ["train.py --lr 7 --note 'a b'"]),
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), ANSWERED, ids=[" ".join(words) for words, _ in ANSWERED])
+@pytest.mark.parametrize(("words", "says"), each(ANSWERED, ALSO_ANSWERED))
 def test_questions_are_answered_and_leave_no_trace(words: tuple[str, ...], says: list[str], home: Path) -> None:
     before = tree(home)
     done = ftslurm(*words, cwd=home)
@@ -368,15 +366,30 @@ def quoted(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The working directory of a small run that has ended."""
+def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """The working directory of a small run that has ended, and its command."""
     home = tmp_path_factory.mktemp("""it's "home" $HOME""")
     (home / "look.py").write_text(FILES["look.py"])
     arguments = ",".join(quoted(word) for word in ODD)
     words = ("cluster=local", "job.script=look.py", f"job.args=[{arguments}]", "groups.count=1", "run.name=odd")
     done = alone(*words, LIGHT, cwd=home)
     assert done.returncode == 0, done
-    return home
+    return home, done
+
+
+@pytest.fixture(scope="module")
+def finished(followed: tuple[Path, subprocess.CompletedProcess[str]]) -> Path:
+    """The working directory of that run."""
+    return followed[0]
+
+
+def test_a_run_that_saves_nothing_says_so_once_and_plan_says_it_too(
+    followed: tuple[Path, subprocess.CompletedProcess[str]], home: Path
+) -> None:
+    said = "nothing will be saved: losing all groups at once loses everything. Set checkpoint.every=N"
+    assert followed[1].stderr.count(said) == 1
+    assert "saved        nothing: losing all groups" in ftslurm("plan", *LOCAL, cwd=home).stdout
+    assert "saved   " not in ftslurm("plan", *LOCAL, "checkpoint.every=5", cwd=home).stdout
 
 
 def looked(run: Path) -> tuple[list[str], list[tuple[str, bool, int]]]:

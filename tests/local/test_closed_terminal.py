@@ -74,6 +74,7 @@ def test_sigterm_stops_a_run_whose_output_nobody_reads(backend: Backend) -> None
     run.finish(130, outcome="stopped")
 
 
+@NIGHTLY
 def test_the_exit_code_of_a_run_is_that_of_its_outcome_if_nobody_reads(backend: Backend) -> None:
     run = piped(backend, "raise SystemExit(3)\n")
     assert run.process.stdout is not None
@@ -89,7 +90,8 @@ def test_a_signal_while_the_run_is_started_ends_it(number: signal.Signals, backe
     run.finish(130, outcome="stopped")
 
 
-@pytest.mark.parametrize("closed", [1, pytest.param(2, marks=NIGHTLY)])
+@NIGHTLY
+@pytest.mark.parametrize("closed", [1, 2])
 def test_a_run_without_stdout_or_stderr_is_followed(closed: int, backend: Backend) -> None:
     command = [sys.executable, "-m", "ftslurm", *words(backend, "raise SystemExit(3)\n")]
     shell = ["bash", "-c", f'exec "$@" {closed}>&-', "-", *command]

@@ -259,7 +259,8 @@ def test_whoever_hangs_up_the_other_side_sees_it(
         until(lambda: not way.forwarder.links)
 
 
-def test_it_moves_again_and_again_under_load_and_no_answer_is_mixed_up(door: Callable[[str], Door]) -> None:
+@pytest.mark.parametrize("moves", [12, pytest.param(40, marks=pytest.mark.nightly)])
+def test_it_moves_again_and_again_under_load_and_no_answer_is_mixed_up(door: Callable[[str], Door], moves: int) -> None:
     listeners = [listen() for _ in range(3)]
     for number, listener in enumerate(listeners):
         echo(listener, b"%d" % number)
@@ -290,7 +291,7 @@ def test_it_moves_again_and_again_under_load_and_no_answer_is_mixed_up(door: Cal
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(rounds))]
     for thread in threads:
         thread.start()
-    for number in range(40):
+    for number in range(moves):
         time.sleep(0.03)
         way.wanted.append(url_of(listeners[number % 3]))
     time.sleep(0.2)

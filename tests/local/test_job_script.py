@@ -68,6 +68,7 @@ def test_braces_without_quotes_are_refused_with_the_quotes_to_use(local: Backend
     assert "quotes around a value with spaces or signs such as ~ ( [ {" in run.text
 
 
+@pytest.mark.nightly
 def test_a_prefix_that_takes_the_environment_away_is_told_so(local: Backend) -> None:
     path = f'"PATH={os.environ["PATH"]}","PYTHONPATH={os.environ.get("PYTHONPATH", "")}"'
     run = local.launch(

@@ -16,10 +16,10 @@ def test_this_machine_is_checked_once_with_the_shipped_check(local: Backend) -> 
     assert {e["node"] for e in run.named("node_check_passed")} == {"local0", "local1"}
     (log,) = (run.dir / "logs").glob("preflight-*.log")
     assert "passed: 2 checks, 0 warnings" in log.read_text()
-    bad = local.start("groups.count=2", "health.preflight=[[ftslurm-preflight,--gpus,99]]", args={"steps": 3})
+    words = "ftslurm-preflight,--skip,matmul,--skip,allreduce,--gpus,99"
+    bad = local.start("groups.count=2", f"health.preflight=[[{words}]]", args={"steps": 3})
     bad.finish(1, outcome="failed")
     assert "of the 99 GPUs that the run uses on a node answer" in str(bad.named("run_finished")[0]["reason"])
-    words = ("cluster=local", "job=ddp", "health.preflight=[[no-such-check]]")
-    refused = ftslurm("run", *words, cwd=local.tmp_path)
+    refused = ftslurm("run", "cluster=local", "job=ddp", "health.preflight=[[no-such-check]]", cwd=local.tmp_path)
     assert refused.returncode == 2
     assert "health.preflight: no-such-check: no-such-check is no program" in refused.stderr.replace("\n", " ")

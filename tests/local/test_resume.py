@@ -86,26 +86,34 @@ def test_a_run_goes_on_where_its_parent_has_saved_and_leaves_it_as_it_is(words: 
     saved(child, 150)
     assert any(isinstance(r, FaultInjected) and r.group == 0 for r in child.events(follow=True))
     assert child.status()["parent"] == str(parent.dir)
-    after = stopped(child)
-    assert steps(parent.dir / "checkpoints") == before
-
-    grandchild = child.resume()
-    assert restored(grandchild) == {after[-1]}
-    again = parent.resume(["faults=none"])  # from its own checkpoint, not from its child's
-    assert restored(again) == {before[-1]}
-    assert again.config.faults.plan == grandchild.config.faults.plan == []
-    (first, *_) = again.events()
+    (first, *_) = child.events()
     assert isinstance(first, RunStarted)
     assert first.parent == str(parent.dir)
+    stopped(child)
+    assert steps(parent.dir / "checkpoints") == before
 
 
+@pytest.mark.nightly
+def test_each_run_goes_on_from_its_own_parents_checkpoint(words: list[str]) -> None:
+    parent = ftslurm.submit([*words, PLAN])
+    saved(parent, 10)
+    before = stopped(parent)[-1]
+    child = parent.resume()
+    saved(child, before + 10)
+    after = stopped(child)[-1]
+    assert restored(child.resume(["faults=none"])) == {after}
+    again = parent.resume(["faults=none"])  # from its own, not from its child's
+    assert restored(again) == {before}
+    assert again.config.faults.plan == []
+
+
+@pytest.mark.parametrize("light", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_the_command_follows_the_new_run_and_names_its_parent(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: bool
 ) -> None:
-    """With a real training."""
     monkeypatch.setenv("TOY_DDP", "0")
-    toy = f"job.script={quoted(SCRIPTS / 'toy.py')}"
-    parent = ftslurm.submit([*(word for word in words if word not in LIGHT), toy, "groups.count=1"])
+    real = [*(word for word in words if word not in LIGHT), f"job.script={quoted(SCRIPTS / 'toy.py')}"]
+    parent = ftslurm.submit(words if light else real)
     saved(parent, 5)
     step = stopped(parent)[-1]
     command = [
@@ -126,6 +134,7 @@ def test_the_command_follows_the_new_run_and_names_its_parent(
     assert (status["outcome"], status["step"]) == ("succeeded", step + 5)
 
 
+@pytest.mark.nightly
 def test_runs_without_a_checkpoint_begin_anew_only_if_told_to(words: list[str]) -> None:
     words = [*words, "checkpoint.every=0"]
     parent = ftslurm.submit(words)

@@ -10,8 +10,9 @@ from harness import Backend
 from quick import ask
 from terminal_session import Terminal
 
+pytestmark = pytest.mark.light
 
-@pytest.mark.light
+
 def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot_be_is_refused(local: Backend) -> None:
     run = local.start("groups.count=2", "restart.policy=never", args={"open-end": True, "step-time": 0.1})
     run.wait_for_steps(5, 2)
@@ -46,7 +47,8 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
 
 
 def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
-    run = local.start("groups.count=1", script="saving.py", args={"steps": 100000, "step-time": 0.1})
+    script = Path(__file__).with_name("light_saving.py")
+    run = local.start("groups.count=1", script=script, args={"steps": 100000, "step-time": 0.1})
     run.wait_for("group_joined", group=0)
     code, said = ask(run, "save")
     (done,) = run.named("command_done", what="save")

@@ -206,6 +206,7 @@ def in_child(uid: int, groups: list[int], act: Callable[[], int]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.mark.nightly
 @pytest.mark.slurm
 def test_a_group_reads_and_steers_a_shared_run_on_slurm(
     slurm_cluster: Cluster, reachable: Path, cluster_folder: Path

@@ -24,21 +24,16 @@ from victim import (
     told_once,
 )
 
+pytestmark = pytest.mark.nightly
+
 
 def begin_run(backend: Backend) -> Run:
     """Start a server and a worker, which train until the test ends."""
     number = len(backend.runs)
     run = backend.launch(
         *("run", "job=parameter_server", "cluster=local", f"run.root={backend.tmp_path / f'runs{number}'}"),
-        *(
-            "follow=true",
-            "groups.count=2",
-            "groups.roles.worker=1",
-            "groups.gpus=0",
-            "health.heartbeat_s=0.5",
-            "stop.grace_s=2",
-            "restart.backoff_s=0.1",
-        ),
+        *("follow=true", "groups.count=2", "groups.roles.worker=1", "groups.gpus=0", "restart.backoff_s=0.1"),
+        *("health.heartbeat_s=0.5", "stop.grace_s=2"),
         *("job.args.updates=1000000", "job.args.batch-time=0.05", "checkpoint.every=0"),
         *(f"job.args.samples={backend.tmp_path / f'samples{number}'}",),
     )
@@ -71,7 +66,6 @@ def test_a_parameter_server_gives_a_stranger_no_session(run: Run, stranger: Stra
     assert not [event for event in run.events[events:] if event["event"] in NOTICED]
 
 
-@pytest.mark.nightly
 def test_who_takes_the_port_of_a_dead_parameter_server_gets_no_worker(
     run: Run, stranger: Stranger, battlefield: Field, tmp_path: Path
 ) -> None:

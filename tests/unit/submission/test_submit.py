@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from observed import until
 
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
+from ftslurm.submission import submitit_adapter
 from ftslurm.submission.submit import sbatch_parameters, sbatch_script
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
@@ -148,3 +152,26 @@ def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
     assert command.startswith("exec ")  # or Slurm's warning would only end the shell
     assert not [line for line in lines if "srun" in line.split()]
     assert not [line for line in lines if "--time" in line or "--wckey" in line]
+
+
+def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: seen.append(number))
+    popen = subprocess.Popen
+
+    def interrupted(*words: Any, **options: Any) -> Any:
+        child = popen(*words, **options)
+        for kill in (signal.raise_signal, child.send_signal):  # as Ctrl-C at a terminal
+            kill(signal.SIGINT)
+        assert seen == []
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    try:
+        submitit_adapter.start_process(tmp_path, f"touch {tmp_path}/ended", ["trap '' INT HUP"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+    until((tmp_path / "ended").exists, "the process goes on")

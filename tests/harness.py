@@ -18,6 +18,7 @@ from pathlib import Path
 from ftslurm.run.journal import JournalReader
 
 SCRIPTS = Path(__file__).parent / "scripts"
+STEPPING = ("toy.py", "light.py", "light_saving.py")  # these take --steps-file
 LIGHT_WORKER = Path(__file__).parent.parent / "benchmarks" / "light_worker.py"
 PATIENCE_S = 120.0  # limit for each wait; a bound for a hang, not a claim about speed
 STALL_S = 6.0  # survivors of a death commit again within this: 1 s of heartbeat time-out, the rest for a loaded machine
@@ -289,9 +290,9 @@ class Backend:
         steps_file = self.tmp_path / f"steps{number}"
         if self.light:
             script = "light.py" if script == "toy.py" else script
-            overrides = (f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]", *overrides)
+            overrides = (light(), *overrides)
         path = script if isinstance(script, Path) else SCRIPTS / script
-        flags = {"steps-file": str(steps_file)} if path.name in ("toy.py", "light.py") else {}
+        flags = {"steps-file": str(steps_file)} if path.parent == SCRIPTS and path.name in STEPPING else {}
         words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
         words += [f"job.script={quoted(path)}", "groups.gpus=0"]
         words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]
@@ -328,6 +329,11 @@ class Backend:
         path = self.tmp_path / name
         path.write_text(text)
         return path
+
+
+def light() -> str:
+    """Return the setting with which the workers do not import torch."""
+    return f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]"
 
 
 def quoted(value: object) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from harness import LIGHT_WORKER, all_processes
+from harness import all_processes, light
 from quick import ftslurm
 
 from ftslurm import __version__
@@ -88,7 +88,7 @@ def events(run: Path, name: str) -> list[dict[str, object]]:
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 LOCAL = ("cluster=local", "job.script=train.py")
-LIGHT = f"job.python=['{sys.executable}','{LIGHT_WORKER}']"  # workers that import no torch
+LIGHT = light()
 Case = tuple[tuple[str, ...], list[str]]  # words, and what is said
 
 

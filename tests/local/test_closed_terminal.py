@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import pytest
-from harness import LIGHT_WORKER, PATIENCE_S, Backend, Run, quoted
+from harness import PATIENCE_S, Backend, Run, light, quoted
 from screen import Screen
 
 NIGHTLY = pytest.mark.nightly
@@ -26,8 +26,7 @@ def backend(local: Backend) -> Backend:
 def words(backend: Backend, text: str) -> list[str]:
     settings = ("groups.count=1", "standby=none", "job.snapshot=none", "stop.grace_s=2", "restart.policy=never")
     script, root = backend.script(text), backend.tmp_path / "runs0"
-    light = f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]"
-    return ["run", "cluster=local", f"run.root={quoted(root)}", f"job.script={quoted(script)}", light, *settings]
+    return ["run", "cluster=local", f"run.root={quoted(root)}", f"job.script={quoted(script)}", light(), *settings]
 
 
 def followed(backend: Backend, process: subprocess.Popen[Any]) -> Run:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import LIGHT_WORKER, SCRIPTS, all_processes, quoted
+from harness import SCRIPTS, all_processes, light, quoted
 
 import ftslurm
 from ftslurm.errors import ConfigError
@@ -24,7 +24,7 @@ LONG = ["job.args.steps=100000", "job.args.step-time=0.1"]
 def words(tmp_path: Path) -> Iterator[list[str]]:
     """Overrides of a short run of two groups; what they have started ends with the test."""
     script = [f"job.script={quoted(SCRIPTS / 'light.py')}", "job.args.steps=20", "stop.grace_s=2"]
-    script += [f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]"]
+    script += [light()]
     yield ["cluster=local", "groups.gpus=0", f"run.root={quoted(tmp_path / 'runs')}", *script]
     for run in ftslurm.runs(tmp_path / "runs"):
         if run.status()["outcome"] == "running":

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from harness import LIGHT_WORKER, SCRIPTS, quoted
+from harness import SCRIPTS, light, quoted
 
 import ftslurm
 from ftslurm.checkpoint import layout
@@ -19,8 +19,8 @@ from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.records import CheckpointRestored, CheckpointSaved, FaultInjected, GroupJoined, RunStarted
 
 LIGHT = [
-    f"job.python=[{quoted(sys.executable)},{quoted(LIGHT_WORKER)}]",
-    f"job.script={quoted(Path(__file__).with_name('light_saving.py'))}",
+    light(),
+    f"job.script={quoted(SCRIPTS / 'light_saving.py')}",
 ]
 PLAN = "faults.plan=[{kind: kill, group: 1, at: 7}, {kind: kill, group: 0, at: 150}]"
 

@@ -47,7 +47,7 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
 
 
 def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
-    script = Path(__file__).with_name("light_saving.py")
+    script = "light_saving.py"
     run = local.start("groups.count=1", script=script, args={"steps": 100000, "step-time": 0.1})
     run.wait_for("group_joined", group=0)
     code, said = ask(run, "save")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import SCRIPTS, Run
+from harness import SCRIPTS, Run, light
 
 pytestmark = pytest.mark.slurm
 TEMPLATE = Path(__file__).parents[2] / "sbatch/array.sbatch"
@@ -41,7 +41,7 @@ def submit(tmp_path: Path) -> Iterator[Submit]:
 
     def start(cluster: Cluster, folder: Path, array: str, *words: str) -> Run:
         command = ["bash", "-c", WAIT, "bash", f"--array={array}", "--cpus-per-task=1", str(TEMPLATE), *words]
-        environ = cluster.environ() | {"PYTHON": sys.executable, "TOY_DDP": "0"}
+        environ = cluster.environ() | {"PYTHON": sys.executable}
         with (tmp_path / "sbatch.out").open("w") as out:
             process = subprocess.Popen(command, cwd=folder, env=environ, stdout=out, stderr=out, text=True)
         runs.append(Run(process, tmp_path / "sbatch.out", folder / "runs", tmp_path / "steps", environ))
@@ -84,7 +84,7 @@ def test_each_task_has_a_group_and_all_of_them_complete(
     (weird_tmp_path / "conf/job").mkdir(parents=True)
     (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
-    run = submit(slurm_cluster, weird_tmp_path, "0-1", "--config-dir", "conf", "job=mine", args)
+    run = submit(slurm_cluster, weird_tmp_path, "0-1", "--config-dir", "conf", "job=mine", args, light())
     run.finish()
     expected = json.dumps(["two words", "it's", 'a "quoted" $HOME `x` \\\\n *', "0"])
     assert [run.rank_log(group).splitlines() for group in range(2)] == [[expected]] * 2
@@ -116,7 +116,12 @@ def test_whichever_task_is_lost_the_others_train_on(
 ) -> None:
     # As with proctrack/cgroup, Slurm signals the batch process alone, not its children.
     cluster = new_cluster(nodes=4, cpus=1, extra_conf="ProctrackType=proctrack/pgid")
-    words = [f"job.script={SCRIPTS / 'toy.py'}", f"job.args.steps-file={tmp_path / 'steps'}", "job.args.open-end=true"]
+    words = [
+        light(),
+        f"job.script={SCRIPTS / 'light.py'}",
+        f"job.args.steps-file={tmp_path / 'steps'}",
+        "job.args.open-end=true",
+    ]
     words += ["job.args.step-time=0.2", "cluster.poll_s=1", "health.heartbeat_s=0.5", "health.lost_after_s=5"]
     run = submit(cluster, tmp_path, "0-2", *words, "stop.grace_s=2", "groups.gpus=0")
     go_on(run, {0, 1, 2})

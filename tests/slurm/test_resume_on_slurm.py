@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import SCRIPTS, quoted
+from harness import SCRIPTS, light, quoted
 
 import ftslurm
 from ftslurm.checkpoint import layout
@@ -27,10 +27,15 @@ PATIENCE_S = 180.0  # slurmctld looks at time limits twice a minute
 @pytest.fixture
 def words(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Overrides of a run of two groups that saves every five steps; what they have started ends with the test."""
-    for name, value in (slurm_cluster.env | {"TOY_DDP": "0", "PYTHON": sys.executable}).items():
+    for name, value in (slurm_cluster.env | {"PYTHON": sys.executable}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    script = [f"job.script={quoted(SCRIPTS / 'toy.py')}", "job.args.steps=100000", "job.args.step-time=0.05"]
+    script = [
+        light(),
+        f"job.script={quoted(SCRIPTS / 'light_saving.py')}",
+        "job.args.steps=100000",
+        "job.args.step-time=0.05",
+    ]
     settings = ["groups.gpus=0", "stop.grace_s=2", "checkpoint.every=5", "health.heartbeat_s=0.5"]
     yield [*settings, f"run.root={quoted(tmp_path / 'runs')}", *script]
     for run in ftslurm.runs(tmp_path / "runs"):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
+from harness import light
 from programs import script
 
 TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
@@ -97,7 +98,7 @@ def test_settings_reach_the_script_as_written_and_win_over_those_of_the_file(
     (weird_tmp_path / "conf/job").mkdir(parents=True)
     (weird_tmp_path / "conf/job/mine.yaml").write_text("name: mine\nscript: my train.py\n")
     args = """job.args=["two words","it's",'a "quoted" $HOME `x` \\\\n *',0]"""
-    words = ("--config-dir", "conf", "job=mine", args, "groups.count=1")
+    words = ("--config-dir", "conf", "job=mine", args, light(), "groups.count=1")
     job = submit(slurm_cluster, weird_tmp_path, *words, PYTHON=sys.executable)
     assert job.wait() == ("COMPLETED", "0:0"), job.output
     assert job.log(0).splitlines() == [json.dumps(["two words", "it's", 'a "quoted" $HOME `x` \\\\n *', "0"])]
@@ -122,7 +123,7 @@ def test_a_secret_comes_with_sbatchs_environment_or_the_job_says_it_does_not(
     slurm_cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "train.py").write_text("import os\nprint(os.environ['MY_TOKEN'][::-1])\n")
-    words = ("job.script=train.py", "job.secrets=[MY_TOKEN]")
+    words = (light(), "job.script=train.py", "job.secrets=[MY_TOKEN]")
     job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable, MY_TOKEN="s3cr3t")
     assert job.wait() == ("COMPLETED", "0:0"), job.output
     assert (job.log(0), job.log(1)) == ("t3rc3s\n", "t3rc3s\n")
@@ -136,7 +137,7 @@ def test_a_secret_comes_with_sbatchs_environment_or_the_job_says_it_does_not(
 @pytest.mark.slurm
 def test_slurms_warning_before_the_time_limit_reaches_the_controller(slurm_cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LOOK)
-    words = ("job.script=train.py", "job.args=[600]", "stop.grace_s=1", "cluster.signal_s=8")
+    words = (light(), "job.script=train.py", "job.args=[600]", "stop.grace_s=1", "cluster.signal_s=8")
     job = submit(slurm_cluster, tmp_path, *words, PYTHON=sys.executable)
     wait_until(lambda: "600" in job.log(0) and "600" in job.log(1), job)
     slurm_cluster.run(["scancel", "--batch", "--signal=USR2", job.id])  # as --signal=B:USR2@120 does

@@ -20,12 +20,13 @@ from typing import Any
 import fuzz
 import pytest
 from cluster import Cluster
-from harness import PATIENCE_S, SCRIPTS, Backend, Run
+from harness import PATIENCE_S, SCRIPTS, Backend, Run, light
 
 pytestmark = pytest.mark.slurm
 TEMPLATE = Path(__file__).parents[2] / "sbatch/steps.sbatch"
 LONG, SIGNAL_S = 30, 55  # minutes; and when Slurm warns
 LIMIT = (f"cluster.sbatch.time={LONG}", f"cluster.signal_s={SIGNAL_S}")
+SAVING = "light_saving.py"
 ONE = ("groups.count=1", "checkpoint.every=1000000")  # what is saved was asked for
 
 
@@ -105,7 +106,7 @@ def started(cluster_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
             args={"report": report, "until": until, "step-time": 0.2},
         )
         no = ("cluster.sbatch.requeue=false", "cluster.sbatch.no-requeue=true")
-        refused = slurm.start(*ONE, *LIMIT, *no, args={"open-end": True, "step-time": 0.2})
+        refused = slurm.start(*ONE, *LIMIT, *no, light(), script=SAVING, args={"open-end": True, "step-time": 0.2})
         jobs = [template(cluster, folder, option) for option in ("--requeue", "--no-requeue")]
         here = Started(cluster, folder, wide, refused, *jobs)
         here.limit_all()
@@ -128,7 +129,7 @@ def template(cluster: Cluster, folder: Path, option: str) -> str:
         f"--output={folder}/job-%j.out",
     )
     args = f"{{steps-file: {folder}/template{option}, open-end: true, step-time: 0.2}}"
-    words = (f"job.script={SCRIPTS / 'toy.py'}", f"job.args={args}", *ONE, *LIMIT[1:], "stop.grace_s=2")
+    words = (light(), f"job.script={SCRIPTS / SAVING}", f"job.args={args}", *ONE, *LIMIT[1:], "stop.grace_s=2")
     where = f"run.root={folder}/job-${{oc.env:SLURM_JOB_ID}}/runs"
     command = ["sbatch", *options, str(TEMPLATE), *words, where]
     environ = cluster.environ() | {"PYTHON": sys.executable}

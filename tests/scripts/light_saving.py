@@ -48,5 +48,5 @@ class Manager(light_worker.Manager):
 
 
 sys.modules["light_worker"].Manager = Manager
-sys.argv[0] = str(Path(__file__).parents[1] / "scripts" / "light.py")
+sys.argv[0] = str(Path(__file__).with_name("light.py"))
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -292,7 +292,7 @@ class Backend:
             script = "light.py" if script == "toy.py" else script
             overrides = (light(), *overrides)
         path = script if isinstance(script, Path) else SCRIPTS / script
-        flags = {"steps-file": str(steps_file)} if path.parent == SCRIPTS and path.name in STEPPING else {}
+        flags = {"steps-file": str(steps_file)} if path.name in STEPPING else {}
         words = ["run", f"cluster={self.name}", f"run.root={quoted(self.tmp_path / f'runs{number}')}", "follow=true"]
         words += [f"job.script={quoted(path)}", "groups.gpus=0"]
         words += [f"job.args.{key}={quoted(value)}" for key, value in (flags | (args or {})).items()]

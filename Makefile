@@ -45,7 +45,7 @@ lint: $(STAMP)  ## ruff, mypy, and actionlint for the workflows where it is to b
 	echo "==> lint: clean ($${SECONDS} s)"
 
 unit: $(STAMP)  ## only the tests of each part alone: a minute
-	$(BIN)/pytest -n 2 tests/unit $(ARGS)
+	$(BIN)/pytest -n 3 -m "not nightly" tests/unit $(ARGS)
 
 matrix: $(STAMP) slurm  ## try the supported versions of Python, torch, torchft and Slurm, one after another: an hour or two
 	$(BIN)/python tests/versions.py --folder .matrix $(ARGS)

@@ -349,6 +349,8 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where faults.jsonl and the failures go; default: a new folder")
     parser.add_argument("--slurm", default="", help="root folder of another Debian, whose Slurm is used")
     args = parser.parse_args(words)
+    if args.once and not args.only:
+        parser.error("--once needs --kinds")
     if args.slurm:
         return inside(args.slurm, [*(words if words is not None else sys.argv[1:]), "--slurm="])
     out = (args.out or Path(tempfile.mkdtemp(prefix="chaos-"))).resolve()

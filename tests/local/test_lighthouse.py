@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from fuzz import numbers
 from lighthouse_process import LighthouseProcess
 from torch.distributed import TCPStore
 from torchft.coordination import LighthouseClient, LighthouseServer, ManagerClient, ManagerServer
@@ -465,7 +466,7 @@ def replay(url: str, seed: int, fewest: int) -> list[tuple[Any, ...]]:
     return got
 
 
-@pytest.mark.parametrize("seed", [n if n < 3 else pytest.param(n, marks=pytest.mark.nightly) for n in range(12)])
+@pytest.mark.parametrize("seed", numbers(3, 12))
 def test_the_same_history_gives_the_same_quorums_as_with_torchfts_own(
     start: Callable[..., LighthouseProcess], seed: int
 ) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fuzz import numbers
 from torch.distributed import PrefixStore, TCPStore
 
 from ftslurm.checkpoint.consensus import AgreedStep
@@ -23,7 +24,7 @@ def stores() -> Sequence[TCPStore]:
     return [first, *(TCPStore("127.0.0.1", first.port, is_master=False) for _ in range(RANKS - 1))]
 
 
-@pytest.mark.parametrize("seed", [n if n < 50 else pytest.param(n, marks=pytest.mark.nightly) for n in range(200)])
+@pytest.mark.parametrize("seed", numbers(50, 200))
 def test_it_is_due_on_all_ranks_after_the_same_step(seed: int, stores: Sequence[TCPStore]) -> None:
     dice = random.Random(seed)
     heard = [[dice.randrange(1, 5) for _ in range(RANKS)]]  # the step after which each rank learns of the request

@@ -10,14 +10,13 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from guarded import PATIENCE_S, Attached, Step, attached, step
+from meanwhile import repeated
 
 from ftslurm.guard import connection, processes
 from ftslurm.guard.connection import boottime
@@ -192,22 +191,9 @@ def test_the_latest_of_two_commands_and_when_it_dies_the_step_lives_on_for_a_thi
             assert third.until("alive")["state"] in "RSD"
 
 
-@contextmanager
-def pinged(task: Step) -> Iterator[None]:
+def pinged(task: Step) -> AbstractContextManager[None]:
     """Let the controller of a step be heard for the time of a `with`."""
-    over = threading.Event()
-
-    def ping() -> None:
-        while not over.wait(0.05):
-            task.send("ping")
-
-    thread = threading.Thread(target=ping)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return repeated(lambda: task.send("ping"), 0.05)
 
 
 def test_without_a_controller_a_step_and_who_had_attached_end_after_a_while_and_not_before(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from meanwhile import repeated
 from programs import Programs
 
 from ftslurm.api import answers
@@ -62,20 +63,9 @@ def silent_for(run: RunDir, seconds: float) -> None:
 @contextmanager
 def heard(run: RunDir, ahead_s: float) -> Iterator[None]:
     """Touch the run's sign of life again and again, on a file server whose clock is ahead_s ahead."""
-    over = threading.Event()
-
-    def live() -> None:
-        while not over.wait(0.02):
-            os.utime(run.alive, (time.time() + ahead_s, time.time() + ahead_s))
-
     run.alive.touch()
-    thread = threading.Thread(target=live)
-    thread.start()
-    try:
+    with repeated(lambda: os.utime(run.alive, (time.time() + ahead_s, time.time() + ahead_s)), 0.02):
         yield
-    finally:
-        over.set()
-        thread.join()
 
 
 def orphan_of(run: RunDir, after_s: float) -> bool:

@@ -360,7 +360,7 @@ UNKNOWN_HOST = """
 import socket
 socket.gethostname = lambda: "no-such-host.invalid"
 import sys, urllib.request
-sys.path.insert(0, TESTS)
+sys.path[:0] = TESTS
 import torch, torchft
 from test_torchft_compat import lighthouse, one_rank_manager, timedelta, torchft_patches as compat
 with lighthouse() as address:
@@ -382,7 +382,7 @@ with lighthouse() as address:
 
 
 def test_a_host_whose_name_does_not_resolve_is_reached_only_with_the_patch():
-    code = UNKNOWN_HOST.replace("TESTS", repr(str(Path(__file__).parent)))
+    code = UNKNOWN_HOST.replace("TESTS", repr(sys.path))
     python = run_python(code, FTSLURM_CLUSTER="local")
     assert "without: failed to connect to http://no-such-host.invalid" in python.stdout, python.stderr
     assert "'hostname'" in python.stdout
@@ -404,7 +404,7 @@ import socket
 if HOST:
     socket.gethostname = lambda: HOST
 import sys, threading, time
-sys.path.insert(0, TESTS)
+sys.path[:0] = TESTS
 import torch, torchft
 from torchft.parameter_server import ParameterServer
 from torchft.process_group import ProcessGroupGloo
@@ -434,7 +434,7 @@ print("with:", session())
 
 
 def session(host=None):
-    code = SESSION.replace("TESTS", repr(str(Path(__file__).parent))).replace("HOST", repr(host))
+    code = SESSION.replace("TESTS", repr(sys.path)).replace("HOST", repr(host))
     return loaded.run(code, FTSLURM_CLUSTER="local")
 
 
@@ -458,7 +458,7 @@ def test_a_parameter_server_is_reached_where_the_machines_own_name_does_not_reso
 
 FAILS_WHILE_WAITING_FOR_A_QUORUM = """
 import sys
-sys.path.insert(0, TESTS)
+sys.path[:0] = TESTS
 import torch
 from test_torchft_compat import one_rank_manager, timedelta
 address, quorum_timeout_s = sys.argv[1], float(sys.argv[2])
@@ -474,7 +474,7 @@ raise ValueError("the script's own error")
 def seconds_to_exit(command, folder, quorum_timeout_s):
     """Measure how long COMMAND SCRIPT ARGS runs after the script's uncaught error while it waits for a quorum."""
     script = folder / "fails.py"
-    script.write_text(FAILS_WHILE_WAITING_FOR_A_QUORUM.replace("TESTS", repr(str(Path(__file__).parent))))
+    script.write_text(FAILS_WHILE_WAITING_FOR_A_QUORUM.replace("TESTS", repr(sys.path)))
     with lighthouse(min_replicas=2) as address:
         arguments = [*command, str(script), address, str(quorum_timeout_s)]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}

@@ -165,7 +165,7 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     finish_soon(run, ranks=2)
     assert len(run.named("step_launched", group=0)) == 1
     report = ftslurm.Run(run.dir).report()
-    assert {failure["cause"] for failure in report["failures"]} == {"killed", "node_lost"}
+    assert {failure["cause"] for failure in report["failures"]} == {"killed", "node_lost"}, report["failures"]
     assert next(node for node in report["nodes"] if node["node"] == lost)["excluded"] == 1
     times = report["time"]
     assert sum(times.values()) == pytest.approx(2 * times["total_s"], abs=0.1)  # type: ignore[arg-type]

@@ -152,7 +152,7 @@ def _echoing(evidence: tuple[Evidence, ...]) -> set[int | None]:
 _ECHO = re.compile(
     r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
     r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
-    r"remote process (exit|has terminated)|h2 protocol error|error reading a body|"
+    r"remote process (exit|has terminated)|h2 protocol error|error reading a body|status: (unavailable|cancelled)|"
     r"timed out waiting \d+ ?ms for (recv|send)|DistStoreError|recvValue failed|communicator was aborted|"
     rf"{SRUN_ABORTS}"
 )

@@ -57,6 +57,8 @@ def next_nodes(story: Story) -> tuple[str, ...]:
         "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed",
         "BrokenPipeError: [Errno 32] Broken pipe",
         'RuntimeError: status: Unknown, message: "h2 protocol error: error reading a body from connection"',
+        'RuntimeError: status: Unavailable, message: "tcp connect error", details: []',
+        'TimeoutError: status: Cancelled, message: "operation was canceled", details: []',
         "ConnectionResetError: [Errno 104] Connection reset by peer",
     ],
 )

@@ -20,8 +20,8 @@ from ftslurm.config import compose, ladder, node_commands
 from ftslurm.config.process_groups import nccl_variables, process_group
 from ftslurm.config.schema import Config, binds_itself, describe_job, fixed_standbys, nodes_needed, role_of
 from ftslurm.core.groups import ranks
-from ftslurm.core.groups.causes import describe
 from ftslurm.core.groups.standby import home, pick
+from ftslurm.core.groups.verdict import describe
 from ftslurm.core.jobs.supply import array, uses_jobs
 from ftslurm.core.rules import begin, decide
 from ftslurm.core.state.actions import CheckNodes, Launch

@@ -44,10 +44,11 @@ from ftslurm.core.state.events import (
     ScaleAsked,
     Submitted,
 )
-from ftslurm.core.state.model import Cause, Job
+from ftslurm.core.state.model import Job
 from ftslurm.core.state.run_state import RunState
 from ftslurm.launchers.background import PATIENCE_S, Answered, BackgroundCommands
 from ftslurm.launchers.job_command import JobRole, job_command, submit_pilots_command, submit_successor_command
+from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
 from ftslurm.security.json_text import is_finite, is_whole
 from ftslurm.security.names import is_job, is_node

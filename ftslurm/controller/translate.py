@@ -12,19 +12,10 @@ from typing_extensions import assert_never
 from ftslurm.config.schema import Config
 from ftslurm.config.validate import FAULTS
 from ftslurm.core.state import actions, events
-from ftslurm.core.state.model import (
-    SLURM,
-    Cause,
-    Evidence,
-    GuardReport,
-    Requester,
-    RunOutcome,
-    Saved,
-    Source,
-    StepId,
-)
+from ftslurm.core.state.model import SLURM, Evidence, GuardReport, Requester, RunOutcome, Saved, Source, StepId
 from ftslurm.core.state.unit_names import LIGHTHOUSE
 from ftslurm.protocol import messages
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.field_types import MOST_TEXT
 from ftslurm.protocol.stages import Stage

@@ -9,12 +9,13 @@ from ftslurm.core.jobs.queue import TOLD_S, Outcome, leaves, living, update
 from ftslurm.core.jobs.supply import SAVES_S, SPARE_S, handover_at, lasts, may_ask, uses_jobs
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.model import LIVE, Cause, Job, Phase, Unit
+from ftslurm.core.state.model import LIVE, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.unit_table import Trait, UnitTable
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
+from ftslurm.protocol.causes import Cause
 
 
 def vacate(state: RunState, now: float, config: Config) -> Outcome:

@@ -10,10 +10,10 @@ from typing_extensions import assert_never
 from ftslurm.config.schema import Config
 from ftslurm.core import drain, parameter_servers, user_requests
 from ftslurm.core.groups import fault_drills, progress_lines, ranks, standby
-from ftslurm.core.groups.causes import aborts, after_abort
 from ftslurm.core.groups.exits import Outcome, ended
 from ftslurm.core.groups.launching import rank_row
 from ftslurm.core.groups.timings import since
+from ftslurm.core.groups.verdict import aborts, after_abort
 from ftslurm.core.health import fitness, hang_limit, late_hello, lost_connections, node_fate, set_aside, silence
 from ftslurm.core.jobs import queue, scale, supply
 from ftslurm.core.lineage import continuity, rollover, takeover
@@ -68,13 +68,14 @@ from ftslurm.core.state.events import (
     UndrainAsked,
     Warned,
 )
-from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Cause, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.traces import added
 from ftslurm.core.state.transitions import run, stop
 from ftslurm.core.state.units import independent, swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 CRASHES = (signal.SIGABRT, signal.SIGSEGV)
 MOST_WARNINGS = 20  # different ones, per run

@@ -36,7 +36,7 @@ from ftslurm.core.lineage import continuity, rollover, takeover
 from ftslurm.core.reduce import observe
 from ftslurm.core.state.actions import Action, Finish, Kill
 from ftslurm.core.state.events import Alive, Ended, Event
-from ftslurm.core.state.model import LIVE, OVER, Cause, Ending, Evidence, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Ending, Evidence, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, stop, stop_politely
 from ftslurm.core.state.unit_names import LIGHTHOUSE, group_unit, standby_unit
@@ -44,6 +44,7 @@ from ftslurm.core.state.unit_table import NOBODY, Trait, UnitTable
 from ftslurm.core.state.units import independent, serves, swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 KILL_AGAIN_S = 5.0  # a step that a Kill has not ended after this long gets another, stronger one
 WIDE_S = 1.0  # the same for several nodes: srun ends within 0.1 s, unless the death of a node is not noticed yet

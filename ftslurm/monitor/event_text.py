@@ -6,16 +6,11 @@ The status keeps these texts (a group's last error, the warnings); sentences.py 
 from __future__ import annotations
 
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause, cause_of
 from ftslurm.protocol.stages import Stage
 
-# Causes of a requested end, with the verb to print. They are no failures, so no log needs to be read.
-ORDERLY = {
-    "requested": "has left its nodes",
-    "cancelled": "was stopped",
-    "time_limit": "was stopped: time limit",
-    "preempted": "was preempted",
-}
 STOPPED = "stopped"  # the verdict on an attempt that the controller has ended
+_WITH_SIGN = (Cause.USER_ERROR, Cause.KILLED, Cause.START_FAILED, Cause.UNKNOWN)
 GROUPS_SHOWN = 3  # of no_first_step; the journal has more
 
 
@@ -24,30 +19,14 @@ def verdict(exited: records.StepExited) -> str:
     sign = f" (exit code {exited.code})" if exited.code is not None else ""
     sign = f" (signal {exited.signal})" if exited.signal is not None else sign
     where = f" on {exited.node}" if exited.node is not None else ""
-    cause = exited.cause or "unknown"
-    if cause == "requested" and exited.error:
+    cause = cause_of(exited.cause)
+    if cause is Cause.REQUESTED and exited.error:
         return exited.error
-    if cause == "unknown" and exited.error:
+    if cause is Cause.UNKNOWN and exited.error:
         return exited.error + where
-    what = {
-        "ok": "finished",
-        "user_error": f"the script failed{sign}",
-        "code_changed": "did not begin, the code has changed",
-        "killed": f"killed{sign}",
-        "out_of_memory": "out of memory",
-        "node_lost": "node lost",
-        "hardware": "broken hardware",
-        "network": "network error",
-        "hang": "hung",
-        "start_failed": f"could not start{sign}",
-        "start_timeout": "took too long to start",
-        "late_start": "did not answer, started elsewhere",
-        "lighthouse_lost": "lost the Lighthouse",
-        "preempted": "preempted",
-        "requested": "started again on request",
-        "cancelled": "ended from outside" if exited.error else STOPPED,
-        "unknown": f"ended for no known reason{sign}",
-    }.get(cause, cause.replace("_", " "))
+    what = cause.row.words + (sign if cause in _WITH_SIGN else "")
+    if cause is Cause.CANCELLED and not exited.error:
+        what = STOPPED
     return what + where + (f": {exited.error}" if exited.error else "")
 
 

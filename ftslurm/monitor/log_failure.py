@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from ftslurm.monitor.event_text import ORDERLY, verdict
+from ftslurm.monitor.event_text import verdict
 from ftslurm.monitor.log_files import LogFile, Wanted
 from ftslurm.monitor.log_page import View, clock
 from ftslurm.monitor.logs import show_end
+from ftslurm.protocol.causes import is_failure
 from ftslurm.protocol.records import StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, number
@@ -39,7 +40,7 @@ def last_failure(run: RunDir, wanted: Wanted) -> Failure | None:
     found = None
     for event in JournalReader(run.events).iter_new():
         record = read(event)
-        if not isinstance(record, StepExited) or record.cause == "ok" or record.cause in ORDERLY:
+        if not isinstance(record, StepExited) or not is_failure(record.cause):
             continue
         if wanted.group in (None, record.group) and wanted.attempt in (None, record.attempt):
             found = Failure(number(event, "time") or 0.0, record)

@@ -15,9 +15,10 @@ from typing_extensions import assert_never
 from ftslurm.core.state.model import OVER, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY, group_unit
 from ftslurm.monitor import starting
-from ftslurm.monitor.event_text import ORDERLY, controller_error, no_first_step, verdict
+from ftslurm.monitor.event_text import controller_error, no_first_step, verdict
 from ftslurm.monitor.status import GroupStatus, JobStatus, RunStatus
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import cause_of, is_failure
 from ftslurm.protocol.stages import Stage
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_lines import read
@@ -275,10 +276,10 @@ def _launched(record: records.StepLaunched, status: RunStatus) -> str | None:
     group, attempt, nodes = _group(record.group, status), record.attempt, few(record.nodes)
     if _is_standby(record.unit):
         return None  # its line is printed when it is warm
-    if attempt > 0 and (group is None or group.restarts > 0):
+    if attempt > 0 and (group is None or group.again):
         what = called(group) if group else _unit(record.unit)
         last = group.last_cause if group else status.lighthouse and status.lighthouse.last_cause
-        how = "ended" if last in ORDERLY else "failed"
+        how = "failed" if is_failure(last or None) else "ended"
         after = "" if record.down_s is None else f", {seconds(record.down_s)} after attempt {attempt - 1} {how}"
         if record.standby:
             return f"{what} goes on as attempt {attempt} on {nodes} with the warm standby{after}"
@@ -316,9 +317,9 @@ def _exited(record: records.StepExited, status: RunStatus) -> str | None:
         return None  # the Lighthouse ends after the groups
     if cause == "ok":
         return f"{what} has finished"
-    if cause in ORDERLY:
+    if not is_failure(cause):
         left = None if group is None else _left_because(group, cause, record.error, status)
-        return f"{what} {left or ORDERLY[cause]}" + (f" ({at})" if at else "")
+        return f"{what} {left or cause_of(cause).row.orderly}" + (f" ({at})" if at else "")
     log = f" - log: {short_log(record.log)}" if record.log else ""
     if _is_standby(record.unit):
         return f"{what} died: {verdict(record)}{log}"
@@ -383,15 +384,15 @@ def _of_training(record: records.TrainingEvent, status: RunStatus) -> str | None
 def _joined(record: records.GroupJoined, status: RunStatus) -> str | None:
     group, step, size = _group(record.group, status), record.step, record.participants
     quorum = f" ({plural(size, 'group')} in the quorum)" if size is not None else ""
-    if record.attempt and (group is None or group.restarts > 0):
+    if record.attempt and (group is None or group.again):
         took = ""
         if record.recovery_s is not None:
-            how = "left" if group is not None and group.last_cause in ORDERLY else "died"
+            how = "died" if group is None or is_failure(group.last_cause) else "left"
             took = f" {seconds(record.recovery_s)} after it {how}"
         elif record.seconds is not None:
             took = f" {seconds(record.seconds)} after its launch"
         return f"group {record.group} is back: first step {step} committed{took}"
-    if len(list(islice((g for g in status.groups if g.joined or g.restarts > 0), 2))) == 1:
+    if len(list(islice((g for g in status.groups if g.joined or g.again), 2))) == 1:
         after = f", {seconds(record.seconds)} after the launch" if record.seconds is not None else ""
         return f"training: step {step} committed{after}{quorum}"
     # Only the first group of the first quorum gets a line, and each group that joins later.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.state.model import Phase
-from ftslurm.monitor.event_text import ORDERLY
+from ftslurm.protocol.causes import is_failure
 from ftslurm.protocol.value_class import dataclass
 from ftslurm.run import deliveries
 from ftslurm.run.deliveries import Delivery
@@ -71,7 +71,8 @@ class GroupStatus:
     sessions: int | None = None  # with parameter servers: open sessions of a server, all sessions of another group
     attempt: int | None = None  # None: never launched
     nodes: tuple[str, ...] = ()
-    restarts: int = 0
+    restarts: int = 0  # after failures
+    again: bool = False  # this attempt follows another one of this start of the job
     steps_per_s: float | None = None  # over the last 10 s
     last_error: str | None = None
     first_error: str | None = None  # its first failure in this run
@@ -112,7 +113,7 @@ class GroupStatus:
     def down(self) -> bool:
         """Return whether the last attempt has failed and no other has been launched since."""
         ended = self.phase in (Phase.PENDING, Phase.FAILED)
-        return ended and self.last_error is not None and self.last_cause not in ORDERLY
+        return ended and self.last_error is not None and is_failure(self.last_cause)
 
 
 @dataclass(frozen=True)

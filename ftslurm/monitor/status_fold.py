@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 
 from ftslurm.core.state.model import LIVE, Phase
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.monitor.event_text import ORDERLY, STOPPED, controller_error, no_first_step, verdict
+from ftslurm.monitor.event_text import controller_error, no_first_step, verdict
 from ftslurm.monitor.status import (
     TOLD_EVERY_S,
     GroupStatus,
@@ -25,6 +25,7 @@ from ftslurm.monitor.status import (
     Starting,
 )
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import is_failure
 from ftslurm.run.journal import Event, number
 from ftslurm.run.journal_filter import RATE_WINDOW_S
 from ftslurm.run.journal_lines import read
@@ -375,8 +376,9 @@ class StatusFold:
             recovery = Recovery(group.group, record.attempt, None, group.last_cause or "unknown", detail)
             self._recovery_of[group.group, record.attempt] = len(self._recoveries)
             self._recoveries.append(recovery)
-            self._run = run = replace(run, restarts=run.restarts + 1)
-            group = replace(group, restarts=group.restarts + 1)
+            failed = group.last_cause is None or is_failure(group.last_cause)
+            self._run = run = replace(run, restarts=run.restarts + failed)
+            group = replace(group, restarts=group.restarts + failed, again=True)
         runs_at_once = record.standby is not None and run.lighthouse is None  # its script need not report anything
         self._put(
             replace(
@@ -420,7 +422,7 @@ class StatusFold:
             ended=time,
             longest_gap_s=gap,
         )
-        stopped = record.cause in ORDERLY and record.error is None
+        stopped = not is_failure(record.cause) and record.error is None
         at_work = group.joined or self._run.lighthouse is None
         if not ok and not (stopped and not at_work and group.last_cause is not None):  # else: that is still the reason
             group = replace(
@@ -432,7 +434,7 @@ class StatusFold:
                 last_traceback=record.traceback,
                 step=group.step if record.step is None else record.step,
             )
-        self._put(group if record.cause in ORDERLY else _remembering(group))
+        self._put(_remembering(group) if is_failure(record.cause) else group)
 
     # --- the training --------------------------------------------------------------------------------------------
 
@@ -591,17 +593,15 @@ def _stopping(group: GroupStatus) -> GroupStatus:
 
 
 def _remembering(group: GroupStatus) -> GroupStatus:
-    """Return a group that has failed with its first failure kept. The end of a job or of the run is none."""
-    stopped = group.last_cause == "cancelled" and group.last_error == STOPPED
-    orderly = group.last_cause in (None, "ok", "time_limit", "preempted", "requested")
-    if group.first_error is not None or stopped or orderly:
+    """Return a group that has failed with its first failure kept."""
+    if group.first_error is not None or group.last_cause is None or not is_failure(group.last_cause):
         return group
     return replace(group, first_error=group.last_error, first_log=group.last_log)
 
 
 def _at_the_end(group: GroupStatus) -> GroupStatus:
     """Return a group after the end of the run. One that waited for its next attempt after a failure has failed."""
-    failed = group.phase is Phase.PENDING and group.last_cause is not None and group.last_cause not in ORDERLY
+    failed = group.phase is Phase.PENDING and group.last_cause is not None and is_failure(group.last_cause)
     return replace(group, phase=Phase.FAILED if failed else group.phase, waiting_for=None, steps_per_s=None)
 
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import cause_of
 from ftslurm.protocol.value_class import dataclass
-
-ON_ORDER = ("ok", "cancelled", "time_limit", "preempted")  # causes of the end of an attempt that are no failures
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +101,11 @@ class GroupFailed(OfGroup):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupShutDown(OfGroup):
-    """An attempt of a group has ended in order: it has finished, was stopped, or has to leave its nodes."""
+    """An attempt of a group has ended in order: it has finished, was stopped, or leaves its nodes."""
 
     kind: ClassVar[str] = "group_shut_down"
     attempt: int
-    cause: str  # ok, cancelled, time_limit or preempted
+    cause: str  # as in step_exited of the journal
     step: int | None
 
 
@@ -201,7 +200,7 @@ def _of_attempt(record: records.JournalRecord) -> Occurrence | None:
             return GroupRestarted(group=record.group, attempt=record.attempt, step=record.step, recovery_s=took)
         case records.Serving(recovery_s=float(took)) | records.SessionOpened(recovery_s=float(took)):
             return GroupRestarted(group=record.group, attempt=record.attempt, step=None, recovery_s=took)
-        case records.StepExited(group=int(group)) if record.cause in ON_ORDER:
+        case records.StepExited(group=int(group)) if not cause_of(record.cause).row.failure:
             return GroupShutDown(group=group, attempt=record.attempt, cause=record.cause, step=record.step)
         case records.StepExited(group=int(group)):
             return GroupFailed(

@@ -21,6 +21,7 @@ import dataclasses
 from dataclasses import MISSING
 from typing import Annotated, ClassVar, TypedDict
 
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.value_class import dataclass
 
 VERSION = 1
@@ -517,11 +518,7 @@ class StepExited(JournalRecord):
     attempt: Attempt
     code: Annotated[int | None, "exit code"]
     signal: Annotated[int | None, "number of the signal"]
-    cause: Annotated[
-        str,
-        "ok, user_error, code_changed, killed, out_of_memory, node_lost, hang, start_failed, start_timeout, preempted, "
-        "time_limit, late_start, hardware, network, lighthouse_lost, requested, cancelled or unknown",
-    ]
+    cause: Annotated[str, ", ".join(cause.value for cause in Cause)]
     node: Annotated[str | None, "node of the rank that failed first"]
     rank: Annotated[int | None, "rank that failed first"]
     error: Annotated[str | None, "the error, for a person"]

@@ -18,8 +18,9 @@ from typing_extensions import assert_never
 from ftslurm.config.schema import MOST_GROUPS
 from ftslurm.core.groups.progress_lines import every_s
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
-from ftslurm.monitor.event_text import ORDERLY, verdict
+from ftslurm.monitor.event_text import verdict
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import is_failure
 from ftslurm.report.history import (
     FINISHED,
     FIRST_START,
@@ -270,12 +271,12 @@ class HistoryFold:
         line = self._line(record.group)
         if record.unit != LIGHTHOUSE and (line is None or line.attempt != record.attempt):
             return
-        if record.cause != "ok" and not (record.unit == LIGHTHOUSE and record.cause in ORDERLY):
+        if record.cause != "ok" and (record.unit != LIGHTHOUSE or is_failure(record.cause)):
             self._open.setdefault(record.unit, []).append(len(self._failures))
             failed = _failure(noticed, record.unit, verdict(record))
             failed = replace(failed, group=record.group, attempt=record.attempt, cause=record.cause or "unknown")
             failed = replace(failed, node=record.node, log=record.log, step=record.step)
-            moved = record.cause in ORDERLY
+            moved = not is_failure(record.cause)
             self._failures.append(replace(failed, moved=moved, drill=self._drills.pop(record.unit, None)))
         if line is not None and record.group is not None:
             self._group_exited(record, record.group, line, noticed, time)
@@ -291,7 +292,7 @@ class HistoryFold:
             line.succeeded(time)
             return
         node = record.node or (line.nodes[0] if len(line.nodes) == 1 else None)
-        node = None if record.cause in ORDERLY else node  # which is not to blame
+        node = node if is_failure(record.cause) else None  # which is not to blame
         silent_since = self._silent_since if record.with_job else None
         line.failed(noticed, time, record.cause or "unknown", node, silent_since)
         if group in self._leaving:

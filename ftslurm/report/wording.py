@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-CAUSES = {
-    "user_error": "the script failed",
-    "code_changed": "the code had changed",
-    "killed": "killed",
-    "out_of_memory": "out of memory",
-    "node_lost": "node lost",
-    "hardware": "broken hardware",
-    "network": "network error",
-    "hang": "hang",
-    "start_failed": "could not start",
-    "start_timeout": "start took too long",
-    "late_start": "did not answer, started elsewhere",
-    "preempted": "preempted",
-    "time_limit": "time limit",
-    "lighthouse_lost": "lost the Lighthouse",
+from ftslurm.protocol.causes import Cause
+
+CAUSES = {cause.value: cause.row.words for cause in Cause} | {  # and of lost time that no exit has caused
     "controller_lost": "controller crashed",
-    "cancelled": "ended from outside",
-    "requested": "moved on request",
-    "unknown": "unknown",
     "stopped": "the run was stopped",
     "first_start": "first start",
     "slow_step": "slow steps, no failure",

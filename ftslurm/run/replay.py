@@ -15,11 +15,12 @@ from typing_extensions import assert_never
 from ftslurm.checkpoint import layout
 from ftslurm.config.schema import Config
 from ftslurm.core.groups.exits import MOST_EXITS
-from ftslurm.core.state.model import Cause, Exit, Job, Phase, Place, Saved, StepId
+from ftslurm.core.state.model import Exit, Job, Phase, Place, Saved, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.core.state.unit_names import GROUP, LIGHTHOUSE, group_unit
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause, cause_of, is_failure
 from ftslurm.run import checkpoint_owner, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader, number
@@ -96,7 +97,7 @@ class Reading:
     saved: bool = False
     drilled: int = 0
     groups: int | None = None
-    moving: set[str] = field(default_factory=set)  # units whose next launch is due to another job
+    moving: set[str] = field(default_factory=set)  # units whose next launch is no restart
     planned: int = 0
     count: int = 0  # of the groups
     noticed: dict[str, float | None] = field(default_factory=dict)  # unit -> when its last end was
@@ -186,7 +187,7 @@ class Reading:
     def _fold_cluster(self, record: records.ClusterEvent, time: float) -> None:
         match record:
             case records.AllocationLeaving(allocation=job):
-                self.leaving[job] = Job(job, leaving=_cause(record.cause), since=time)
+                self.leaving[job] = Job(job, leaving=cause_of(record.cause), since=time)
             case records.AllocationGranted() | records.AllocationLost():
                 self.leaving.pop(record.allocation, None)
                 if isinstance(record, records.AllocationGranted) and record.pool is None:
@@ -290,7 +291,7 @@ class Reading:
         before, self.home, self.host = self.home, home(record.job_id, record.requeues), record.host
         if self.own is not None and self.home != before:
             self.passed.clear()  # another allocation
-        self.moving = set(self.attempts) - self.scheduled.keys()
+        self.moving |= set(self.attempts) - self.scheduled.keys()
         self.count = record.groups
 
     def _step_launched(self, record: records.StepLaunched, time: float) -> None:
@@ -342,7 +343,9 @@ class Reading:
         if unit != LIGHTHOUSE:
             self.exits.setdefault(unit, []).append(_exit(record, time, self.live.get(unit)))
         self.noticed[unit], self.away[unit] = record.noticed, record.away_since
-        if not record.with_job:
+        if not is_failure(record.cause):
+            self.moving.add(unit)
+        elif not record.with_job:
             self.moving.discard(unit)  # its next launch answers this exit
         self.live.pop(unit, None)
         if record.cause == Cause.OK.value and record.group is not None:
@@ -354,7 +357,7 @@ def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
     return Exit(
         record.attempt,
         time,
-        _cause(record.cause),
+        cause_of(record.cause),
         step.place.nodes if step is not None else (),
         code=record.code,
         signal=record.signal,
@@ -366,10 +369,6 @@ def _exit(record: records.StepExited, time: float, step: Live | None) -> Exit:
         healthy_s=record.healthy_s or 0.0,
         ran_as=None if step is None or step.id == StepId(step.unit, record.attempt) else step.id,
     )
-
-
-def _cause(value: str) -> Cause:
-    return Cause(value) if value in {cause.value for cause in Cause} else Cause.UNKNOWN
 
 
 def _hosts(ranks: tuple[records.RankRow, ...]) -> tuple[str, ...]:

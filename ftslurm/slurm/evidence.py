@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ftslurm.core.state.events import SRUN_ABORTS, Looked, NodeFate, NodeResult, NodesChecked
-from ftslurm.core.state.model import Cause, Evidence, Job
+from ftslurm.core.state.model import Evidence, Job
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security.json_text import is_finite, read_object
 from ftslurm.security.names import NODE, is_node

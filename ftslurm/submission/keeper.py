@@ -75,7 +75,7 @@ def crashed(run: RunDir, code: int) -> str | None:
     if code in (0, BAD_INPUT) or last_event(run.events) in LAST:
         return None
     if code < 0:
-        from ftslurm.core.groups.causes import signal_name
+        from ftslurm.core.groups.verdict import signal_name
 
         return f"the controller was killed by {signal_name(-code)}"
     return f"the controller has failed (exit code {code}), see {run.controller_log}"

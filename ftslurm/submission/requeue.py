@@ -17,11 +17,11 @@ from pathlib import Path
 from ftslurm.code import staging
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.core.state.model import Cause
 from ftslurm.core.state.past import Live
 from ftslurm.core.state.unit_names import GROUP
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.status_fold import fold_all
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import RunFinished, StepExited
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, Journal, JournalReader

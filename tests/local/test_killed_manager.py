@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fuzz import numbers
 
-from ftslurm.core.groups.causes import _ECHO
+from ftslurm.core.groups.verdict import _ECHO
 from ftslurm.lighthouse.stock import load_native
 
 SHORT = timedelta(seconds=5)

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 from ftslurm.config.schema import Config
 from ftslurm.core.groups import fault_drills, placement, progress_lines, restart
-from ftslurm.core.groups.causes import classify, describe
 from ftslurm.core.groups.timings import phases
+from ftslurm.core.groups.verdict import classify, describe
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, AskState
 from ftslurm.core.state.events import LAST_LINE, Ended
-from ftslurm.core.state.model import LIVE, OVER, Cause, Ending, Exit, Marks, Phase, RunOutcome, Unit
+from ftslurm.core.state.model import LIVE, OVER, Ending, Exit, Marks, Phase, RunOutcome, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import give_up, succeed, wait_for_next
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, places, serves, swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 Outcome = tuple[RunState, list[Action]]
-_AT_THE_START = frozenset({Cause.USER_ERROR, Cause.START_FAILED, Cause.HARDWARE})
-_NO_START = _AT_THE_START | {Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
-# Causes after which Slurm may know more about the node.
-_TELLING = frozenset(
-    {Cause.KILLED, Cause.UNKNOWN, Cause.NODE_LOST, Cause.HANG, Cause.START_TIMEOUT, Cause.OUT_OF_MEMORY}
-    | {Cause.HARDWARE, Cause.NETWORK, Cause.LATE_START}
-)
-# Causes after which the step's whole job may be gone.
-_BY_OTHERS = frozenset({Cause.CANCELLED, Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.UNKNOWN})
 PATIENT_STARTS = 3  # launches that reached no node before the same error from all groups ends the run
 DUD_STARTS = 3  # starts in a row without an address after which the Lighthouse is given up
 MOST_EXITS = 1000  # exits of one unit that are kept
@@ -79,15 +71,11 @@ def ended(event: Ended, state: RunState, unit: Unit, now: float, config: Config)
         marks=failing,
         current=replace(unit.current, step=None, ran_as=None, adoption=None, recalled=None),
     )
-    if (
-        unit.current.intent is None
-        and (event.launcher_failed or verdict.cause in _BY_OTHERS)
-        and unit.place is not None
-    ):
+    if unit.current.intent is None and (event.launcher_failed or verdict.cause.row.with_job) and unit.place is not None:
         state = queue.doubt(state, unit.place.allocation, now)
     if (
         unit.group is not None
-        and verdict.cause in _TELLING
+        and verdict.cause.row.telling
         and verdict.node is not None
         and config.cluster.kind != "local"
     ):
@@ -249,7 +237,7 @@ def _same_start_error(state: RunState) -> str | None:
     if not all(e.launched for e in ends) and min(len(unit.exits) for unit in groups) < PATIENT_STARTS:
         return None  # slurmctld may be away for a moment
     words = {e.error for e in ends}
-    if len(ends) < 2 or len(words) > 1 or None in words or {e.cause for e in ends} - _AT_THE_START:
+    if len(ends) < 2 or len(words) > 1 or None in words or any(e.cause.row.hopeless != 1 for e in ends):
         return None
     return f"every group failed before its first step, all in the same way: {words.pop()}"
 
@@ -261,7 +249,7 @@ def _no_start_at_all(state: RunState) -> str | None:
         return None
     for unit in state.table.all_groups():
         tries = [e for e in unit.exits if e.launched]
-        if len(tries) < TRIES + (state.table.groups == 1) or {e.cause for e in tries} - _NO_START:
+        if len(tries) < TRIES + (state.table.groups == 1) or not all(e.cause.row.hopeless for e in tries):
             return None
     words = "; ".join(f"group {u.group}: {describe(u.exits[-1])}" for u in state.groups[:3])
     return f"every group failed {TRIES} times or more before its first step ({words}): is it the script, or the nodes?"

@@ -53,6 +53,7 @@ def launch(state: RunState, now: float, config: Config) -> Outcome:
                 state = swap(state, replace(unit, waits_for=""))  # explain fills in the reason
             continue
         finder.remove(place, unit)
+        state = replace(state, planned=state.planned + transitions.is_move(unit))
         if picked is not None:
             state, action = _take_over(state, unit, picked[0], place, now, config)
             actions.append(action)

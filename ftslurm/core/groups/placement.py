@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from immutables import Map
 
 from ftslurm.core.groups.leaves import Leaves
-from ftslurm.core.groups.restart import HARMLESS, unexplained
-from ftslurm.core.state.model import Allocation, Cause, Exit, Place
+from ftslurm.core.groups.restart import unexplained
+from ftslurm.core.state.model import Allocation, Exit, Place
+from ftslurm.protocol.causes import Blame
 
 _NO_LEAVES: Map[str, str] = Map()
 
@@ -141,13 +142,9 @@ def suspect(exits: Sequence[Exit], window_s: float) -> str | None:
         exits: every exit of the group, oldest first; those of the last window_s count, as for its restart budget.
     """
     recent = [e for e in unexplained(exits) if exits[-1].time - e.time < window_s]
-    ends = [e for e in recent if e.launched and e.cause not in _INNOCENT]
+    ends = [e for e in recent if e.launched and e.cause.row.blame is Blame.IF_AGAIN]
     if len(ends) < TWICE:
         return None
     blamed = [{e.node} if e.node is not None else set(e.nodes) for e in ends]
     common = set.intersection(*blamed)
     return min(common) if len(common) == 1 else None
-
-
-# They do not make the node suspect; a lost node, or one with broken hardware, is left out already.
-_INNOCENT = HARMLESS | {Cause.NODE_LOST, Cause.HARDWARE, Cause.LIGHTHOUSE_LOST}

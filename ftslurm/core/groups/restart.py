@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ftslurm.config.schema import RestartConfig
-from ftslurm.core.state.model import Cause, Exit
+from ftslurm.core.state.model import Exit
+from ftslurm.protocol.causes import Again, Cause
 
 LAUNCH_AGAIN_S = 2.0
 FOUND_OUT_S = 120.0  # a failure at most this long before the loss of a node may be due to it
@@ -16,8 +17,6 @@ OTHER_CODE = (
     "it would have run other code than the attempts before it. `ftslurm resume RUN` goes on once the files are as they "
     "were, `ftslurm resume RUN --new-code` with the new ones; job.on_code_change=warn would allow the mixture"
 )
-# Causes that are no failure of the unit.
-HARMLESS = frozenset({Cause.OK, Cause.REQUESTED, Cause.CANCELLED, Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.LATE_START})
 
 
 @dataclass(frozen=True)
@@ -47,9 +46,9 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
         launch_patience_s: how long launches may fail in a row (health.start_timeout_s).
     """
     last = exits[-1]
-    if last.cause in (Cause.REQUESTED, Cause.LATE_START):
+    if last.cause.row.again is Again.AT_ONCE:
         return RestartAt(last.time)
-    if last.cause is Cause.CODE_CHANGED:
+    if last.cause.row.again is Again.NEVER:
         return GiveUp(OTHER_CODE)
     if config.policy == "never":
         return GiveUp("restart.policy=never")
@@ -103,7 +102,7 @@ def _moves(exit_: Exit, recent: Sequence[Exit]) -> bool:
 
 
 def _is_failure(exit_: Exit) -> bool:
-    return exit_.launched and exit_.cause not in HARMLESS
+    return exit_.launched and exit_.cause.row.failure
 
 
 def _same_error_elsewhere(failures: Sequence[Exit]) -> bool:

@@ -13,13 +13,14 @@ from ftslurm.core.groups import placement
 from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.events import Room
-from ftslurm.core.state.model import LIVE, OVER, Cause, Phase, Place, Unit
+from ftslurm.core.state.model import LIVE, OVER, Phase, Place, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.unit_names import standby_number, standby_unit
 from ftslurm.core.state.units import independent, places, pool_of, swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 WARM_RATIO = 1.5  # private memory of a warm process to that of a worker with torch imported (measured: 221 and 148 MB)
 SPARE_SHARE = 0.5  # the standbys of a node take at most this share of the memory that is left there (auto)

@@ -18,7 +18,7 @@ from ftslurm.core.health import silence
 from ftslurm.core.jobs import supply
 from ftslurm.core.state.actions import Action, CheckNodes
 from ftslurm.core.state.events import NodeResult, NodesChecked
-from ftslurm.core.state.model import LIVE, Cause, Checking, Ending, NodeChecks, RunOutcome
+from ftslurm.core.state.model import LIVE, Checking, Ending, NodeChecks, RunOutcome
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
@@ -26,11 +26,6 @@ from ftslurm.protocol import records
 MOST_STEPS = 32  # Slurm steps that check nodes at the same time; with more nodes, each has several
 REFUSED_AGAIN_S = 5.0  # a step that Slurm has refused is tried again after this long
 _MOST_NAMED = 3
-# Causes that say nothing about the node.
-_NOT_THE_NODE = frozenset(
-    {Cause.OK, Cause.USER_ERROR, Cause.OUT_OF_MEMORY, Cause.START_FAILED, Cause.LIGHTHOUSE_LOST}
-    | {Cause.PREEMPTED, Cause.TIME_LIMIT, Cause.REQUESTED, Cause.CANCELLED}
-)
 
 
 def watch(state: RunState, now: float, config: Config) -> Outcome:
@@ -191,7 +186,7 @@ def doubt(state: RunState, unit: str, config: Config) -> RunState:
     if known is None or known.is_lighthouse or not known.exits:
         return state
     last = known.exits[-1]
-    if known.phase in LIVE or last.cause in _NOT_THE_NODE or not last.launched:
+    if known.phase in LIVE or not last.cause.row.telling or not last.launched:
         return state
     blamed = last.nodes if last.node is None else (last.node,)
     idle = {node for node in blamed if not _is_busy(state, node, but=unit)}

@@ -15,12 +15,13 @@ from ftslurm.core.health import hang_limit
 from ftslurm.core.health.hang_limit import LOOK_S_PER_GROUP, Limits, last_change, limits
 from ftslurm.core.health.silence import condemn
 from ftslurm.core.state.actions import Action, Dump, Where
-from ftslurm.core.state.model import Cause, Evidence, Overtaken, Phase, Pulse, Unit
+from ftslurm.core.state.model import Evidence, Overtaken, Phase, Pulse, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
 
 DUMP_S = 1.5  # a hung group is killed this long after its stacks were requested, even if they are incomplete

@@ -21,11 +21,12 @@ from ftslurm.core.groups.exits import Outcome
 from ftslurm.core.groups.launching import PlaceFinder
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action
-from ftslurm.core.state.model import Cause, Evidence, Phase, Unit
+from ftslurm.core.state.model import Evidence, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
+from ftslurm.protocol.causes import Cause
 
 KEPT = 15  # launches that are remembered
 HEARTBEATS = 2.0  # a node is heard if the last one is not older than so many intervals

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ftslurm.config.schema import Config
-from ftslurm.core.groups.causes import WORDS_S, question, silent_siblings
+from ftslurm.core.groups.verdict import WORDS_S, question, silent_siblings
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, Probe, Where
-from ftslurm.core.state.model import Cause, Evidence, Look, Phase, StepId, Unit
+from ftslurm.core.state.model import Evidence, Look, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
+from ftslurm.protocol.causes import Cause
 
 AGAIN_S = 0.2  # a node whose processes are there, and whose guard is silent, is probed again after this long
 KILL_S = 1.0  # the kill of a failed step is delayed by at most this, so that the probe sees its processes

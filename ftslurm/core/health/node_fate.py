@@ -14,11 +14,12 @@ from ftslurm.config.schema import Config
 from ftslurm.core.health import silence
 from ftslurm.core.state.actions import Action, AskFate
 from ftslurm.core.state.events import Ended, NodeFate
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Fate, StepId, Unit
+from ftslurm.core.state.model import LIVE, Evidence, Fate, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
+from ftslurm.protocol.causes import Cause
 
 ANSWER_S = 5.0  # wait at most this long for Slurm's answer
 RECENT_S = 600.0  # a slurmd that started at most this long ago may have started because its node was lost

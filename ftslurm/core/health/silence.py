@@ -15,16 +15,17 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ftslurm.config.schema import Config
-from ftslurm.core.groups.causes import silent_siblings
+from ftslurm.core.groups.verdict import silent_siblings
 from ftslurm.core.jobs import queue
 from ftslurm.core.state.actions import Action, AskState, Probe
 from ftslurm.core.state.events import Alive, Looked
-from ftslurm.core.state.model import Cause, Evidence, Look, Phase, Pulse, Returning, Unit
+from ftslurm.core.state.model import Evidence, Look, Phase, Pulse, Returning, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 LOOK_AGAIN_S = (15.0, 300.0)  # delay of the first probe of a lost node, which then doubles, and its maximum
 DRAIN_AGAIN_S = 60.0  # interval of the questions to Slurm about a node that it drains

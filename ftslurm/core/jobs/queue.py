@@ -8,12 +8,13 @@ from math import inf
 from ftslurm.config.schema import Config
 from ftslurm.core.state.actions import Action, CancelJobs, StartPilot
 from ftslurm.core.state.events import JobEvent, JobLeaving, JobsSeen, JobsUnknown, RequeueRefused, Submitted
-from ftslurm.core.state.model import LIVE, Asking, Cause, Evidence, Job, Phase, StepId, Unit
+from ftslurm.core.state.model import LIVE, Asking, Evidence, Job, Phase, StepId, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop
 from ftslurm.core.state.units import swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 Outcome = tuple[RunState, list[Action]]
 TOLD_S = 1.5  # wait at most this long for Slurm's reason after it has ended a step

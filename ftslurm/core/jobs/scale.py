@@ -6,13 +6,14 @@ from ftslurm.config.schema import Config, most_groups
 from ftslurm.core.jobs.queue import Outcome
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import ScaleAsked
-from ftslurm.core.state.model import LIVE, Cause, Phase, Unit
+from ftslurm.core.state.model import LIVE, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.transitions import stop_politely
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.core.state.units import independent, swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 
 def observe(state: RunState, event: ScaleAsked, now: float, config: Config) -> Outcome:

@@ -17,12 +17,13 @@ from ftslurm.core.jobs import queue
 from ftslurm.core.jobs.queue import Outcome, living
 from ftslurm.core.state.actions import Action, AskJobs, CancelJobs, Exclude, RequestJobs, RequeueJob, StartNow
 from ftslurm.core.state.events import NodesLeft
-from ftslurm.core.state.model import LIVE, OVER, Asking, Cause, Job, Phase, Unit
+from ftslurm.core.state.model import LIVE, OVER, Asking, Job, Phase, Unit
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import pool_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 LEAVES_S = 5.0  # after its group has left, Slurm may end or requeue a pilot for this long; then we requeue it
 SETTLED_S = 2.0  # Slurm 22.05 fails a requeued job for good if it is started within about 0.2 s

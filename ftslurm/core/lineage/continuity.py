@@ -12,13 +12,14 @@ from ftslurm.config.schema import Config
 from ftslurm.core.lineage import takeover
 from ftslurm.core.state.actions import Action
 from ftslurm.core.state.events import Granted, Progressed, Restored
-from ftslurm.core.state.model import LIVE, Cause, Ending, Phase, RunOutcome, Saved, Unit
+from ftslurm.core.state.model import LIVE, Ending, Phase, RunOutcome, Saved, Unit
 from ftslurm.core.state.run_state import RunState
-from ftslurm.core.state.transitions import stop
+from ftslurm.core.state.transitions import is_move, stop
 from ftslurm.core.state.unit_table import Trait
 from ftslurm.core.state.units import independent, swap
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
 
 PATIENT = 5  # checkpoints that may be missed before the user is warned
@@ -52,7 +53,7 @@ def opened(state: RunState, event: Granted, now: float, config: Config) -> tuple
         state, gone = takeover.opened(state, past, event.homes, now, config)
         failed = {one.unit for one in past.scheduled}
         idle = (u for u in state.groups if u.attempt >= 0 and u.phase is Phase.PENDING and not u.current.adoption)
-        moved = (u for u in idle if u.name not in failed)
+        moved = (u for u in idle if u.name not in failed and not is_move(u))  # which its launch counts
         state = replace(state, planned=past.planned + len(list(moved)))
         if any(unit.current.adoption for unit in state.groups):
             return state, gone

@@ -20,7 +20,6 @@ from ftslurm.core.state.events import Adopted, Ended
 from ftslurm.core.state.model import (
     LIVE,
     Adoption,
-    Cause,
     Evidence,
     Exit,
     Job,
@@ -39,6 +38,7 @@ from ftslurm.core.state.unit_names import STANDBY, group_unit
 from ftslurm.core.state.units import swap, tasks_of
 from ftslurm.core.state.values import replace
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 AGAIN_S = 2.0  # delay after an srun that could not start
 _NO_JOB = (

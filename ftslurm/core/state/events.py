@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from immutables import Map
 
-from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Requester, RunOutcome, Saved, StepId
+from ftslurm.core.state.model import Allocation, Evidence, GuardReport, Job, Requester, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import dataclass
 

@@ -17,6 +17,7 @@ from immutables import Map
 from ftslurm.core.state.step_times import StepTimes
 from ftslurm.core.state.traces import Traces
 from ftslurm.core.state.unit_names import LIGHTHOUSE, STANDBY
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import Progress
 from ftslurm.protocol.stages import Stage
 from ftslurm.protocol.value_class import dataclass
@@ -35,29 +36,6 @@ class Phase(str, Enum):
 
 LIVE = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING})  # phases in which a step exists
 OVER = frozenset({Phase.SUCCEEDED, Phase.FAILED})  # phases in which no further step will exist
-
-
-class Cause(str, Enum):
-    """Why a step ended, decided from evidence."""
-
-    OK = "ok"
-    USER_ERROR = "user_error"
-    CODE_CHANGED = "code_changed"
-    KILLED = "killed"
-    OUT_OF_MEMORY = "out_of_memory"
-    NODE_LOST = "node_lost"
-    HANG = "hang"
-    START_FAILED = "start_failed"
-    START_TIMEOUT = "start_timeout"
-    LATE_START = "late_start"  # its step has not answered in twice the usual time: it was launched elsewhere
-    PREEMPTED = "preempted"
-    TIME_LIMIT = "time_limit"
-    LIGHTHOUSE_LOST = "lighthouse_lost"
-    HARDWARE = "hardware"  # a GPU, the memory or the network card of its node is broken (groups/hardware.py)
-    NETWORK = "network"  # NCCL reports an error of the network, and no peer is known to have failed
-    REQUESTED = "requested"  # a user's command (`ftslurm restart`, `drain`) has ended it, to start it again
-    CANCELLED = "cancelled"
-    UNKNOWN = "unknown"
 
 
 class RunOutcome(str, Enum):

@@ -57,7 +57,7 @@ class Past:
     saved: bool = False  # a group had reported a checkpoint
     drilled: int = 0  # how many of the planned drills were done
     groups: int | None = None  # number of groups set by `ftslurm scale`
-    planned: int = 0  # number of attempts that were no restarts but launches in another job or after `scale`
+    planned: int = 0  # number of attempts that were no restarts but moves: in another job, on request, after `scale`
     exits: tuple[tuple[str, tuple[Exit, ...]], ...] = ()  # (group or standby, exits of its attempts, oldest first)
     left_out: tuple[LeftOut, ...] = ()
     shunned: tuple[str, ...] = ()  # nodes that Slurm drains

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ftslurm.core.state.actions import Action, Stop
-from ftslurm.core.state.model import Attempt, Cause, Evidence, Marks, Phase, Place, Pulse, Unit
+from ftslurm.core.state.model import Attempt, Evidence, Marks, Phase, Place, Pulse, Unit
 from ftslurm.core.state.values import replace
+from ftslurm.protocol.causes import Cause
 
 _NEXT_ATTEMPT = "the step ended, and the restart policy allows another attempt"
 _ENDED_WELL = "the step ended with exit code 0 and was not told to stop"
@@ -46,6 +47,11 @@ TRANSITIONS: Mapping[Phase, Mapping[Phase, str]] = {
     Phase.SUCCEEDED: {},
     Phase.FAILED: {},
 }
+
+
+def is_move(unit: Unit) -> bool:
+    """Return whether the next launch of a unit is no restart of its group: its last attempt has not failed."""
+    return unit.group is not None and bool(unit.exits) and not unit.exits[-1].cause.row.failure
 
 
 def launch(unit: Unit, place: Place, due: float, now: float, current: Attempt) -> Unit:

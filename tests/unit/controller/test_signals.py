@@ -9,7 +9,8 @@ import pytest
 from ftslurm.config.schema import Config
 from ftslurm.controller.translate import asked_by_signal, asked_by_slurm
 from ftslurm.core.state.events import JobEnds, StopAsked
-from ftslurm.core.state.model import Cause, RunOutcome
+from ftslurm.core.state.model import RunOutcome
+from ftslurm.protocol.causes import Cause
 
 
 def settings(**cluster: object) -> Config:

@@ -12,7 +12,8 @@ from ftslurm.core.handover import SAVES_S, SPARE_S
 from ftslurm.core.jobs.supply import handover_at
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Job, Phase
+from ftslurm.core.state.model import Job, Phase
+from ftslurm.protocol.causes import Cause
 
 ENDS = 3600.0  # of both pilots
 ARRAY = array_config(cluster={"handover_s": 900.0, "signal_s": 120})

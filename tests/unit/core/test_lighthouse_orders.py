@@ -26,7 +26,8 @@ from steps import A0, A1, B0, B1, C0, LIGHT0, LIGHT1, LIGHT2, URL
 from ftslurm.config.schema import Config
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Evidence, StepId
+from ftslurm.core.state.model import Evidence, StepId
+from ftslurm.protocol.causes import Cause
 
 
 def ours(**sections: dict[str, Any]) -> Config:

@@ -24,7 +24,8 @@ from ftslurm.core.health.start_report import TOLD_S
 from ftslurm.core.rules import deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import SIGTERM, SLURM, Cause, Evidence, Phase
+from ftslurm.core.state.model import SIGTERM, SLURM, Evidence, Phase
+from ftslurm.protocol.causes import Cause
 
 TWO: tuple[Moment, ...] = ((0, granted(2)), *RUNNING[1:], (30, node_lost(B0, "n2")))  # no spare node
 

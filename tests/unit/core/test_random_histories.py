@@ -24,19 +24,10 @@ from ftslurm.core.groups.launching import FINISH_TOGETHER_S, over_from
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import (
-    LIVE,
-    SLURM,
-    Allocation,
-    Cause,
-    Evidence,
-    Phase,
-    RunOutcome,
-    StepId,
-    Unit,
-)
+from ftslurm.core.state.model import LIVE, SLURM, Allocation, Evidence, Phase, RunOutcome, StepId, Unit
 from ftslurm.core.state.units import tasks_of
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 
 ENDS = ("run_finished", "run_requeued")
 HISTORIES = 15  # in each block

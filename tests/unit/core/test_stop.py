@@ -14,7 +14,8 @@ from steps import A0, B0, B1, LIGHT0
 from ftslurm.core.rules import KILL_AGAIN_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import SLURM, Cause, Evidence, Phase
+from ftslurm.core.state.model import SLURM, Evidence, Phase
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.records import Command, RunFinished
 
 

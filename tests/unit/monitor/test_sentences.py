@@ -74,7 +74,10 @@ def test_a_kill_reads_like_a_story() -> None:
             ex.exited(11, 1, cause="node_lost", log=None, node="n2"),
             "group 1 attempt 0 died at step 31: node lost on n2",
         ),
-        (ex.exited(11, 1, cause="cosmic_ray", log=None), "group 1 attempt 0 died at step 31: cosmic ray"),
+        (
+            ex.exited(11, 1, cause="cosmic_ray", log=None),
+            "group 1 attempt 0 died at step 31: ended for no known reason",
+        ),
         (
             ex.event(11, "restart_scheduled", group=1, attempt=1, due=ex.START + 15, reason="killed"),
             "group 1: attempt 1 will start in 4.0 s (backoff)",

@@ -272,13 +272,13 @@ def test_a_group_stopped_before_it_was_back_is_shown_with_its_failure() -> None:
 
 
 def test_the_summary_keeps_the_first_failure_of_a_group_beside_its_last() -> None:
-    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="cancelled", error="job 3_1: CANCELLED")]
+    lines = [ex.started(1), ex.launched(1, 0), ex.exited(2, 0, cause="killed", error="job 3_1: FAILED")]
     lines += [ex.event(2, "restart_scheduled", group=0, attempt=1, due=2, reason=""), ex.launched(3, 0, 1)]
     lines += [ex.exited(4, 0, 1), ex.event(4, "group_given_up", group=0, reason="restart.max_per_group=0")]
     status = reduce(fold, [*lines, ex.finished(6, "failed", reason="too few groups")], RunStatus())
     rows = [line for line in drawn(summary(status, RunDir(Path("/x"))), 200) if line.startswith("group 0 ")]
     assert rows[0].startswith("group 0   restart.max_per_group=0 - log: logs/group-0000/attempt-001")
-    first = "failed first: ended from outside: job 3_1: CANCELLED - log: logs/group-0000/attempt-000/rank-0.log"
+    first = "failed first: killed (signal 9) on n1: job 3_1: FAILED - log: logs/group-0000/attempt-000/rank-0.log"
     assert rows[1] == f"group 0   {first}"
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import example_journal as ex
 
 from ftslurm.config.schema import Config
-from ftslurm.core.state.model import Cause, Exit, Job, Place, StepId
+from ftslurm.core.state.model import Exit, Job, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Scheduled
+from ftslurm.protocol.causes import Cause
 from ftslurm.run.checkpoint_owner import claim
 from ftslurm.run.directory import RunDir
 from ftslurm.run.replay import read_past

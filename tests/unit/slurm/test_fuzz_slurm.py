@@ -16,8 +16,8 @@ from ftslurm.config.schema import Config
 from ftslurm.controller.slurm_requests import SlurmRequests
 from ftslurm.controller.translate import asked_by_slurm
 from ftslurm.core.state.events import JobsSeen, JobsUnknown, ScaleAsked, Submitted
-from ftslurm.core.state.model import Cause
 from ftslurm.launchers.background import Answered, BackgroundCommands
+from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm.evidence import out_of_time, read_attach, read_node_checks, read_probe, read_queue, read_srun

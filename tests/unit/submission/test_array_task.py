@@ -17,11 +17,12 @@ from ftslurm.controller.slurm_requests import PILOT, SlurmRequests
 from ftslurm.core.handover import vacate
 from ftslurm.core.rules import begin
 from ftslurm.core.state.actions import RequeueJob, Stop
-from ftslurm.core.state.model import Allocation, Cause, Job, Phase, Place
+from ftslurm.core.state.model import Allocation, Job, Phase, Place
 from ftslurm.core.state.run_state import RunState
 from ftslurm.core.state.units import swap
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.launchers.background import BackgroundCommands
+from ftslurm.protocol.causes import Cause
 from ftslurm.run.directory import RunDir
 from ftslurm.submission import array_task, requeue
 

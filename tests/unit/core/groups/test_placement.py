@@ -13,7 +13,8 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.core.groups.placement import place, suspect
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Cause, Evidence, Exit, Place, StepId
+from ftslurm.core.state.model import Allocation, Evidence, Exit, Place, StepId
+from ftslurm.protocol.causes import Cause
 
 
 def nodes(count: int) -> Allocation:

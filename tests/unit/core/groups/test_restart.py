@@ -12,7 +12,8 @@ from ftslurm.config.schema import RestartConfig
 from ftslurm.core.groups.placement import suspect
 from ftslurm.core.groups.restart import LAUNCH_AGAIN_S, GiveUp, RestartAt, judge, unexplained, wait
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Exit
+from ftslurm.core.state.model import Exit
+from ftslurm.protocol.causes import Cause
 
 PATIENCE_S = 60.0
 CONFIG = RestartConfig(max_per_group=3, window_s=100.0, backoff_s=2.0, backoff_max_s=5.0)

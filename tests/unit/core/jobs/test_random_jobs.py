@@ -20,7 +20,8 @@ from ftslurm.core.jobs.supply import lasts, wanted
 from ftslurm.core.rules import begin, deadline
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import LIVE, Cause, Evidence, Job, Phase, StepId
+from ftslurm.core.state.model import LIVE, Evidence, Job, Phase, StepId
+from ftslurm.protocol.causes import Cause
 
 HISTORIES = 3  # in each block
 BLOCKS = numbers(2, 8)

@@ -36,7 +36,8 @@ from ftslurm.core.jobs.supply import over as left_at_the_end
 from ftslurm.core.rules import decide
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Cause, Evidence, Job, JobPool, Phase
+from ftslurm.core.state.model import Evidence, Job, JobPool, Phase
+from ftslurm.protocol.causes import Cause
 
 ARRAY = array_config()
 AT_WORK = array_running()

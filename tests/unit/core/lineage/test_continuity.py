@@ -24,8 +24,9 @@ from steps import A0, A1, B0, B1, B2, LIGHT0
 from ftslurm.core.lineage.continuity import reached
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import SIGTERM, SLURM, Allocation, Cause, Exit, Phase, RunOutcome, Saved, StepId
+from ftslurm.core.state.model import SIGTERM, SLURM, Allocation, Exit, Phase, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import LeftOut, Past
+from ftslurm.protocol.causes import Cause
 
 NODES = Allocation("1", ("n1", "n2", "n3"))
 URL = "http://n1:1"

@@ -11,8 +11,9 @@ from steps import A0, A1, B0, B1, LIGHT0
 from ftslurm.core.lineage import rollover
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Cause, Evidence, RunOutcome, Saved, StepId
+from ftslurm.core.state.model import SIGTERM, SLURM, SRUN, Allocation, Evidence, RunOutcome, Saved, StepId
 from ftslurm.core.state.past import Past
+from ftslurm.protocol.causes import Cause
 
 ENDS = ev.JobEnds("the time limit is near", SLURM, Cause.TIME_LIMIT, 95.0)
 NODES = Allocation("1", ("n1", "n2", "n3"))

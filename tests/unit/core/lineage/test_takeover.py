@@ -27,9 +27,10 @@ from ftslurm.config.schema import Config
 from ftslurm.core.jobs.supply import SPARE_S
 from ftslurm.core.state import actions as act
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Allocation, Cause, Evidence, GuardReport, Job, Phase, Place, StepId
+from ftslurm.core.state.model import Allocation, Evidence, GuardReport, Job, Phase, Place, StepId
 from ftslurm.core.state.past import LeftOut, Live, Past, Scheduled
 from ftslurm.protocol import records
+from ftslurm.protocol.causes import Cause
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.slurm.evidence import read_attach
 

@@ -9,7 +9,8 @@ from enum import IntEnum
 from ftslurm.core.groups import hardware
 from ftslurm.core.state import traces
 from ftslurm.core.state.events import LAST_LINE, SRUN_ABORTS, Ended
-from ftslurm.core.state.model import Cause, Evidence, Exit, Phase, Pulse, Unit
+from ftslurm.core.state.model import Evidence, Exit, Phase, Pulse, Unit
+from ftslurm.protocol.causes import Cause
 
 
 def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: bool = False) -> Exit:

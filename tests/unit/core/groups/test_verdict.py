@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ftslurm.core.groups.causes import LONGEST, classify, describe, signal_name
+from ftslurm.core.groups.verdict import LONGEST, classify, describe, signal_name
 from ftslurm.core.state import events as ev
-from ftslurm.core.state.model import Attempt, Cause, Evidence, Exit, Phase, Place, StepId, Unit
+from ftslurm.core.state.model import Attempt, Evidence, Exit, Phase, Place, StepId, Unit
 from ftslurm.core.state.traces import Traces
+from ftslurm.protocol.causes import Cause
 
 STEP = StepId("group-0001", 2)
 

@@ -1,0 +1,190 @@
+"""Why an attempt ends: one row for each cause. All that follows from a cause is read here, and nowhere else decided.
+
+docs/causes.md has the same rows; tests/unit/protocol/test_causes.py walks each cause through all readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Cause(str, Enum):
+    """Why a step ended, decided from evidence; the value is what the journal has."""
+
+    OK = "ok"
+    USER_ERROR = "user_error"
+    CODE_CHANGED = "code_changed"
+    KILLED = "killed"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_LOST = "node_lost"
+    HANG = "hang"
+    START_FAILED = "start_failed"
+    START_TIMEOUT = "start_timeout"
+    LATE_START = "late_start"
+    PREEMPTED = "preempted"
+    TIME_LIMIT = "time_limit"
+    LIGHTHOUSE_LOST = "lighthouse_lost"
+    HARDWARE = "hardware"
+    NETWORK = "network"
+    REQUESTED = "requested"
+    CANCELLED = "cancelled"
+    UNKNOWN = "unknown"
+
+    @property
+    def row(self) -> Row:
+        """Return what follows from this cause."""
+        return ROWS[self]
+
+
+class Blame(Enum):
+    """What a cause says about the node on which the attempt ended."""
+
+    NOTHING = 0
+    IF_AGAIN = 1  # a group that fails twice there, and nowhere else, makes it suspect
+    AT_ONCE = 2  # it is left out already
+
+
+class Again(Enum):
+    """When the next attempt follows."""
+
+    BY_BUDGET = 0  # restart.max_per_group, restart.backoff_s
+    AT_ONCE = 1  # whatever the policy
+    NEVER = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """What follows from a cause.
+
+    Attributes:
+        words: for status, summary and report.
+        meaning, follows: what has happened, and what ftslurm does; the row in docs/causes.md.
+        orderly: what the group did, for a sentence ("was preempted"), if the end is no failure: it costs no budget,
+            pages nobody and is no restart. Empty: a failure.
+        blame: what it says about the node.
+        again: when the next attempt follows.
+        telling: Slurm may know more about the node, and an earlier check of it (health.preflight) is no longer valid.
+        with_job: the step's whole Slurm job may be gone.
+        hopeless: so many starts of every group, all ended by such causes before a first step, end the run. 1: only if
+            all have the same error. 0: never.
+    """
+
+    words: str
+    meaning: str
+    follows: str = "another attempt"
+    orderly: str = ""
+    blame: Blame = Blame.IF_AGAIN
+    again: Again = Again.BY_BUDGET
+    telling: bool = False
+    with_job: bool = False
+    hopeless: int = 0
+
+    @property
+    def failure(self) -> bool:
+        """Return whether the group has failed: it counts in the budget, and people are told."""
+        return not self.orderly
+
+
+ROWS: Mapping[Cause, Row] = {
+    Cause.OK: Row("finished", "every rank has ended with exit code 0", "nothing", "has finished", Blame.NOTHING),
+    Cause.USER_ERROR: Row(
+        "the script failed",
+        "the script has raised an exception, or ended with an exit code",
+        "another attempt; the same error at the same step on two nodes ends the group",
+        hopeless=1,
+    ),
+    Cause.CODE_CHANGED: Row(
+        "the code had changed",
+        "the script's code is not that of the attempts before, and `job.on_code_change=refuse`",
+        "no further attempt: `ftslurm resume` decides",
+        again=Again.NEVER,
+    ),
+    Cause.KILLED: Row("killed", "a signal has ended a rank, or something has killed its slurmstepd", telling=True),
+    Cause.OUT_OF_MEMORY: Row(
+        "out of memory",
+        "the kernel or Slurm has ended a rank for its memory, or it has raised `MemoryError`",
+        telling=True,
+        hopeless=2,
+    ),
+    Cause.HARDWARE: Row(
+        "broken hardware",
+        "the node's hardware is broken, see below",
+        "the node is left out at once; the next attempt starts elsewhere without a wait",
+        blame=Blame.AT_ONCE,
+        telling=True,
+        hopeless=1,
+    ),
+    Cause.NETWORK: Row(
+        "network error", "NCCL reports an error of the network, and no other rank has failed", telling=True
+    ),
+    Cause.NODE_LOST: Row(
+        "node lost",
+        "nothing is heard of a node, or Slurm says that it is down",
+        "the node is left out until a probe reaches it; no wait",
+        blame=Blame.AT_ONCE,
+        telling=True,
+        with_job=True,
+    ),
+    Cause.HANG: Row("hung", "the group takes no step", "another attempt; the stacks are in the logs", telling=True),
+    Cause.START_FAILED: Row("could not start", "the script was not reached", hopeless=1),
+    Cause.START_TIMEOUT: Row("took too long to start", "the script was not reached in time", telling=True, hopeless=2),
+    Cause.LATE_START: Row(
+        "did not answer, started elsewhere",
+        "a new step did not answer in twice the time that is usual in this run, and another node or a standby was free",
+        "started there at once; the node is left out until a probe reaches it",
+        orderly="did not answer, and starts elsewhere",
+        blame=Blame.NOTHING,
+        again=Again.AT_ONCE,
+        telling=True,
+    ),
+    Cause.LIGHTHOUSE_LOST: Row(
+        "lost the Lighthouse",
+        "the Lighthouse was away, and the script has raised an error because of that",
+        blame=Blame.NOTHING,
+    ),
+    Cause.PREEMPTED: Row(
+        "preempted",
+        "Slurm has taken the nodes for another job",
+        "another attempt as soon as there are nodes",
+        orderly="was preempted",
+        blame=Blame.NOTHING,
+        with_job=True,
+    ),
+    Cause.TIME_LIMIT: Row(
+        "time limit",
+        "the time limit of the job was reached, or is near",
+        "another attempt in the next job",
+        orderly="was stopped: time limit",
+        blame=Blame.NOTHING,
+        with_job=True,
+    ),
+    Cause.REQUESTED: Row(
+        "moved on request",
+        "a user's command (`ftslurm restart`, `drain`) has ended it",
+        "another attempt at once",
+        orderly="has left its nodes",
+        blame=Blame.NOTHING,
+        again=Again.AT_ONCE,
+    ),
+    Cause.CANCELLED: Row(
+        "ended from outside",
+        "somebody has ended it (`scancel`), or the run ends",
+        "another attempt, unless the run ends",
+        orderly="was stopped",
+        blame=Blame.NOTHING,
+        with_job=True,
+    ),
+    Cause.UNKNOWN: Row("ended for no known reason", "no sign says why it has ended", telling=True, with_job=True),
+}
+
+
+def cause_of(name: str | None) -> Cause:
+    """Return the cause with this name in a journal; UNKNOWN: there is none."""
+    return Cause(name) if name in {cause.value for cause in Cause} else Cause.UNKNOWN
+
+
+def is_failure(name: str | None) -> bool:
+    """Return whether an attempt that ended for the cause with this name has failed."""
+    return cause_of(name).row.failure

@@ -1,0 +1,107 @@
+"""Each cause through all who read the table: they must agree about what it says."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from pathlib import Path
+
+import example_journal as ex
+import pytest
+
+from ftslurm.config.schema import RestartConfig
+from ftslurm.core.groups.placement import suspect
+from ftslurm.core.groups.restart import GiveUp, RestartAt, judge
+from ftslurm.core.state.model import Exit, Unit
+from ftslurm.core.state.transitions import is_move
+from ftslurm.monitor.log_failure import last_failure
+from ftslurm.monitor.log_files import Wanted
+from ftslurm.monitor.sentences import describe
+from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold
+from ftslurm.protocol import occurrences
+from ftslurm.protocol.causes import ROWS, Again, Blame, Cause, cause_of
+from ftslurm.report import wording
+from ftslurm.report.history_fold import fold_history
+from ftslurm.run.directory import RunDir
+from ftslurm.run.journal_lines import read
+from ftslurm.run.replay import Reading
+
+CAUSES = pytest.mark.parametrize("cause", Cause)
+PAGE = Path(__file__).parents[3] / "docs/causes.md"
+
+
+def journal(cause: Cause) -> list[ex.Line]:
+    """Return a run in which group 1 ends for a cause and is launched again."""
+    first = [ex.started(2), ex.launched(2, 0), ex.launched(2, 1), ex.joined(5, 0, 3), ex.joined(5, 1, 3)]
+    return [*first, ex.exited(9, 1, cause=cause.value), *([] if cause is Cause.OK else [ex.launched(10, 1, 1)])]
+
+
+def test_the_page_has_the_rows_of_the_table() -> None:
+    rows = [f"| `{cause.value}` | {row.meaning} | {row.follows} |" for cause, row in ROWS.items()]
+    page = PAGE.read_text().splitlines()
+    assert [line for line in page if line in rows] == rows
+    assert set(ROWS) == set(Cause)
+
+
+@CAUSES
+def test_hooks_are_told_of_a_failure_or_of_an_end_in_order(cause: Cause) -> None:
+    told = occurrences.of(read(ex.exited(9, 1, cause=cause.value)))
+    assert isinstance(told, occurrences.GroupFailed if cause.row.failure else occurrences.GroupShutDown)
+
+
+@CAUSES
+def test_a_failure_costs_the_budget_and_nothing_else_does(cause: Cause) -> None:
+    once = judge([Exit(0, 10.0, cause, ("n1",))], RestartConfig(max_per_group=0), 60.0)
+    assert isinstance(once, GiveUp) == cause.row.failure
+    never = judge([Exit(0, 10.0, cause, ("n1",))], RestartConfig(policy="never"), 60.0)
+    assert isinstance(never, RestartAt) == (cause.row.again is Again.AT_ONCE)
+
+
+@CAUSES
+def test_only_who_may_be_the_nodes_fault_makes_it_suspect(cause: Cause) -> None:
+    twice = [Exit(n, 10.0 + n, cause, ("n1",), node="n1", error=str(n)) for n in range(2)]
+    assert suspect(twice, 100.0) == ("n1" if cause.row.blame is Blame.IF_AGAIN else None)
+
+
+@CAUSES
+def test_a_restart_is_counted_after_a_failure_only(cause: Cause) -> None:
+    lines = journal(cause)
+    status = reduce(fold, lines, RunStatus())
+    assert (status.restarts, status.groups[1].restarts) == (cause.row.failure, cause.row.failure)
+    reading = Reading()
+    for line in lines:
+        reading.fold(line)
+    past = reading.past
+    assert past is not None
+    assert past.planned == (cause is not Cause.OK and not cause.row.failure)
+    unit = Unit("group-0001", 1, exits=(Exit(0, 10.0, cause, ("n1",)),))
+    assert is_move(unit) == (not cause.row.failure)
+
+
+@CAUSES
+def test_people_read_that_it_died_or_why_it_left(cause: Cause) -> None:
+    line = ex.exited(9, 1, cause=cause.value)
+    status = reduce(fold, [*journal(cause)[:5], line], RunStatus())
+    said = describe(line, status)
+    assert said is not None
+    assert ("died" in said) == cause.row.failure == status.groups[1].down == (status.groups[1].first_error is not None)
+    assert (cause.row.words if cause.row.failure else cause.row.orderly) in said
+    assert wording.cause(cause.value) == cause.row.words
+
+
+@CAUSES
+def test_report_and_logs_agree_on_failures(cause: Cause, tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.events.write_text("".join(f"{json.dumps(line)}\n" for line in journal(cause)))
+    found = last_failure(run, Wanted())
+    assert (found is not None) == cause.row.failure
+    lines = [*journal(cause), ex.joined(12, 1, 5, attempt=1)]
+    moved = [failure.moved for failure in fold_history(lines).failures]
+    assert moved == ([] if cause is Cause.OK else [not cause.row.failure])
+
+
+@pytest.mark.parametrize("name", ["", "cosmic_ray", "OK", "Killed", "no such cause", None])
+def test_a_name_that_is_no_cause_is_unknown_and_never_in_order(name: str | None) -> None:
+    assert cause_of(name) is Cause.UNKNOWN
+    assert Cause.UNKNOWN.row.failure

@@ -192,7 +192,7 @@ def host_store(gateway: Gateway) -> tuple[str, int]:
 
 
 if __name__ == "__main__":
-    assert sys.argv[1:3] == ["-m", "ftslurm.worker"], f"not a guard's command line: {sys.argv}"
-    del sys.argv[1:3]
+    assert (sys.argv[1], sys.argv[3]) == ("-c", "ftslurm.worker"), f"not a guard's command line: {sys.argv}"
+    del sys.argv[1:4]
     sys.modules["light_worker"] = sys.modules["__main__"]
     guard.main("light_worker")

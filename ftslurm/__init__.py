@@ -8,8 +8,8 @@ run.wait()
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # of typing, which `python -m ftslurm` would look for in the working directory (__main__.py)
 if TYPE_CHECKING:
     from ftslurm.api.run import Run as Run
     from ftslurm.api.start import all_runs as runs

@@ -198,6 +198,7 @@ class Cluster:
         for i in range(gpus):
             (folder / f"gpus/nvidia{i}").symlink_to("/dev/null")  # slurmd insists on a character device
         user = pwd.getpwuid(os.geteuid()).pw_name
+        # BatchStartTimeout: a job whose node is lost in its first 20 s, and back at once, would be RUNNING for ever.
         settings = f"""
 ClusterName=t{self._ports["slurmctld"]}
 SlurmctldHost={host}(127.0.0.1)
@@ -217,6 +218,7 @@ SelectTypeParameters={select}
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1
 SlurmdParameters=config_overrides
 SlurmdTimeout={slurmd_timeout}
+BatchStartTimeout=1
 KillWait=5
 ReturnToService=2
 GresTypes=gpu

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-
 from ftslurm.api.answers import Conversation
 from ftslurm.controller.resume_state import Story
 from ftslurm.core.groups import ranks
 from ftslurm.core.state.unit_names import group_unit
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.run.directory import RunDir
+from ftslurm.security import programs
 from ftslurm.slurm import commands
 
 
@@ -33,7 +32,7 @@ def attach_command(run: RunDir, group: int, rank: int = 0) -> list[str]:
     if live is None:
         raise NotDone(f"group {group} does not run now (ftslurm status {run.root})")
     task, row = next((task, row) for task, row in enumerate(ranks.table(list(live.hosts))) if row.rank == rank)
-    shell = [sys.executable, "-m", "ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}"]
+    shell = programs.module("ftslurm.guard.shell", f"--run={run.root}", f"--step={live.id}", f"--task={task}")
     shell.append(f"--name=rank {rank} of group {group} (attempt {live.attempt})")
     if talk.config.cluster.kind == "local":
         return shell

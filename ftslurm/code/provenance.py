@@ -22,7 +22,7 @@ from ftslurm.code import git_tree
 from ftslurm.code.git_tree import GitError
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.run.metadata import nvidia_driver, torch_cuda
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, programs
 from ftslurm.security.secret_variables import masked, without_passwords, without_values
 from ftslurm.slurm import client, commands
 
@@ -141,7 +141,11 @@ def _packages(config: Config) -> list[str] | None:
         return None
     try:
         done = subprocess.run(
-            [python, "-B", "-c", _FREEZE], stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_S, check=True
+            programs.code(_FREEZE, python=[python, "-B"]),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_ANSWER_S,
+            check=True,
         )
         return freeze((str(name), str(version), url) for name, version, url in json.loads(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError):

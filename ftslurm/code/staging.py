@@ -24,7 +24,7 @@ from ftslurm.code import node_copy
 from ftslurm.config.schema import Config, interpreter
 from ftslurm.errors import ConfigError
 from ftslurm.run.directory import RunDir
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, programs
 
 FOLDER = ".python"
 KEPT = 3  # archives, beside those of runs that go on; each use of one counts anew
@@ -82,7 +82,7 @@ def environment(config: Config) -> Environment:
     """
     python = interpreter(config.job, sys.executable)[0]
     try:
-        asked = subprocess.run([python, "-c", _ASK], capture_output=True, timeout=_ASK_S, check=True)
+        asked = subprocess.run(programs.code(_ASK, python=[python]), capture_output=True, timeout=_ASK_S, check=True)
         prefix, executable = (str(part) for part in json.loads(asked.stdout))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise ConfigError(f"job.stage_python: {python} cannot be asked for its environment: {error}") from error

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
+from ftslurm.security import programs
 
 SHIPPED = "ftslurm-preflight"
 _EXAMPLE = "'health.preflight=[[ftslurm-preflight],[/opt/site/check,--quick]]'"
@@ -48,7 +48,7 @@ def _words(entry: Any) -> tuple[str, ...]:
 def _runnable(words: tuple[str, ...]) -> tuple[str, ...]:
     program, *rest = words
     if program == SHIPPED:  # found also where the environment of this Python is not on PATH
-        return (sys.executable, "-m", "ftslurm.preflight", *rest)
+        return tuple(programs.module("ftslurm.preflight", *rest))
     return (str(Path(program).expanduser().absolute()) if "/" in program else program, *rest)
 
 

@@ -6,11 +6,6 @@ standard library. When stdin ends, because doctor has finished or was killed, it
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # the current folder, where a file may have the name of a module
-
 import fcntl
 import json
 import os
@@ -21,6 +16,7 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,8 +25,9 @@ LIFE_S = 280
 IMPORT_S = 120.0
 SHORT_S = 10.0
 IMPORT = """
-import sys, time, json
-sys.path.pop(0)
+import sys
+sys.path[:1] = filter(None, sys.path[:1])  # as security/programs.py
+import time, json
 begun, found = time.monotonic(), {}
 import MODULE as module
 found["seconds"] = time.monotonic() - begun

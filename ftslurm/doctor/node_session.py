@@ -14,6 +14,7 @@ from typing import Any
 
 from ftslurm.doctor import node_script
 from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
+from ftslurm.security import programs
 from ftslurm.security.json_text import read_object
 
 END_S = 15.0  # for srun to end after its task
@@ -151,4 +152,4 @@ class NodeSession:
 
 def program(python: Sequence[str], folder: Path) -> list[str]:
     """Return the command that runs the program, which removes `folder` at its end."""
-    return [*python, "-c", Path(node_script.__file__).read_text(encoding="utf-8"), str(folder)]
+    return programs.code(Path(node_script.__file__).read_text(encoding="utf-8"), str(folder), python=python)

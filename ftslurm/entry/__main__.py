@@ -3,7 +3,7 @@
 The name of this module stays as it is: Slurm keeps the command of a job, also when ftslurm is upgraded.
 
 Who runs this: Slurm, as the batch process of a job that submit.py (controller, successor) or pilot_jobs.py (pilot) has
-submitted; srun, for an extra pilot; submitit, as a local process, for the controller of a local run. The run directory
+submitted; srun, for an extra pilot; submit.py, for the controller of a local run. The run directory
 is all it is told; that directory and its configuration must belong to this user alone. Nothing is unpickled here.
 
     steps, controller, successor   keeper.keep -> controller_process.py -> controller/loop.py

@@ -8,11 +8,6 @@ nothing for health.orphan_after_s; so does the guard, unless another controller 
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # see ftslurm/worker/__main__.py
-
 import argparse
 import os
 import select

@@ -5,11 +5,6 @@ log in the run directory, whose size is limited; the result is one line of JSON 
 the other; the first one that fails, and the time-out, end the check. Imports only the standard library.
 """
 
-import sys
-
-if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # see ftslurm/worker/__main__.py
-
 import argparse
 import contextlib
 import json
@@ -18,6 +13,7 @@ import select
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 

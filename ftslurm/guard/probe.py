@@ -4,11 +4,6 @@ The controller starts it with a separate srun when a worker is silent. Any answe
 show whether the processes of a Slurm step are running (R, S), inside the kernel (D) or stopped (T).
 """
 
-import sys
-
-if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # see ftslurm/worker/__main__.py
-
 import json
 import os
 from collections.abc import Mapping

@@ -6,15 +6,11 @@
 
 from __future__ import annotations
 
-import sys
-
-if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # see ftslurm/worker/__main__.py
-
 import argparse
 import os
 import select
 import signal
+import sys
 from contextlib import suppress
 from typing import NoReturn
 

@@ -6,6 +6,7 @@ import sys
 from enum import Enum
 
 from ftslurm.run.directory import RunDir
+from ftslurm.security import programs
 
 KEEPER = "FTSLURM_KEEPER"  # PID of the process that restarts the controller; the Lighthouse ends with it
 
@@ -22,17 +23,15 @@ class JobRole(Enum):
 
 def job_command(run: RunDir, role: JobRole) -> list[str]:
     """Return the command of a job, or of a process beside the steps of a job."""
-    return [sys.executable, "-u", "-m", "ftslurm.entry", role.value, str(run.root)]
+    return programs.module("ftslurm.entry", role.value, str(run.root), python=[sys.executable, "-u"])
 
 
 def submit_pilots_command(run: RunDir, pool: int, count: int, exclude: tuple[str, ...]) -> list[str]:
     """Return the command with which the controller submits jobs for groups."""
-    return [
-        *(sys.executable, "-m", "ftslurm.submission.pilot_jobs", str(run.root)),
-        *(str(pool), str(count), ",".join(exclude)),
-    ]
+    words = (str(run.root), str(pool), str(count), ",".join(exclude))
+    return programs.module("ftslurm.submission.pilot_jobs", *words)
 
 
 def submit_successor_command(run: RunDir) -> list[str]:
     """Return the command with which the controller submits its successor."""
-    return [sys.executable, "-m", "ftslurm.submission.pilot_jobs", str(run.root)]
+    return programs.module("ftslurm.submission.pilot_jobs", str(run.root))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from ftslurm.core.state.unit_names import LIGHTHOUSE, LOCAL_ALLOCATION
 from ftslurm.launchers import step_command
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
-from ftslurm.security import secret_variables
-
-GPUS = "FTSLURM_LOCAL_GPUS"  # the GPUs the run may use; submitit's local executor hides CUDA_VISIBLE_DEVICES
+from ftslurm.security import programs, secret_variables
 
 
 @dataclass
@@ -30,7 +27,6 @@ class LocalLauncher:
     def commands(self, launch: Launch, log_dir: Path) -> list[Command]:
         argv = step_command.command(self.config, launch, log_dir, local=True, url=self.url)
         base = step_command.environment(self.config, self.run, launch, os.environ, local=True)
-        base.pop("SUBMITIT_EXECUTOR", None)
         workers = 1 if launch.id.unit == LIGHTHOUSE else self.config.groups.workers
         out = []
         for index, node in enumerate(launch.place.nodes):
@@ -43,12 +39,11 @@ class LocalLauncher:
     def probe(self, node: str, allocation: str | None = None) -> Command:  # noqa: ARG002 there is one allocation
         known = secret_variables.without(self.config.job.secrets, os.environ)
         env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": node}
-        return Command([sys.executable, "-m", "ftslurm.guard.probe"], env)
+        return Command(programs.module("ftslurm.guard.probe"), env)
 
     def check_nodes(self, nodes: tuple[str, ...], allocation: str | None, now: float) -> Command:  # noqa: ARG002
         """Return the command that runs those of health.preflight once: all nodes are this machine."""
         known = secret_variables.without(self.config.job.secrets, os.environ)
-        known["CUDA_VISIBLE_DEVICES"] = ",".join(visible_gpus(os.environ))
         env = {**known, "FTSLURM_RUN_DIR": str(self.run.root), "FTSLURM_NODE": nodes[0]}
         return Command(step_command.node_check(self.config, now), env)
 
@@ -67,9 +62,8 @@ class LocalLauncher:
 
 def visible_gpus(environ: dict[str, str] | os._Environ[str]) -> list[str]:
     """Return the NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
-    for variable in (GPUS, "CUDA_VISIBLE_DEVICES"):
-        if variable in environ:
-            return [gpu for gpu in environ[variable].split(",") if gpu]
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        return [gpu for gpu in environ["CUDA_VISIBLE_DEVICES"].split(",") if gpu]
     return [str(i) for i in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
 
 

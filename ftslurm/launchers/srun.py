@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from ftslurm.launchers.job_command import KEEPER
 from ftslurm.launchers.step_processes import Command
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.run.directory import RunDir
-from ftslurm.security import secret_variables
+from ftslurm.security import programs, secret_variables
 from ftslurm.slurm import commands
 from ftslurm.slurm.hosts import expand_hosts
 
@@ -94,7 +93,7 @@ class SrunLauncher:
             job=job, name="look", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
         )
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
-        argv = [*argv, sys.executable, "-m", "ftslurm.guard.probe"]
+        argv = [*argv, *programs.module("ftslurm.guard.probe")]
         argv[0] = shutil.which(argv[0]) or argv[0]
         return Command(argv, env)
 

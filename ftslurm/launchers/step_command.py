@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
@@ -21,7 +20,7 @@ from ftslurm.guard import interfaces
 from ftslurm.launchers import container
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
-from ftslurm.security import secret_variables
+from ftslurm.security import programs, secret_variables
 from ftslurm.worker.cpu_binding import Seat
 
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"  # OpenTelemetry's variable: name=value,...
@@ -70,7 +69,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
             "quorum_tick_ms": lighthouse.quorum_tick_ms,
             "lineage": lighthouse.lineage,
         }
-        return [sys.executable, "-m", "ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}"]
+        return programs.module("ftslurm.lighthouse", *shared, f"--lighthouse={json.dumps(settings)}")
     shared += ["--pilot"] if launch.place.allocation is not None else []
     gpus = config.groups.gpus or 0
     if launch.group is not None and (seat := bind(config, launch.group, launch.place.slot)):
@@ -83,7 +82,7 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         own = [f"--gpus={launch.place.slot * gpus}:{gpus}"] if gpus and not local else []
     if config.cluster.container_image is not None:
         return [*container.worker(config), *shared, *own]
-    return [*staging.start(config), "-m", "ftslurm.worker", *shared, *own]
+    return programs.module("ftslurm.worker", *shared, *own, python=staging.start(config))
 
 
 def bind(config: Config, group: int, slot: int) -> str | None:
@@ -101,10 +100,10 @@ def bind(config: Config, group: int, slot: int) -> str | None:
 
 def attach(config: Config, step: StepId, log_dir: Path, patience_s: float) -> list[str]:
     """Return the argument list of one task that attaches a new controller to a running step (ftslurm.guard.attach)."""
-    return [
-        *(sys.executable, "-m", "ftslurm.guard.attach", f"--log-dir={log_dir}"),
-        *(f"--step={step}", f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
-    ]
+    return programs.module(
+        *("ftslurm.guard.attach", f"--log-dir={log_dir}", f"--step={step}"),
+        *(f"--orphan-after-s={config.health.orphan_after_s}", f"--patience-s={patience_s}"),
+    )
 
 
 def node_check(config: Config, now: float) -> list[str]:
@@ -114,10 +113,10 @@ def node_check(config: Config, now: float) -> list[str]:
         now: the time here, to compare clocks.
     """
     gpus = (config.groups.gpus or 0) * config.groups.per_node
-    return [
-        *(sys.executable, "-m", "ftslurm.guard.node_check", f"--timeout-s={config.health.preflight_timeout_s}"),
+    return programs.module(
+        *("ftslurm.guard.node_check", f"--timeout-s={config.health.preflight_timeout_s}"),
         *(f"--sent={now:.3f}", f"--gpus={gpus}", json.dumps(node_commands.commands(config))),
-    ]
+    )
 
 
 def is_standby(launch: Launch) -> bool:

@@ -3,12 +3,8 @@
 With KEY=VALUE arguments, --help or none it runs a stand-alone Lighthouse (standalone.py).
 """
 
-import sys
-
-if not getattr(sys.flags, "safe_path", False):
-    sys.path.pop(0)  # see ftslurm/worker/__main__.py
-
 import json
+import sys
 
 from ftslurm.guard import guard
 

@@ -8,7 +8,6 @@ import logging
 import os
 import select
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +19,7 @@ from ftslurm.errors import ConfigError
 from ftslurm.observer.hook_command import kill_group
 from ftslurm.observer.sinks import NotDelivered, Told
 from ftslurm.protocol.occurrences import OCCURRENCES
+from ftslurm.security import programs
 
 IMPORTS = "FTSLURM_IMPORTS"  # folders in which the module is looked for
 IMPORT_S = 60.0  # how long an import may take: it may need torch, from a file server
@@ -29,7 +29,7 @@ log = logging.getLogger("ftslurm.observer")
 
 
 def _command(name: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", "ftslurm.observer.callback_process", name, *more]
+    return programs.module("ftslurm.observer.callback_process", name, *more)
 
 
 def check_imports(config: Config, environ: Mapping[str, str]) -> None:

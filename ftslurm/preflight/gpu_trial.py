@@ -11,12 +11,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+from ftslurm.security import programs
 
 SIZE = 4096  # of the matrices; on a CPU, for tests, smaller
 BYTES = 64 << 20  # of the tensor that is summed
@@ -41,7 +42,7 @@ def run(skip: Sequence[str], seconds: float, timeout_s: float, device: str = "cu
         skip: may name matmul and allreduce.
         device: cpu only for tests: two processes with gloo.
     """
-    command = [sys.executable, "-m", "ftslurm.preflight.gpu_trial", f"--seconds={seconds}", f"--device={device}"]
+    command = programs.module("ftslurm.preflight.gpu_trial", f"--seconds={seconds}", f"--device={device}")
     command += [f"--skip={name}" for name in skip]
     child = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -115,7 +116,7 @@ def _reduce(torch: Any, rank: int, ranks: int, store: str, device: str) -> float
 def _allreduce(ranks: int, device: str) -> tuple[float | None, str]:
     """Sum a tensor with one process for each GPU. Return GB/s, or what went wrong."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "ftslurm.preflight.gpu_trial", f"--device={device}", f"--ranks={ranks}"]
+        command = programs.module("ftslurm.preflight.gpu_trial", f"--device={device}", f"--ranks={ranks}")
         command += [f"--store={os.path.join(folder, 'store')}"]
         env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         there = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from ftslurm.config.schema import Config, is_url
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.directory import RunDir
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, programs
 from ftslurm.security.json_text import is_whole
 
 ANSWER_S = 90.0  # the client libraries try again by themselves
@@ -74,7 +73,7 @@ def _newest(said: dict[str, Any]) -> Saved | None:
 
 
 def _ask(config: Config, *words: str) -> str:
-    command = [sys.executable, "-m", "ftslurm.checkpoint.object_store", *words]
+    command = programs.module("ftslurm.checkpoint.object_store", *words)
     environ = {**os.environ, **{name: str(value) for name, value in config.job.env.items()}}
     try:
         done = subprocess.run(command, env=environ, capture_output=True, timeout=ANSWER_S, check=False)

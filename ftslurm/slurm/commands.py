@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from ftslurm.security import programs
+
 # These variables change what a nested srun does: SLURM_MEM_PER_NODE blocks the second step, SLURM_NTASKS doubles the
 # tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11.
 # PYXIS_CONTAINER_IMAGE would put the probes into a container, too: cluster.container_image says which steps run in one.
@@ -25,6 +27,12 @@ def scrubbed(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in _KEPT or not (name.startswith(_SCRUBBED) or name in _SCRUBBED_NAMES)
     }
+
+
+def for_sbatch(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of sbatch, and of the job: nothing of a job or run in which this process may be."""
+    clusters = {name: value for name, value in environ.items() if name == "SLURM_CLUSTERS"}
+    return programs.of_a_new_run(scrubbed(environ)) | clusters
 
 
 def is_batch(environ: Mapping[str, str]) -> bool:

@@ -191,17 +191,11 @@ def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 caches
 
 
 def lives_here(run: RunDir) -> bool:
-    """Return whether the controller of a local run lives here: submitit's process, or the one that this has started.
-
-    A signal to both (a closed terminal, `timeout`) ends submitit's at once, and the controller ends the run first.
-    """
-    job = run.job() or ""
-    if job.isdecimal() and _process_lives(int(job)):
-        return True
-    begun = read(first_line(run.events) or {})
-    if not isinstance(begun, RunStarted) or begun.pid is None:
+    """Return whether the controller of a local run lives here."""
+    job, begun = run.job() or "", read(first_line(run.events) or {})
+    if isinstance(begun, RunStarted) and begun.host != platform.node():
         return False
-    return begun.host == platform.node() and _process_lives(begun.pid)
+    return job.isdecimal() and _process_lives(int(job))
 
 
 def _process_lives(pid: int) -> bool:

@@ -27,9 +27,10 @@ from ftslurm.launchers.job_command import KEEPER
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
+from ftslurm.security import programs
 from ftslurm.slurm.commands import job_name
 
-COMMAND = [sys.executable, "-m", "ftslurm.submission.controller_process"]
+COMMAND = programs.module("ftslurm.submission.controller_process")
 MOST, WITHIN_S = 3, 60.0  # after so many crashes within this time the next controller would crash too
 BAD_INPUT = 2  # exit code of a controller that could not begin
 INTERRUPTED = 130  # exit code of the keeper after Ctrl-C

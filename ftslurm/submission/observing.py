@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +14,7 @@ from ftslurm.errors import FtslurmError
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
+from ftslurm.security import programs
 
 AGAIN_S = 5.0  # before an observer that has died is started again
 _BEYOND_S = 5.0  # more than an observer should need to end
@@ -47,7 +47,7 @@ class _Watched:
 
     def __init__(self, config: Config, run: RunDir, leader: int | None) -> None:
         self._config, self._run = config, run
-        self._command = [sys.executable, "-m", "ftslurm.observer", str(run.root)]
+        self._command = programs.module("ftslurm.observer", str(run.root))
         self._command += [] if leader is None else [f"--leader={leader}"]
         self._process: subprocess.Popen[bytes] | None = None
         self._ending = threading.Event()

@@ -11,6 +11,7 @@ from pathlib import Path
 from ftslurm.config import torchtitan_preset
 from ftslurm.config.schema import Config, JobConfig, interpreter
 from ftslurm.errors import ConfigError
+from ftslurm.security import programs
 from ftslurm.submission import script_check
 
 _ANSWER_S = 15.0  # how long another interpreter may take: its file system may be slow, and it decides nothing
@@ -79,7 +80,7 @@ def _complaint(job: JobConfig, folder: str, has_setup: bool) -> str:
     ask = Path(script_check.__file__).read_text(encoding="utf-8") + _ASK
     try:
         done = subprocess.run(
-            [*prefix, python, "-B", "-c", ask, script, module, folder],
+            programs.code(ask, script, module, folder, python=[*prefix, python, "-B"]),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_ANSWER_S,

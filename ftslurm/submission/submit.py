@@ -6,8 +6,11 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
+import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.security import owned_files, sharing
+from ftslurm.security import owned_files, programs, sharing
 from ftslurm.submission import code_of_run, submitit_adapter
 from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
 
@@ -69,13 +72,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     token = run.submitit / "submitting"  # stays behind if this process is killed during the submission
     token.touch()
     if config.cluster.kind == "local":
-        from ftslurm.launchers import local
-
-        os.environ[local.GPUS] = ",".join(local.visible_gpus(os.environ))
-        output = shlex.quote(str(run.submitit / "start.log"))
-        # This process handles Ctrl-C and the end of the terminal. Who reads its output does not wait for the run.
-        setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
-        job = submitit_adapter.start_process(run.submitit, command(run, JobRole.CONTROLLER), setup)
+        job = _start_here(config, run)
     else:
         parameters = sbatch_parameters(config, run)
         if after is not None:
@@ -90,6 +87,30 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
     replace_text(run.job_id, job)
     token.unlink()
     return job
+
+
+def _start_here(config: Config, run: RunDir) -> str:
+    """Start the controller as a process of this machine; return its process id.
+
+    It ignores Ctrl-C and the end of the terminal, which this process handles. Who reads the output of this process does
+    not wait for the run.
+    """
+    output = f"{shlex.quote(str(run.submitit))}/$$_0_log.out"  # as submitit names the output of a job
+    setup = ["trap '' INT HUP", f"exec </dev/null >>{output} 2>&1", *config.cluster.setup]
+    shell = " && ".join([*setup, f"exec {command(run, JobRole.CONTROLLER)}"])
+    with _blocking(signal.SIGINT, signal.SIGHUP):
+        return str(subprocess.Popen(["/bin/sh", "-c", shell], env=programs.of_a_new_run(os.environ)).pid)
+
+
+@contextmanager
+def _blocking(*numbers: int) -> Iterator[None]:
+    """Hold up signals: here they come at the end of the block. A child started meanwhile inherits that, too, and has
+    time to ignore them; the controller unblocks them (ftslurm.controller.signals)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Starts commands with submitit, as a Slurm batch job or as a process on this machine.
+"""Submits commands with submitit as Slurm batch jobs.
 
 This is the only module that uses submitit, and it uses two of its private functions. submitit's public `submit` pickles
 a Python function into a file that the job unpickles: a user who can write that file can run code in the job, and the
@@ -9,17 +9,16 @@ those with which both were tried (docs/versions.md).
 
 from __future__ import annotations
 
-import signal
+import os
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ftslurm.errors import EnvironmentProblem
-
-NO_TIME_LIMIT_MIN = 10 * 365 * 24 * 60  # submitit's local executor insists on a time limit
+from ftslurm.slurm import commands
 
 
 class SbatchRefused(EnvironmentProblem):
@@ -46,7 +45,8 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
     executor.update_parameters(**parameters)
     executor.parameters.update(_array(tasks))  # update_parameters does not take map_count
     try:
-        with redirect_stderr(StringIO()):  # submitit prints sbatch's message; so does the caller
+        # submitit prints sbatch's message; so does the caller.
+        with redirect_stderr(StringIO()), _environment(commands.for_sbatch(os.environ)):
             return str(executor._submit_command(command).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         raise SbatchRefused(_message(error)) from error
@@ -59,28 +59,17 @@ def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tas
     return str(_make_sbatch_string(command, folder, **parameters, **_array(tasks)))
 
 
-def start_process(folder: Path, command: str, setup: Sequence[str]) -> str:
-    """Start a shell command on this machine, after the lines of `setup`. Return its process id.
-
-    The command ignores Ctrl-C and the end of the terminal, which this process handles.
-    """
-    import submitit
-
-    executor: Any = submitit.LocalExecutor(folder)
-    executor.update_parameters(timeout_min=NO_TIME_LIMIT_MIN, setup=setup, stderr_to_stdout=True)
-    with _blocking(signal.SIGINT, signal.SIGHUP):
-        return str(executor._submit_command(command).job_id)
-
-
 @contextmanager
-def _blocking(*numbers: int) -> Iterator[None]:
-    """Hold up signals: here they come at the end of the block. A child started meanwhile inherits that, too, and has
-    time to ignore them; the controller unblocks them (ftslurm.controller.signals)."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+def _environment(environ: Mapping[str, str]) -> Iterator[None]:
+    """Replace the environment of this process, which submitit hands on to sbatch, and sbatch to the job."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _array(tasks: int) -> dict[str, int]:

@@ -43,11 +43,8 @@ FOLDERS = [
     "submission",
     "api",
     "entry",
-    "beside",
     "cli",
 ]
-# Names that processes and files of the version before still use; nothing in the package imports them.
-EARLIER = {"ftslurm.beside.__main__", "ftslurm.worker.titan"}
 AT_THE_TOP = {"ftslurm.__init__", "ftslurm.__main__", "ftslurm.errors"}
 PURE = {
     "__future__",
@@ -111,12 +108,8 @@ def test_only_errors_lie_outside_of_the_folders() -> None:
     assert {name for name in MODULES if name.count(".") == 1} == AT_THE_TOP
 
 
-def test_nothing_imports_the_names_of_the_version_before() -> None:
-    assert not EARLIER & {used for name in MODULES for used in imports(name)}
-
-
 def test_no_two_modules_have_the_same_name() -> None:
-    names = [name.rpartition(".")[2] for name in MODULES.keys() - EARLIER]
+    names = [name.rpartition(".")[2] for name in MODULES]
     assert {name for name in names if names.count(name) > 1} <= {"__init__", "__main__"}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import threading
 import time
 from functools import reduce
@@ -21,7 +22,7 @@ from ftslurm.monitor.summary import summary
 from ftslurm.run import inbox
 from ftslurm.run.directory import RunDir, replace_text
 
-BEGUN = [ex.started(1), ex.launched(1, 0), ex.ready(2, 0)]
+BEGUN = [ex.started(1) | {"host": platform.node()}, ex.launched(1, 0), ex.ready(2, 0)]
 JOINED = ex.joined(2.5, 0, 1)
 
 

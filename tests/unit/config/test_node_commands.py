@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from ftslurm.config.node_commands import check_preflight, commands
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
+from ftslurm.security import programs
 
 
 def config(*entries: Any, kind: str = "slurm") -> Config:
@@ -20,7 +20,7 @@ def config(*entries: Any, kind: str = "slurm") -> Config:
 
 def test_commands_are_lists_of_words_and_the_shipped_one_needs_no_path() -> None:
     made = config(["ftslurm-preflight", "--min-shm-gb", 1], "check", ["/opt/site/check", "--quick"])
-    shipped = (sys.executable, "-m", "ftslurm.preflight", "--min-shm-gb", "1")
+    shipped = tuple(programs.module("ftslurm.preflight", "--min-shm-gb", "1"))
     assert commands(made) == [shipped, ("check",), ("/opt/site/check", "--quick")]
     check_preflight(made)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +17,11 @@ from ftslurm.core.state.model import Place, StepId
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard.guard import options
 from ftslurm.launchers import local, srun, step_command
-from ftslurm.launchers.local import GPUS, LocalLauncher, visible_gpus
+from ftslurm.launchers.local import LocalLauncher, visible_gpus
 from ftslurm.launchers.srun import SrunLauncher
 from ftslurm.launchers.step_processes import Command
 from ftslurm.run.directory import RunDir
+from ftslurm.security import programs
 from ftslurm.worker.cpu_binding import Seat
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
@@ -62,7 +62,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def understood(argv: list[str]) -> Any:
     """Return the command line as the worker parses it."""
-    return options(argv[argv.index("-m") + 2 :])
+    return options(argv[argv.index("-c") + 3 :])
 
 
 # --- the program -----------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ def understood(argv: list[str]) -> Any:
 @pytest.mark.parametrize("here", [True, False])
 def test_a_worker_understands_its_command_line(here: bool) -> None:
     argv = step_command.command(config(), group(), Path("/logs/a b"), local=here, url="http://n1:1")
-    assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
+    assert argv[:4] == programs.module("ftslurm.worker")
     got = understood(argv)
     assert (got.log_dir, got.heartbeat_s, got.orphan_after_s, got.gpus) == ("/logs/a b", 1.0, 60.0, None)
     assert got.eof_ends is here  # through srun an end-of-file has no meaning
@@ -82,14 +82,14 @@ def test_the_interpreter_may_have_a_prefix() -> None:
     made = config()
     made.job.python = ["apptainer", "exec", "img.sif", "python"]
     argv = step_command.command(made, group(), Path("/logs"), local=False, url=None)
-    assert argv[:6] == ["apptainer", "exec", "img.sif", "python", "-m", "ftslurm.worker"]
+    assert argv[:7] == programs.module("ftslurm.worker", python=made.job.python)
 
 
 def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> None:
     made = config(min=2)
     made.job.python = "/opt/other/python"
     argv = step_command.command(made, LIGHTHOUSE, Path("/logs"), local=False, url=None)
-    assert argv[:3] == [sys.executable, "-m", "ftslurm.lighthouse"]
+    assert argv[:4] == programs.module("ftslurm.lighthouse")
     assert json.loads(understood(argv).lighthouse) == {
         "local": False,
         "port": 0,
@@ -142,7 +142,7 @@ def test_a_standby_is_a_worker_that_warms_up_and_learns_its_share_of_the_gpus_la
     for cuda, imports in ((False, []), (True, ["transformers", "my.data"])):
         made.standby.cuda, made.standby.imports = cuda, imports
         argv = step_command.command(made, STANDBY, Path("/logs"), local=False, url="http://n1:1")
-        assert argv[:3] == [sys.executable, "-m", "ftslurm.worker"]
+        assert argv[:4] == programs.module("ftslurm.worker")
         got = understood(argv)
         assert (got.standby, got.cuda, got.imports, got.gpus) == (True, cuda, ",".join(imports), None)
     made.groups.gpus = 0
@@ -316,12 +316,11 @@ def test_a_group_is_one_process_per_worker_on_nodes_of_pretence() -> None:
     got = [(c.env["FTSLURM_TASK"], c.env["FTSLURM_LOCAL_TASK"], c.env["FTSLURM_NODE"]) for c in commands]
     assert got == [("0", "0", "local2"), ("1", "1", "local2"), ("2", "0", "local3"), ("3", "1", "local3")]
     assert {tuple(c.argv) for c in commands} == {tuple(commands[0].argv)}
-    assert "SUBMITIT_EXECUTOR" not in commands[0].env
 
 
 @pytest.mark.usefixtures("job")
 def test_gpus_of_this_machine_are_shared_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(GPUS, "0,1,2,3,4,5,6,GPU-7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,GPU-7")
     launcher = LocalLauncher(config(nodes=2, workers=2, gpus=2), RUN)
     shares = [
         [command.env["CUDA_VISIBLE_DEVICES"] for command in launcher.commands(group(number), Path("/logs"))]
@@ -333,7 +332,7 @@ def test_gpus_of_this_machine_are_shared_out_once(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.usefixtures("job")
 def test_a_standby_on_this_machine_sees_every_gpu_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(GPUS, "0,1,2,3")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     commands = LocalLauncher(config(workers=2, gpus=2), RUN).commands(STANDBY, Path("/logs"))
     assert [command.env["CUDA_VISIBLE_DEVICES"] for command in commands] == ["0,1,2,3"] * 2
 
@@ -343,8 +342,6 @@ def test_a_standby_on_this_machine_sees_every_gpu_of_the_run(monkeypatch: pytest
     [
         ({"CUDA_VISIBLE_DEVICES": "2,3"}, ["2", "3"]),
         ({"CUDA_VISIBLE_DEVICES": ""}, []),
-        ({GPUS: "0", "CUDA_VISIBLE_DEVICES": "2,3"}, ["0"]),
-        ({GPUS: "", "CUDA_VISIBLE_DEVICES": "2,3"}, []),
     ],
 )
 def test_the_gpus_that_may_be_used(environ: dict[str, str], gpus: list[str]) -> None:

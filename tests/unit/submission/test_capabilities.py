@@ -14,7 +14,7 @@ from ftslurm.submission.capabilities import resolve
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setenv("FTSLURM_LOCAL_GPUS", "0,1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     made = Config()
     made.cluster.kind, made.standby.cuda = "local", True
     return made

@@ -12,7 +12,7 @@ from observed import until
 
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
-from ftslurm.submission import submitit_adapter
+from ftslurm.submission import submit
 from ftslurm.submission.submit import sbatch_parameters, sbatch_script
 
 RUN = RunDir(Path("/scratch/it's a run/ddp-1"))
@@ -148,7 +148,7 @@ def test_secrets_of_the_job_are_not_in_the_script_and_every_flag_is() -> None:
     lines = script.splitlines()
     for flag in ("--nodes=2", "--ntasks-per-node=1", "--no-kill", "--requeue", "--exclusive", "--signal=B:USR2@120"):
         assert f"#SBATCH {flag}" in lines
-    (command,) = [line for line in lines if "-m ftslurm.entry steps" in line]
+    (command,) = [line for line in lines if "ftslurm.entry steps" in line]
     assert command.startswith("exec ")  # or Slurm's warning would only end the shell
     assert not [line for line in lines if "srun" in line.split()]
     assert not [line for line in lines if "--time" in line or "--wckey" in line]
@@ -170,7 +170,9 @@ def test_a_signal_while_a_process_is_started_waits_and_does_not_end_the_process(
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     try:
-        submitit_adapter.start_process(tmp_path, f"touch {tmp_path}/ended", ["trap '' INT HUP"])
+        monkeypatch.setattr(submit, "command", lambda *_: f"touch {tmp_path}/ended")
+        (tmp_path / "submitit").mkdir()
+        submit._start_here(config(), RunDir(tmp_path))
     finally:
         signal.signal(signal.SIGINT, before)
     assert seen == [signal.SIGINT]

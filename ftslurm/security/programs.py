@@ -1,0 +1,35 @@
+"""How ftslurm starts its own programs and other interpreters: nothing from the folder in which they are started.
+
+`python -m` and `python -c` look for modules in the working directory first: whoever may write there, and a logging.py
+of the user's, would take the place of our modules and of Python's. (`-P` and PYTHONSAFEPATH are of Python 3.11, and a
+script would inherit the latter.) The user's script keeps its own folder on sys.path, as with `python script.py`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+_SAFE = "import sys; sys.path[:1] = filter(None, sys.path[:1]); "  # the working directory is '' there
+_MODULE = _SAFE + "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
+_CODE = _SAFE + "exec(sys.argv.pop(1))"
+_PRIVATE = ("FTSLURM_", "SUBMITIT_")
+
+
+def module(name: str, *words: str, python: Sequence[str] = ()) -> list[str]:
+    """Return the command line for a module of ftslurm, as `python -m NAME WORDS` but without the working directory.
+
+    Args:
+        python: the interpreter, with what stands before it or its options; empty: this one.
+    """
+    return [*(python or [sys.executable]), "-c", _MODULE, name, *words]
+
+
+def code(text: str, *words: str, python: Sequence[str] = ()) -> list[str]:
+    """Return the command line for a program as text, as `python -c TEXT WORDS` but without the working directory."""
+    return [*(python or [sys.executable]), "-c", _CODE, text, *words]
+
+
+def of_a_new_run(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with which a run is submitted: without what another run, or one of its hooks, has set."""
+    return {name: value for name, value in environ.items() if not name.startswith(_PRIVATE)}

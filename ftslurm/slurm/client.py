@@ -91,7 +91,8 @@ def call(command: Sequence[str], timeout_s: float = ANSWER_S) -> Answer:
         return Answer(err=f"{command[0]} cannot be started: {error.strerror}", failure=Failure.NOT_STARTED)
     failure = judge(done.returncode, done.stdout + done.stderr)
     silent = failure is not None and not (done.stdout + done.stderr).strip()
-    return Answer(done.stdout, f"{command[0]}: exit code {done.returncode}" if silent else done.stderr, failure)
+    out = re.sub("^CLUSTER: .*\n", "", done.stdout, flags=re.MULTILINE)  # with SLURM_CLUSTERS, a heading for each
+    return Answer(out, f"{command[0]}: exit code {done.returncode}" if silent else done.stderr, failure)
 
 
 def cancel(*jobs: str, pending_only: bool = False, timeout_s: float = ANSWER_S) -> bool:

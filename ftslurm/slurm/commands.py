@@ -110,6 +110,9 @@ def srun_alone(name: str, partition: str, node: str, gpus: int, extra: Sequence[
 
 # --- questions -------------------------------------------------------------------------------------------------------
 
+# --all: a partition may be hidden, also with jobs of one's own in it.
+_SQUEUE, _SINFO = ("squeue", "--all", "--noheader"), ("sinfo", "--all", "--noheader")
+
 QUEUE_FIELDS = (
     "JobArrayID", "JobID", "State", "Reason", "NodeList", "StartTime", "EndTime", "PreemptTime", "ArrayJobID",
     "Comment",
@@ -120,7 +123,7 @@ def queue(user: int | None = None) -> list[str]:
     """Ask for all jobs of a user, by default this one: cheaper for slurmctld than one job or all jobs."""
     fields = ",".join(f"{field}:|" for field in QUEUE_FIELDS)
     whose = os.getuid() if user is None else user
-    return ["squeue", "--noheader", "--array", "--states=all", f"--user={whose}", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", f"--user={whose}", f"--Format={fields}"]
 
 
 FINDING_FIELDS = ("JobArrayID", "JobID", "State", "Reason", "UserName", "Command", "Comment")
@@ -138,22 +141,22 @@ def job_found(job: str) -> list[str]:
 
 def _finding() -> list[str]:
     fields = ",".join(f"{field}:|" for field in FINDING_FIELDS)
-    return ["squeue", "--noheader", "--array", "--states=all", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", f"--Format={fields}"]
 
 
 def job_state(job: str) -> list[str]:
     """Ask for a job's state, how often it has been requeued, and the reason of the state."""
-    return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--Format=State:20,RestartCnt:10,Reason:40"]
+    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:20,RestartCnt:10,Reason:40"]
 
 
 def job_state_and_reason(job: str) -> list[str]:
     """Ask for a job's state and its untruncated reason."""
-    return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T %r"]
+    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--format=%T %r"]
 
 
 def job_options(job: str) -> list[str]:
     """Ask for a job's partition, account, QOS and time limit, also of one that has ended some minutes ago."""
-    return ["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%P|%a|%q|%l"]
+    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--format=%P|%a|%q|%l"]
 
 
 def past_job_options(job: str) -> list[str]:
@@ -164,12 +167,12 @@ def past_job_options(job: str) -> list[str]:
 
 def job_nodes(job: str) -> list[str]:
     """Ask for the present nodes of a job, as a host list."""
-    return ["squeue", "--noheader", f"--jobs={job}", "--format=%N"]
+    return [*_SQUEUE, f"--jobs={job}", "--format=%N"]
 
 
 def node_state(node: str) -> list[str]:
     """Ask for a node's state and the administrator's reason."""
-    return ["sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T|%E"]
+    return [*_SINFO, "--Node", f"--nodes={node}", "--format=%T|%E"]
 
 
 def srun_options() -> list[str]:
@@ -179,7 +182,7 @@ def srun_options() -> list[str]:
 
 def node_states() -> list[str]:
     """Ask for the state of each node, one line per node."""
-    return ["sinfo", "--noheader", "--Node", "--format=%T"]
+    return [*_SINFO, "--Node", "--format=%T"]
 
 
 def node_record(node: str) -> list[str]:
@@ -194,7 +197,7 @@ def settings() -> list[str]:
 
 def partitions() -> list[str]:
     """Ask for the partitions, one line per kind of node."""
-    return ["sinfo", "--all", "--noheader", "--format=%P|%a|%D|%c|%G"]
+    return [*_SINFO, "--format=%P|%a|%D|%c|%G"]
 
 
 def version() -> list[str]:

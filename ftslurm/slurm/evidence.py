@@ -31,8 +31,11 @@ _NO_LAUNCH = re.compile(rf"srun: error: Task launch for \S+ failed on node (?P<n
 _IO_ERROR = re.compile(r"aborting, io error with slurmstepd on node [0-9]{1,9}")  # the number is not the node's name
 _SILENT = ("ommunication", "timed out", "refused", "No route", "Unable to connect")
 _CANCELLED = re.compile(
-    rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: DUE TO (?P<why>[^*]+?))? \*\*\*"
+    rf"\*\*\* (?:STEP|JOB) (?P<step>\S+) ON (?P<node>{NODE}) CANCELLED AT \S+(?: (?i:due to) (?P<why>[^*]+?))? \*\*\*"
 )
+_STUCK = re.compile(rf"\*\*\* STEPD TERMINATED ON (?P<node>{NODE}) AT \S+ DUE TO (?P<why>[^*]+?) \*\*\*")
+_OUT_OF_MEMORY = re.compile(r"(?i)detected [0-9]{1,9} oom.kill event|\bOOM Killed\b")
+_TASK_NO_LAUNCH = re.compile(r"srun: error: task (?P<task>[0-9]{1,9}) launch failed: (?P<why>.+)")
 _DUE_TO = {
     "TIME LIMIT": Cause.TIME_LIMIT,
     "PREEMPTION": Cause.PREEMPTED,
@@ -59,9 +62,20 @@ def read_srun(line: str) -> Evidence | None:
     """
     if match := _CANCELLED.search(line):
         words = match["why"] or ""
+        if words == "TASK FAILURE":  # --kill-on-bad-exit: another line tells of that task
+            return None
+        by_hand = not words or words.startswith("SIGNAL ")  # which names the signal since Slurm 25.05
         cause = next((c for words_, c in _DUE_TO.items() if words_ in words), Cause.CANCELLED)
-        error = f"Slurm cancelled the step{' due to ' + words.lower() if words else ' (scancel)'}"
+        error = f"Slurm cancelled the step{' (scancel)' if by_hand else ' due to ' + words.lower()}"
         return Evidence(None, match["node"], cause=cause, node_lost=cause is Cause.NODE_LOST, error=error)
+    if match := _STUCK.search(line):
+        error = f"Slurm gave up the step on {match['node']}: {match['why'].lower()}"
+        return Evidence(None, match["node"], error=error, cause=Cause.UNKNOWN, stuck=True)
+    if match := _TASK_NO_LAUNCH.search(line):
+        error = f"Slurm cannot start task {match['task']}: {match['why'].strip()}"
+        return Evidence(int(match["task"]), None, error=error, started=False)
+    if _OUT_OF_MEMORY.search(line):
+        return Evidence(None, None, out_of_memory=True, error=line.strip())
     if match := _IO_ERROR.search(line):
         return Evidence(None, None, error=f"{SRUN_ABORTS}: {match[0]}")
     if match := _NO_LAUNCH.search(line):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
+from programs import Programs
 
+import ftslurm
 from ftslurm.core.state.events import NodeFate
 from ftslurm.core.state.model import Evidence
+from ftslurm.protocol.causes import Cause
+from ftslurm.slurm import client, commands
 from ftslurm.slurm.commands import scrubbed, srun_command
 from ftslurm.slurm.evidence import out_of_time, read_node_fate, read_srun
 from ftslurm.slurm.hosts import expand_hosts
@@ -54,6 +60,18 @@ def test_a_host_list_of_more_nodes_than_there_can_be_is_refused_at_once(text: st
 
 # --- messages of srun ------------------------------------------------------------------------------------------------
 
+CANCELLED = "CANCELLED AT 2026-11-20T19:42:55"
+OOM = Evidence(None, None, out_of_memory=True)
+NOT_LAUNCHED = Evidence(0, None, error="Slurm cannot start task 0: Unspecified error", started=False)
+
+
+def by_hand() -> Evidence:
+    return Evidence(None, "n3", cause=Cause.CANCELLED, error="Slurm cancelled the step (scancel)")
+
+
+def ended(why: str, cause: str = "cancelled") -> Evidence:
+    return Evidence(None, "n3", cause=Cause(cause), error=f"Slurm cancelled the step due to {why}")
+
 
 @pytest.mark.parametrize(
     ("line", "evidence"),
@@ -75,10 +93,30 @@ def test_a_host_list_of_more_nodes_than_there_can_be_is_refused_at_once(text: st
         ("srun: error: n3: task 0: Bus error", Evidence(0, "n3", signal=signal.SIGBUS)),
         ("srun: error: n3: task 0: User defined signal 1", Evidence(0, "n3", error="User defined signal 1")),
         ("srun: error: gpu-07.x: task 1: Killed\n", Evidence(1, "gpu-07.x", signal=signal.SIGKILL)),
+        ("srun: error: task 0 launch failed: Unspecified error", NOT_LAUNCHED),
+        (
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.",
+            OOM,
+        ),
+        ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes may have been", OOM),
+        (f"slurmstepd: error: *** STEP 7.0 ON n3 {CANCELLED} ***", by_hand()),
+        (
+            f"slurmstepd: error: *** STEP 7.0 ON n3 {CANCELLED} DUE to SIGNAL Terminated ***",
+            by_hand(),
+        ),  # 25.05 and later
+        (f"srun: error: *** JOB 7 ON n3 {CANCELLED} due to SIGNAL Kill ***", by_hand()),
+        (f"slurmstepd: error: *** STEP 7.0 ON n3 {CANCELLED} DUE TO PREEMPTION ***", ended("preemption", "preempted")),
+        (f"slurmstepd: error: *** STEP 7.0 ON n3 {CANCELLED} DUE TO SOME NEW RULE ***", ended("some new rule")),
+        (f"slurmstepd: error: *** STEP 7.0 ON n3 {CANCELLED} DUE TO TASK FAILURE ***", None),
     ],
 )
-def test_a_line_of_srun_names_the_task_the_node_and_the_end(line: str, evidence: Evidence) -> None:
-    assert read_srun(line) == evidence
+def test_a_line_of_srun_names_the_task_the_node_and_the_end(line: str, evidence: Evidence | None) -> None:
+    found = read_srun(line)
+    if evidence is OOM:
+        assert found is not None
+        assert found.out_of_memory
+    else:
+        assert found == evidence
 
 
 @pytest.mark.parametrize(
@@ -275,3 +313,20 @@ BlockName=b2 BlockIndex=1 Nodes=n[5-8] BlockSize=4
 )
 def test_the_leaf_of_each_node_is_read_from_the_topology(text: str, expected: dict[str, str]) -> None:
     assert read_topology(text) == expected
+
+
+# --- hidden partitions and several clusters ---------------------------------------------------------------------------
+
+
+def test_each_question_sees_hidden_partitions() -> None:
+    for path in Path(ftslurm.__file__).parent.rglob("*.py"):
+        questions = re.findall(r'"(?:squeue|sinfo)", ("[^"]*")', path.read_text())
+        assert set(questions) <= {'"--all"'}, path
+    assert "--all" in commands.job_state("7")
+
+
+def test_the_heading_of_a_cluster_is_no_row(programs: Programs) -> None:
+    programs.add("squeue", body="printf 'CLUSTER: wice\\nRUNNING None\\n'")
+    assert client.job_state("7") == ("RUNNING", "None")
+    programs.add("sinfo", body="printf 'CLUSTER: a\\ngpu*|up|4|64|gpu:4\\nCLUSTER: b\\ncpu|up|2|64|(null)\\n'")
+    assert [row.name for row in read_partitions(client.call(commands.partitions()).out)] == ["gpu", "cpu"]

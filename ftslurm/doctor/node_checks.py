@@ -7,12 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ftslurm.core.groups import hardware
 from ftslurm.doctor.finding import Finding, fail, ok, warn
 
 SHARED = "set run.root to a folder that all nodes share"
-HARDWARE = frozenset(
-    {"48", "63", "64", "74", "79", "92", "94", "95", "119", "120", "140"}
-)  # Xids that no script causes
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 60.0
@@ -193,13 +191,13 @@ def _gpus(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:
         yield warn(
             "gpu", f"{node} has GPUs, and nvidia-smi fails", f"set cluster.exclude={node}, tell your administrator"
         )
-    xids = [str(number) for _, number in said.get("xids") or []]
-    hard = sorted({number for number in xids if number in HARDWARE}, key=int)
+    signs = [sign for line in said.get("xids") or [] if (sign := hardware.find(str(line))) is not None]
+    hard = {f"{sign.name} ({sign.meaning})" for sign in signs if sign.fault is hardware.Fault.NODE}
     if hard:
-        what = f"{node}: the kernel's log has Xid {', '.join(hard)} (errors of GPU hardware)"
+        what = f"{node}: the kernel's log has {', '.join(sorted(hard))}"
         yield fail("xid", what, f"set cluster.exclude={node} and tell your administrator")
-    elif xids:
-        what = f"{node}: the kernel's log has Xid {', '.join(sorted(set(xids), key=int))}, as scripts can cause"
+    elif signs:
+        what = f"{node}: the kernel's log has {', '.join(sorted({sign.name for sign in signs}))}, as scripts can cause"
         yield warn("xid", what, "look whose jobs they belong to: dmesg | grep Xid")
     elif said.get("gpu_files"):
         can = said.get("xids") is not None

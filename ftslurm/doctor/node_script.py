@@ -93,10 +93,10 @@ def imported(name: str) -> dict[str, Any]:
         return {"error": last[-1][:300]}
 
 
-def xids() -> list[tuple[str, str]] | None:
-    """Return the NVIDIA driver's errors in the kernel's log; None: the log cannot be read."""
+def xids() -> list[str] | None:
+    """Return the lines of the kernel's log with errors of NVIDIA's driver; None: the log cannot be read."""
     log = output("dmesg")
-    return None if log is None else re.findall(r"NVRM: Xid \(([^)]{1,40})\): ([0-9]{1,4})", log)[-50:]
+    return None if log is None else re.findall(r"(?:NVRM: Xid|SXid).{1,300}", log)[-50:]
 
 
 def own_address() -> str:

@@ -35,6 +35,7 @@ class Sign(NamedTuple):
 
 
 _RESET = "reset the GPU (nvidia-smi --gpu-reset) or reboot the node before it is used again"
+_CONTAINED = "only the processes there are hurt; reset the GPU when the node is free"
 _REPLACE = "drain the node; if it happens again after a reboot, the GPU or its slot is to be replaced"
 _DEBUG = "run the script with compute-sanitizer or CUDA_LAUNCH_BLOCKING=1"
 _NVLINK = "drain the node and check its NVLinks and the fabric manager (nvidia-smi nvlink -e)"
@@ -47,22 +48,26 @@ _XIDS: dict[int, tuple[str, Fault, str]] = {
     45: ("channels removed after an earlier error or a kill", Fault.SCRIPT, "look for the error before it"),
     48: ("double-bit ECC error", Fault.NODE, _RESET),
     62: ("the GPU's internal micro-controller has halted", Fault.NODE, _RESET),
-    63: ("memory rows are remapped or pages retired after an ECC error", Fault.NODE, _RESET),
+    63: ("memory rows are remapped or pages retired after an ECC error", Fault.UNCLEAR, _CONTAINED),
     64: ("remapping memory rows or retiring pages has failed", Fault.NODE, _REPLACE),
     74: ("NVLink error", Fault.NODE, _NVLINK),
     79: ("the GPU has fallen off the bus", Fault.NODE, _REPLACE),
     92: ("many single-bit ECC errors", Fault.UNCLEAR, "they are corrected; watch the node"),
-    94: ("contained ECC error", Fault.NODE, _RESET),
+    94: ("contained ECC error", Fault.UNCLEAR, _CONTAINED),
     95: ("uncontained ECC error", Fault.NODE, _RESET),
     109: ("context switch timeout", Fault.UNCLEAR, "a kernel that never ends, or the GPU; see whether it moves along"),
     119: ("the GPU's system processor (GSP) does not answer", Fault.NODE, _RESET),
     120: ("error of the GPU's system processor (GSP)", Fault.NODE, _RESET),
     140: ("ECC error that was not recovered", Fault.NODE, _RESET),
     143: ("the GPU cannot be initialized", Fault.NODE, _REPLACE),
+    154: ("the GPU must be reset, or the node rebooted", Fault.NODE, _RESET),
     **dict.fromkeys(range(144, 151), ("NVLink error", Fault.NODE, _NVLINK)),
     158: ("fatal timeout of the GPU", Fault.NODE, _RESET),
 }
 _XID = re.compile(r"(?:\bNVRM: Xid|\bXID)\b\s*(?:\((?:PCI:)?[0-9a-fA-F:.]+\))?:?\s+(\d{1,4})\b")
+# What NVIDIA's driver and its switches say of an error that hurts nothing: "145, RLW_RXPIPE Nonfatal", "154, GPU
+# recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)".
+_NOT_FATAL = re.compile(r"(?i)\bnon-?fatal\b|recovery action changed .*\(none\)\s*$")
 # Exceptions that no driver and no library for GPUs raises, whatever they say.
 _OF_THE_SCRIPT = re.compile(
     r"(\[rank\d+\]: ?)?(Key|Value|Type|Index|Attribute|Assertion|Name|Import|ModuleNotFound|FileNotFound|Syntax"
@@ -79,6 +84,18 @@ _WORDS: tuple[tuple[str, Sign], ...] = (
     (
         r"uncorrectable ECC error|\w*ECC_?(Uncorrectable|NotCorrectable)\b",
         Sign("uncorrectable ECC error", "the GPU's memory has lost data", Fault.NODE, _RESET),
+    ),
+    (
+        r"\bSXid\b",
+        Sign("SXid", "an NVSwitch has failed", Fault.NODE, _NVLINK),
+    ),
+    (
+        r"HSA_STATUS_ERROR_HARDWARE_EXCEPTION|\bHW Exception by GPU\b",
+        Sign("HW exception", "an AMD GPU has failed or hangs", Fault.NODE, "drain the node; see rocm-smi"),
+    ),
+    (
+        r"Driver/library version mismatch",
+        Sign("driver mismatch", "the driver was updated without a reboot", Fault.NODE, "reboot the node"),
     ),
     (
         r"amdgpu.*uncorrectable hardware error",
@@ -102,7 +119,8 @@ _WORDS: tuple[tuple[str, Sign], ...] = (
         Sign("no usable GPU", "CUDA finds no usable GPU on the node", Fault.NODE, _SETUP),
     ),
     (
-        r"ncclSystemError|ncclRemoteError|unhandled system error|NET/IB.*\bcompletion .*error",
+        r"ncclSystemError|ncclRemoteError|unhandled system error|NET/OFI.*\berror\b"
+        r"|NET/IB.*\b(completion .*err(or)?\b|async event ?: ?(port|.*fatal))",
         Sign(
             "NCCL network error",
             "a connection or a system call of NCCL has failed",
@@ -121,7 +139,7 @@ _WORDS: tuple[tuple[str, Sign], ...] = (
     ),
     (
         r"illegal memory access|device-side assert|misaligned address|illegal instruction was encountered"
-        r"|unspecified launch failure",
+        r"|unspecified launch failure|Memory access fault by GPU",
         Sign("CUDA kernel error", "a kernel of the script has failed", Fault.SCRIPT, _DEBUG),
     ),
 )
@@ -133,8 +151,12 @@ def find(line: str) -> Sign | None:
     if _OF_THE_SCRIPT.match(line):
         return None
     if match := _XID.search(line):
-        return xid(int(match[1]))
-    return next((sign for words, sign in _WORDS if re.search(words, line, re.IGNORECASE)), None)
+        sign: Sign | None = xid(int(match[1]))
+    else:
+        sign = next((sign for words, sign in _WORDS if re.search(words, line, re.IGNORECASE)), None)
+    if sign is not None and sign.fault is Fault.NODE and _NOT_FATAL.search(line):
+        return sign._replace(fault=Fault.UNCLEAR, advice="it is not fatal; watch the node")
+    return sign
 
 
 def blames(text: str | None, *faults: Fault) -> bool:

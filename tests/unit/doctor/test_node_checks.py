@@ -13,6 +13,8 @@ from ftslurm.doctor.examine import required
 from ftslurm.doctor.finding import Finding, Level
 from ftslurm.doctor.node_checks import FolderFacts, NodeFacts, check_clocks, check_folder, check_node, within
 
+XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=7"
+
 RANGES = {"torch": ">=2.8,<2.15", "torchft": ">=0.2,<0.3"}
 SAID: dict[str, Any] = {
     "python": "/opt/python",
@@ -53,8 +55,8 @@ def test_a_good_node_has_no_complaint() -> None:
     [
         ({"gpus": "0, NVIDIA A100, 550.54.15, 3, 31, 4"}, ("gpu", Level.FAIL)),
         ({"gpus": None}, ("gpu", Level.WARN)),
-        ({"xids": [["PCI:0000:3b:00", "79"], ["PCI:0000:3b:00", "31"]]}, ("xid", Level.FAIL)),
-        ({"xids": [["PCI:0000:3b:00", "31"]]}, ("xid", Level.WARN)),
+        ({"xids": [XID.format(79), XID.format(31)]}, ("xid", Level.FAIL)),
+        ({"xids": [XID.format(31)]}, ("xid", Level.WARN)),
         ({"address": "127.0.1.1"}, ("network", Level.WARN)),
         ({"address": "127.0.1.1", "interfaces": {}}, ("network", Level.FAIL)),
         ({"interfaces": {"eth0": "10.0.0.1", "ib0": "10.1.0.1"}, "address": "10.2.0.1"}, ("network", Level.WARN)),

@@ -78,6 +78,7 @@ MATRIX = (
     Row("ci", "3.11", pinned()),
     Row("python3.12", "3.12", ("torch==2.13.0", "torchft==0.2.0")),
     Row("python3.13", "3.13", ("torch==2.14.1", "torchft==0.2.0")),
+    Row("newest", "3.13", ("torch==2.15.0", "torchft==0.2.0")),
     Row("nightly", "3.11", ("torch==2.13.0", "torchft-nightly==2026.10.26")),
     Row("slurm24", "3.11", pinned(), release="trixie"),
 )

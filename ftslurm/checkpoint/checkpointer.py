@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, describe
 from ftslurm.checkpoint.data_offsets import DataPositions, say
+from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.checkpoint.layout import Writer
 from ftslurm.checkpoint.store import Candidate, FolderStore, Store, Unusable
 from ftslurm.errors import FtslurmError
@@ -227,7 +228,7 @@ class Checkpointer:
             staged = self._stage.copy(self._tree())
         except Exception as error:  # reported to the other ranks by the thread
             staged = error
-        self._saving = self._thread.submit(self._save, now, staged, started)
+        self._saving = self._thread.submit(on_this_device(self._save), now, staged, started)
 
     def _save(self, step: int, staged: snapshot.Snapshot | Exception, started: float) -> None:
         """Write a checkpoint and report the outcome. Runs in the thread; no error here may stop the training."""

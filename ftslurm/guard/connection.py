@@ -45,11 +45,13 @@ _PEER = struct.Struct("iII")  # pid, uid, gid
 def address(run: str, step: str, task: int) -> bytes:
     """Return the name of the Unix socket of a task's guard, in the abstract namespace of its node.
 
+    It is the same in a container, where the user may have another number (enroot's remap of root).
+
     Args:
         run: the run directory.
         step: the name under which the step was launched, such as "standby-000/4".
     """
-    words = "\0".join((os.path.abspath(run), step, str(task), str(os.getuid())))
+    words = "\0".join((os.path.abspath(run), step, str(task)))
     return b"\0ftslurm-" + hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:40].encode()
 
 

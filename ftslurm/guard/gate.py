@@ -11,13 +11,13 @@ The gate runs in the event loop of the guard: nothing may block.
 
 from __future__ import annotations
 
-import contextlib
 import selectors
 import socket
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ftslurm.guard.interfaces import family
 from ftslurm.guard.sockets import Refusals, Splice, accept_some, crowded_out, listen
 from ftslurm.security import handshake
 
@@ -323,12 +323,6 @@ def bind(address: str, port: int) -> socket.socket:
     Raises:
         OSError: the port is not available.
     """
-    if address:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        return socket.create_server((address, port), family=family, backlog=1024)
-    with contextlib.suppress(OSError):
-        if socket.has_dualstack_ipv6():
-            return socket.create_server(
-                ("::", port), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True, reuse_port=False
-            )
-    return socket.create_server(("", port), backlog=1024)  # IPv6 is off
+    kind = family(address)
+    both = not address and kind == socket.AF_INET6
+    return socket.create_server((address, port), family=kind, backlog=1024, dualstack_ipv6=both)

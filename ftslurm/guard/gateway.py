@@ -166,12 +166,26 @@ def _own_sockets() -> list[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                copy = socket.socket(fileno=os.dup(int(name)))
+                copy = copy_of(int(name))
                 if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM:
                     found.append(copy)
                 else:
                     copy.close()
     return found
+
+
+def copy_of(descriptor: int) -> socket.socket:
+    """Return a copy of a socket.
+
+    Raises:
+        OSError: the descriptor is closed, or is none of a socket.
+    """
+    copy = os.dup(descriptor)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
 
 
 def listener_at(port: int) -> socket.socket:

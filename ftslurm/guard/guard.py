@@ -119,7 +119,8 @@ def main(worker: str) -> NoReturn:
     guard_pid = os.getpid()
     pid = os.fork()
     if pid == 0:
-        os.close(orders_in)
+        for fd in filter(None, (orders_in, reports_out)):
+            os.close(fd)
         requests.close()
         task.gateway.keep()
         _become_worker(guard_pid)
@@ -190,7 +191,7 @@ class Guard:
         self.oom_kills = processes.oom_kills()  # those of earlier processes in this cgroup
         self.selector = selectors.PollSelector()  # unlike epoll it takes any kind of stdin
         local = os.environ.get("FTSLURM_CLUSTER") == "local"
-        self.stack_files = StackFiles(self.selector)
+        self.stack_files = StackFiles()
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())

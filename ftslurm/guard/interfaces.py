@@ -179,14 +179,19 @@ def resolve(host: str) -> list[str]:
 
 def route_to(address: str) -> str | None:
     """Return the own address from which packets to another one start; None: none, or it is loopback. Sends nothing."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+        with socket.socket(family(address), socket.SOCK_DGRAM) as sock:
             sock.connect((address, 9))
             start = str(sock.getsockname()[0])
     except OSError:
         return None
     return None if is_loopback(start) else start
+
+
+def family(address: str) -> socket.AddressFamily:
+    """Return the family of a socket for an address; "": for all addresses, also where the kernel has no IPv6."""
+    six = ":" in address if address else socket.has_dualstack_ipv6()
+    return socket.AF_INET6 if six else socket.AF_INET
 
 
 def is_loopback(address: str) -> bool:

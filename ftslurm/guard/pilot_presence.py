@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 def address(key: bytes, job: str) -> bytes:
     """Return the name that the pilot of a job holds. job: its SLURM_JOB_ID."""
-    words = b"\0".join((key, job.encode(errors="surrogateescape"), str(os.getuid()).encode()))
+    words = b"\0".join((key, job.encode(errors="surrogateescape")))
     return b"\0ftslurm-pilot-" + hashlib.sha256(words).hexdigest()[:40].encode()
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn
 
@@ -18,6 +18,7 @@ from ftslurm.guard import namespaces, processes
 from ftslurm.guard.guard import ENVIRONMENT
 
 IGNORED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU, signal.SIGTTIN)  # for the shell alone
+EVERY_S = 0.1  # until the next look at the shell and the rank: kernels before 5.3 cannot tell of another process's end
 # The shell is no process of the step: the next attempt must not kill it, nor a probe count it.
 _OF_THE_STEP = ("FTSLURM_STEP", "FTSLURM_FENCE", "FTSLURM_TASK")
 
@@ -65,26 +66,18 @@ def run_shell(guard: int, environ: dict[str, str], name: str) -> int:
     """Run the user's shell until it ends; say on the terminal when the rank ends before. Return the exit code."""
     environ = {key: value for key, value in environ.items() if key not in _OF_THE_STEP}
     environ |= {key: os.environ[key] for key in ("TERM", "SHELL") if key in os.environ}
-    rank = _watch(guard)
     pid = os.fork()
     if pid == 0:
         _become_shell(guard, environ)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
-    own, poll = os.pidfd_open(pid), select.poll()
-    poll.register(own, select.POLLIN)
-    if rank is None:
-        _say(f"{name} has ended")
-    else:
-        poll.register(rank, select.POLLIN)
-    while True:
-        ready = {fd for fd, _ in poll.poll()}
-        if rank in ready and rank is not None:
+    told = False
+    while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
+        if not told and processes.state(guard) in (None, "Z"):
+            told = True
             _say(f"{name} has ended; this shell goes on")
-            poll.unregister(rank)
-            rank = None
-        if own in ready:
-            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        time.sleep(EVERY_S)
+    return os.waitstatus_to_exitcode(ended[1])
 
 
 def _become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
@@ -95,13 +88,6 @@ def _become_shell(guard: int, environ: dict[str, str]) -> NoReturn:
     shell = environ.get("SHELL", "")
     shell = shell if os.access(shell, os.X_OK) else "/bin/sh"
     os.execve(shell, [shell], environ)  # noqa: S606 an argument list
-
-
-def _watch(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
 
 
 def _say(words: str) -> None:

@@ -8,8 +8,8 @@ guard, which goes on serving the channel meanwhile.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import selectors
 import shutil
 import signal
 import sys
@@ -26,9 +26,8 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.
 class StackFiles:
     """The files that are being written."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        self._selector = selector
-        self._spies: dict[int, float] = {}  # pid of a py-spy -> when it is killed
+    def __init__(self) -> None:
+        self._spies: list[Callable[[], bool]] = []  # each returns whether its py-spy has ended
 
     def take(self, pid: int, position: Position, log: str, rank: int, by: str, taken: Callable[[str], None]) -> None:
         """Write the stacks of a worker into a new file beside its log. Takes at most a second, py-spy not counted.
@@ -53,26 +52,25 @@ class StackFiles:
         # It cannot pause a process that is stopped already (py-spy 0.4).
         still = ["--nonblocking"] if stopped else []
         child = _start([spy, "dump", *still, "--pid", str(pid)], file)
-        self._spies[child] = time.monotonic() + SPY_S
-        ended = os.pidfd_open(child)
+        due = time.monotonic() + SPY_S
 
-        def done(_: int) -> None:
-            self._selector.unregister(ended)
-            os.close(ended)
-            if self._spies.pop(child) == 0:
+        def has_ended() -> bool:
+            nonlocal due
+            if processes.state(child) in (None, "Z"):
+                os.close(file)
+                taken(name)
+                return True
+            if time.monotonic() >= due:
+                due = math.inf
                 os.write(file, f"ftslurm: py-spy was killed after {SPY_S:g} s\n".encode())
-            os.close(file)
-            taken(name)
+                os.kill(child, signal.SIGKILL)
+            return False
 
-        self._selector.register(ended, selectors.EVENT_READ, done)
+        self._spies.append(has_ended)
 
     def tend(self) -> None:
-        """Kill a py-spy that takes too long."""
-        for pid, due in self._spies.items():
-            if 0 < due <= time.monotonic():
-                self._spies[pid] = 0
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        """Complete the files whose py-spy has ended, and kill one that takes too long."""
+        self._spies = [spy for spy in self._spies if not spy()]
 
 
 def find_spy() -> str | None:

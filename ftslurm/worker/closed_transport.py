@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ftslurm.guard.gateway import Gateway
-from ftslurm.guard.interfaces import Reach, bracketed
+from ftslurm.guard.interfaces import Reach, bracketed, family
 from ftslurm.protocol.addresses import CHECKPOINT
 from ftslurm.security import handshake
 from ftslurm.worker import patch_fit
@@ -54,7 +54,7 @@ def install(gateway: Gateway, reach: Reach, transfers: Transfers, module: Any = 
     class ClosedServer(base):  # type: ignore[misc]
         """Serves clients after their handshake, each in a thread of its own."""
 
-        address_family = socket.AF_INET if "." in reach.address else base.address_family
+        address_family = family(reach.address)
 
         def __init__(self, address: tuple[str, int], handler: Any) -> None:
             super().__init__((reach.address or address[0], address[1]), handler)

@@ -6,17 +6,20 @@ NCCL, XCCL the communicators are aborted in a thread: an abort may take long or 
 baby       the child process is killed. Who waits for its answer gets an end of file; who waits for one of its futures
            gets an error from here, because torchft leaves them alone and they would wait for their time-out.
 
-The next quorum makes the group anew.
+The next quorum makes the group anew. A kind of which that is not known is left alone (torchft's ProcessGroupTorchComms
+cannot be used again after its abort): who waits in it waits for its own time-out.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from typing import Any
 
+from ftslurm.checkpoint.devices import on_this_device
+
 CHILD = ("_p", "_futures", "_futures_lock")  # what a baby group has
-NATIVE = ("torchft-nccl", "torchft-xccl")  # names of torchft's groups whose abort may take long
 
 
 class Aborted(RuntimeError):
@@ -26,17 +29,28 @@ class Aborted(RuntimeError):
 def end(group: Any) -> None:
     """End what the group does. Returns at once; an error is not raised, because the group is broken already."""
     with contextlib.suppress(Exception):
+        group = innermost(group)
         if all(hasattr(group, name) for name in CHILD):
             _kill_child(group)
-        elif _name(group) in NATIVE:
+        elif not isinstance(group, _module().ProcessGroupWrapper):
+            return
+        elif hasattr(group, "_errored"):  # a group of GPUs, whose abort may take long
             group._errored = Aborted("aborted by ftslurm")  # before the abort, as torchft does: it unblocks the stream
-            threading.Thread(target=_abort, args=(group._pg,), name="ftslurm_abort_nccl", daemon=True).start()
+            abort = on_this_device(_abort)
+            threading.Thread(target=abort, args=(group._pg,), name="ftslurm_abort_nccl", daemon=True).start()
         else:
             group.abort()
 
 
-def _name(group: Any) -> str:
-    return str(group.getBackendName()) if hasattr(group, "getBackendName") else ""
+def innermost(group: Any) -> Any:
+    """Return the process group to which one passes everything on, such as ErrorSwallowingProcessGroupWrapper."""
+    while isinstance(inner := getattr(group, "_pg", None), _module().ProcessGroup):
+        group = inner
+    return group
+
+
+def _module() -> Any:
+    return importlib.import_module("torchft.process_group")
 
 
 def _abort(inner: Any) -> None:

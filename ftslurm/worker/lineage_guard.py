@@ -90,8 +90,6 @@ class LineageGuard:
 
     def _answered(self, manager: Any, allow_heal: bool, quorum: Any) -> None:
         """Check an answer, in the quorum's thread, before torchft uses it."""
-        if len(self.managers) > 1:
-            return  # each Manager counts its own steps, and the controller knows only the highest
         alone = quorum.max_world_size == 1 < quorum.replica_world_size
         newcomer = manager._quorum_id < 0  # this is its first quorum
         why = self.judge(manager._step, quorum.max_step, quorum.heal and allow_heal, ahead=newcomer and alone)
@@ -109,8 +107,9 @@ class LineageGuard:
                 group.
         """
         heals, reached = os.environ.get("FTSLURM_HEALS") == "1", self.reached()
-        if max_step < max(self.floor, reached):
-            floor = max(self.floor, reached)
+        floor = max(self.floor, reached)
+        # Each Manager counts its own steps, and the controller knows only the highest.
+        if len(self.managers) < 2 and max_step < floor:
             text = f"the run has reached step {floor} or more, nobody in this quorum is beyond {max_step}"
             if not heals and reached <= max_step:
                 text = f"the run starts from the checkpoint of step {floor}, the script at step {max_step}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -81,7 +80,7 @@ class Observer:
             if self._server is not None:
                 return
             self._server = server
-        _say(messages.Serving(server.address()))
+        outbox.say(messages.Serving(server.address()))
         threading.Thread(target=self._watch, name="ftslurm-served", daemon=True).start()
 
     def _watch(self) -> None:
@@ -96,7 +95,7 @@ class Observer:
             if self._server is None or self._served == (self._open, step):
                 return
             self._served = (self._open, step)
-        _say(messages.Served(*self._served))
+        outbox.say(messages.Served(*self._served))
 
     def _has_opened(self) -> None:
         with self._lock:
@@ -104,15 +103,10 @@ class Observer:
             if self._clock() < self._told_at + EVERY_S:
                 return
             self._told_at = self._clock()
-        _say(messages.SessionOpened(self._sessions))
+        outbox.say(messages.SessionOpened(self._sessions))
 
     def _guarded(self, tell_it: Callable[..., None], *args: Any) -> None:
         try:
             tell_it(*args)
         except Exception as error:
             logging.getLogger(__name__).warning("the parameter server cannot be observed: %r", error)
-
-
-def _say(report: messages.Report) -> None:
-    if os.environ.get("RANK", "0") == "0":  # one rank reports for the group
-        outbox.say(report)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-TRIED = "torchft 0.2.0 or torchft-nightly 2026.10.26, with torch 2.8 to 2.14"  # by tests/versions.py
+TRIED = "torchft 0.2.0 or torchft-nightly 2026.10.26, with torch 2.8 to 2.15"  # by tests/versions.py
 _NEED = re.compile(r"([\w.]+)(?:\(([\w, ]*)\))?")
 
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -27,13 +25,15 @@ from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
+from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import group_end, patch_fit
+from ftslurm.worker import gloo_connections, group_end, patch_fit
 from ftslurm.worker.transfers import Transfers
 
 T = TypeVar("T")
+Receive = Callable[[type[messages.Broken]], messages.Broken]
 
 _BABY = tuple(f"ProcessGroupBaby.{name}" for name in group_end.CHILD)
 COLLECTIVE_S = 0.5  # time for a collective of a broken quorum to end by itself, with or without an error
@@ -58,42 +58,56 @@ class BrokenQuorums:
         self.transfers = transfers
         self.broken = -1  # this quorum and all earlier ones are broken
         self.connecting = 0  # threads that set up a process group, including abandoned ones
-        self.orders: int | None = None
+        self.receive: Receive | None = None
         self.changed = threading.Condition()
-        self.connections: WeakKeyDictionary[Any, set[tuple[int, str]]] = WeakKeyDictionary()  # of each Gloo group
+        self.kinds = set[Any]()
+        self.loops: WeakKeyDictionary[Any, gloo_connections.Loops] = WeakKeyDictionary()  # of each process group
 
     def install(self, module: Any = None) -> None:
         """Abort the set-up of process groups of broken quorums; `module` is torchft.process_group by default.
 
-        NCCL connects at its first collective, so during its set-up only the client of the store waits. A process group
-        in a child process (baby) is set up there, and this process waits for its answer.
+        What blocks is the client of the store, and `_create_pg`, in which each kind of process group connects to its
+        peers. A process group in a child process (baby) is set up there, and this process waits for its answer.
 
         Raises:
             patch_fit.Misfit: this torchft sets up its process groups in another way; nothing is changed.
         """
         module = module or importlib.import_module("torchft.process_group")
         patch_fit.require(importlib.import_module("torchft.manager").Manager, "_quorum_id", "_errored", "_pg")
-        patch_fit.require(
-            module, "create_store_client(store_addr)", "ProcessGroupGloo._create_pg()", "ProcessGroupGloo.abort()"
-        )
-        number = "_quorum_id" if patch_fit.fits(module, "ProcessGroupGloo._quorum_id") else "_uuid"  # in the nightly
-        patch_fit.require(module, f"ProcessGroupGloo.{number}")
-        connect, create = module.create_store_client, module.ProcessGroupGloo._create_pg
+        wrapper = "ProcessGroupWrapper"
+        patch_fit.require(module, "create_store_client(store_addr)", f"{wrapper}._create_pg()", f"{wrapper}.abort()")
+        number = "_quorum_id" if patch_fit.fits(module, f"{wrapper}._quorum_id") else "_uuid"  # in the nightly
+        patch_fit.require(module, f"{wrapper}.{number}")
+        connect, make = module.create_store_client, module.ProcessGroupWrapper.__init__
 
         @functools.wraps(connect)
         def create_store_client(store_addr: str, *args: Any, **kwargs: Any) -> Any:
             return self.unless_broken(quorum_of(store_addr), lambda: connect(store_addr, *args, **kwargs))
 
-        @functools.wraps(create)
-        def _create_pg(group: Any, *args: Any) -> Any:
-            before = sockets()
-            made = self.unless_broken(getattr(group, number), lambda: create(group, *args))
-            self.connections[group] = sockets() - before
-            return made
+        @functools.wraps(make)
+        def init(group: Any, *args: Any, **kwargs: Any) -> None:
+            self._install_for(type(group), number)
+            make(group, *args, **kwargs)
 
-        module.create_store_client, module.ProcessGroupGloo._create_pg = create_store_client, _create_pg
+        module.create_store_client, module.ProcessGroupWrapper.__init__ = create_store_client, init
         if patch_fit.fits(module, "ProcessGroupBaby.configure(store_addr)", *_BABY):
             self._install_for_children(module.ProcessGroupBaby)
+
+    def _install_for(self, kind: Any, number: str) -> None:
+        """Wrap the set-up of a kind of process group, torchft's or the script's, once."""
+        if kind in self.kinds:
+            return
+        self.kinds.add(kind)
+        create = kind._create_pg
+
+        @functools.wraps(create)
+        def _create_pg(group: Any, *args: Any) -> Any:
+            before = gloo_connections.loops()
+            made = self.unless_broken(getattr(group, number), lambda: create(group, *args))
+            self.loops[group] = gloo_connections.made_since(before)
+            return made
+
+        kind._create_pg = _create_pg
 
     def _install_for_children(self, baby: Any) -> None:
         configure = baby.configure
@@ -133,7 +147,7 @@ class BrokenQuorums:
 
         with self.changed:
             self.connecting += 1
-        threading.Thread(target=run, name="ftslurm_connect", daemon=True).start()
+        threading.Thread(target=on_this_device(run), name="ftslurm_connect", daemon=True).start()
         with self.changed:
             self.changed.wait_for(lambda: made or failed or self.broken >= quorum)
         if failed:
@@ -142,24 +156,23 @@ class BrokenQuorums:
             raise Broken(f"a member of quorum {quorum} is gone before all had connected")
         return made[0]
 
-    def listen_to(self, orders: int) -> None:
-        """Set the pipe of the guard's messages.
+    def listen_to(self, receive: Receive) -> None:
+        """Set what waits for the guard's next message of a type.
 
-        A thread starts to read it at the first process group: a script without torchft needs none.
+        A thread starts to wait at the first process group: a script without torchft needs none.
         """
-        self.orders = orders
+        self.receive = receive
 
     def _listen(self) -> None:
-        orders, self.orders = self.orders, None
-        if orders is not None:
-            threading.Thread(target=self._read, args=(orders,), name="ftslurm_orders", daemon=True).start()
+        receive, self.receive = self.receive, None
+        if receive is not None:
+            hear = on_this_device(self._hear)
+            threading.Thread(target=hear, args=(receive,), name="ftslurm_orders", daemon=True).start()
 
-    def _read(self, orders: int) -> None:
-        lines = messages.Lines()
-        while data := os.read(orders, 65536):
-            for line in lines.feed(data):
-                if isinstance(message := messages.ORDERS.decode(messages.parse(line)), messages.Broken):
-                    self.tell(message.quorum)
+    def _hear(self, receive: Receive) -> None:
+        with suppress(OSError):  # the script has closed the pipe
+            while True:
+                self.tell(receive(messages.Broken).quorum)
 
     def tell(self, quorum: int) -> None:
         """Handle that a quorum has lost a member."""
@@ -169,7 +182,7 @@ class BrokenQuorums:
             self.broken = quorum
             self.changed.notify_all()
         for watch in (self._abort_when_stuck, self._end_transfers):
-            threading.Thread(target=watch, args=(quorum,), name="ftslurm_abort", daemon=True).start()
+            threading.Thread(target=on_this_device(watch), args=(quorum,), name="ftslurm_abort", daemon=True).start()
 
     def _abort_when_stuck(self, quorum: int) -> None:
         """Abort a collective that does not end by itself: its callers get an error, and torchft aborts the step.
@@ -206,26 +219,9 @@ class BrokenQuorums:
 
     def _abort(self, manager: Any) -> None:
         print(f"ftslurm: a member of quorum {manager._quorum_id} is gone: its collective is aborted", flush=True)
-        for connection in self.connections.get(manager._pg, ()):
-            hang_up(*connection)  # Gloo's abort does not end a collective that is waited for (torch 2.13)
-        group_end.end(manager._pg)
-
-
-def sockets() -> set[tuple[int, str]]:
-    """Return the sockets of this process: descriptors, and the kernel's names, which are never reused."""
-    found = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):
-            if (name := os.readlink(f"/proc/self/fd/{fd}")).startswith("socket:"):
-                found.add((int(fd), name))
-    return found
-
-
-def hang_up(fd: int, name: str) -> None:
-    """Shut down a connection, as if its peer had closed it, if the descriptor still belongs to it."""
-    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as ours:
-        if os.readlink(f"/proc/self/fd/{fd}") == name and ours.getpeername():  # raises for a listening socket
-            ours.shutdown(socket.SHUT_RDWR)
+        group = group_end.innermost(manager._pg)
+        gloo_connections.hang_up(self.loops.get(group, {}))  # Gloo's abort ends no collective that is waited for (2.13)
+        group_end.end(group)
 
 
 def quorum_of(store_addr: str) -> int | None:

@@ -84,7 +84,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         take_rank(task, assign, me)
         if watchers.bound:
             print(f"ftslurm: {watchers.bound}", file=sys.stderr, flush=True)
-        join_group(task, channel, watchers, me.rank)
+        begin = join_group(task, channel, watchers, me.rank)
         watch_script(task, channel, watchers, assign, me.rank)
         if me.local_rank == 0 and (said := checkpoint_folder.complaint(os.environ)):
             channel.warn(said)
@@ -110,7 +110,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.flush()
         watchers.unhealed.ended()
         channel.say(messages.Done(watchers.progress.step))
-        leave_together(me.rank, len(assign.ranks))
+        leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
         return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
 
@@ -145,14 +145,18 @@ class Channel:
         self.say(messages.Notice(text))
 
     def receive(self, kind: type[M]) -> M:
-        """Wait for the next message of a type; exit the process if the guard is gone."""
+        """Wait for the next message of a type, which may have come with an earlier one.
+
+        Raises:
+            OSError: the guard is gone.
+        """
         while True:
             while self._waiting:
                 if isinstance(order := self._waiting.pop(0), kind):
                     return order
             data = os.read(self.orders, 65536)
             if not data:
-                os._exit(1)
+                raise OSError("the guard is gone")
             decoded = (messages.ORDERS.decode(messages.parse(line)) for line in self._lines.feed(data))
             self._waiting += [order for order in decoded if order is not None]
 
@@ -294,8 +298,12 @@ def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
     stacks.register(task.position, 2)
 
 
-def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> None:
-    """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start."""
+def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> messages.Begin:
+    """Join the group's other ranks: rank 0 hosts the store, and all ranks wait until the script may start.
+
+    Returns:
+        The message with the store's address. The script may change MASTER_ADDR and MASTER_PORT.
+    """
     if rank == 0:
         host, port = host_store(task.gateway)
         channel.say(messages.StoreUp(host, port))
@@ -307,6 +315,7 @@ def join_group(task: Task, channel: Channel, watchers: Watchers, rank: int) -> N
     os.environ["FTSLURM_HEALS"] = str(int(begin.heals))
     with contextlib.suppress(OSError):  # only `ftslurm attach` needs it
         os.pwrite(task.environment, b"\0".join(b"%s=%s" % pair for pair in os.environb.items()), 0)
+    return begin
 
 
 def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messages.Assign, rank: int) -> None:
@@ -331,7 +340,7 @@ def watch_script(task: Task, channel: Channel, watchers: Watchers, assign: messa
 
     outbox.say, outbox.wanted = say_for_group, lambda: task.position.wanted
     faults.install(task.position)
-    watchers.quorums.listen_to(channel.orders)
+    watchers.quorums.listen_to(channel.receive)
     task.position.mark(0, Stage.COMPUTING)
 
 
@@ -531,14 +540,14 @@ def empty(store: Any) -> None:
         store.delete_key(key)
 
 
-def leave_together(rank: int, world: int) -> None:
+def leave_together(rank: int, world: int, begin: messages.Begin) -> None:
     """Wait in rank 0, which hosts the store, until the other ranks have finished, as torchrun's agent does."""
     if world == 1:
         return
     from torch.distributed import TCPStore
 
     if rank != 0:
-        store = TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        store = TCPStore(begin.addr, begin.port, is_master=False)
         store.set(f"ftslurm/finished/{rank}", b"1")
         return
     keys = [f"ftslurm/finished/{other}" for other in range(1, world)]

@@ -331,7 +331,7 @@ _PATCHES = (
             "manager.Manager.report_error(e)",
             "manager.Manager._errored",
             "manager.Manager._pg",
-            "ProcessGroupGloo.abort()",
+            "process_group.ProcessGroupWrapper.abort()",
         ),
         "with four groups or more the survivors of a death may wait for the process group's time-out",
     ),

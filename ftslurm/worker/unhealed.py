@@ -38,7 +38,6 @@ class Watch:
         self._steps = 0
         self._over = True  # not started yet
         self._distributed = False  # torch.distributed has been used
-        self._hook: Any = None
 
     def install(self) -> None:
         """Start to watch; there is no warning before.
@@ -51,12 +50,13 @@ class Watch:
         optimizers = importlib.import_module("torch.optim.optimizer")
         patch_fit.require(optimizers, "register_optimizer_step_post_hook(hook)")
         patch_fit.require(torchft.manager, "Manager")
-        self._hook = optimizers.register_optimizer_step_post_hook(self._stepped)
+        hook = optimizers.register_optimizer_step_post_hook(self._stepped)
         original = torchft.manager.Manager.__init__
 
         @functools.wraps(original)
         def init(manager: Any, *args: Any, **kwargs: Any) -> None:
-            self._stop()
+            self._over = True
+            hook.remove()
             original(manager, *args, **kwargs)
 
         torchft.manager.Manager.__init__ = init
@@ -79,13 +79,8 @@ class Watch:
         self._distributed |= torch.distributed.is_available() and torch.distributed.is_initialized()
         return self._distributed
 
-    def _stop(self) -> None:
-        self._over = True
-        if self._hook is not None:
-            self._hook.remove()
-
     def _tell(self) -> None:
-        self._stop()
+        self._over = True  # the hook stays: torch is going through its hooks
         if self.groups:
             self._warn(words(self.groups, self._distributed))
 

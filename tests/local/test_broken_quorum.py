@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import loaded
 import pytest
+import torch
 
 TIMEOUT_S = 60  # torchft's default
 SOON_S = 15.0
 COMMON = f"""
-import json, os, signal, sys, threading, time
+import json, os, selectors, signal, socket, sys, threading, time
 from datetime import timedelta
 from types import SimpleNamespace
 import torch
 from torch.distributed import ReduceOp, TCPStore
 from torch.distributed.distributed_c10d import AllreduceOptions
 from torchft import ProcessGroupGloo
+from torchft.process_group import (
+    ErrorSwallowingProcessGroupWrapper, ProcessGroupNCCL, ProcessGroupWrapper, ProcessGroupXCCL
+)
 from ftslurm.worker import quorum_abort as broken
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
 from ftslurm.worker.transfers import Transfers
-pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
-manager = SimpleNamespace(_pg=pg, _quorum_id=3, _errored=None)
+manager = SimpleNamespace(_quorum_id=3, _errored=None)
 quorums = broken.BrokenQuorums([manager], Position(), Transfers())
 quorums.install()
+manager._pg = pg = ProcessGroupGloo(timeout=timedelta(seconds={TIMEOUT_S}))
 def configure(port, rank):
     if hasattr(pg, "configure"):
         pg.configure(f"127.0.0.1:{{port}}/torchft/3/0", "a", rank, 2, 3, 0, 1, [0, 1])
@@ -36,6 +40,28 @@ def configure(port, rank):
     pg.reconfigure(options).wait()
 """
 ALONE = """
+class OnGpus:
+    # torch's group under torchft's own ProcessGroupNCCL, without a GPU: it waits for its peers as NCCL does.
+    Options = lambda: SimpleNamespace(config=SimpleNamespace())
+    def __init__(self, store, *_):
+        self.store = store
+    def _set_sequence_number_for_group(self):
+        pass
+    def eager_connect_single_device(self, device):
+        self.store.get("the id of the communicator")
+class OfTheScript(ProcessGroupWrapper):
+    def _create_pg(self, store, rank, world_size):
+        store.get("a peer")
+class GlooOfTheScript(ProcessGroupGloo):
+    pass
+torch.distributed.ProcessGroupNCCL = torch.distributed.ProcessGroupXCCL = OnGpus
+torch.accelerator.current_device_index = lambda: "cpu"  # what torch.device() of this machine takes
+torch.cuda.nccl.version = lambda: (2, 27)
+kinds = {kind.__name__: kind for kind in (ProcessGroupNCCL, ProcessGroupXCCL, OfTheScript, GlooOfTheScript)}
+if sys.argv[2] == "in a wrapper":
+    pg = ErrorSwallowingProcessGroupWrapper(pg)
+elif sys.argv[2] in kinds:
+    pg = kinds[sys.argv[2]](timeout=timedelta(seconds=60))
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 port = 1 if sys.argv[1] == "no store" else store.port
 threading.Timer(0.5, quorums.tell, (3,)).start()
@@ -48,12 +74,23 @@ os._exit(0)
 """
 HANGS = """
 store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+there, here = os.pipe()
 child = os.fork()
 if child == 0:
+    os.read(there, 1)
     configure(store.port, 1)
     pg.allreduce([torch.ones(1)], AllreduceOptions()).wait()
     store.set("there", b"")
     time.sleep(1000)
+listener = socket.create_server(("127.0.0.1", 0))
+others = []
+def of_the_script():  # in the middle of the set-up: an upload, a data set that streams over asyncio, a server
+    ours = [socket.create_connection(listener.getsockname()) for _ in range(2)]
+    loop = selectors.EpollSelector()
+    loop.register(ours[1], selectors.EVENT_READ)
+    others.extend([loop, socket.create_server(("127.0.0.1", 0)), *ours, *(listener.accept()[0] for _ in ours)])
+    os.write(here, b"1")
+threading.Timer(0.2, of_the_script).start()
 configure(store.port, 0)
 pg.allreduce([torch.ones(1)], AllreduceOptions()).wait()
 store.wait(["there"])
@@ -65,7 +102,27 @@ try:
     pg.allreduce([torch.ones(1)], AllreduceOptions()).wait()
 except Exception as error:
     print(f"after {time.monotonic() - start:.1f} s: {type(error).__name__}", flush=True)
+for one, other in ((2, 4), (3, 5), (4, 2), (5, 3)):
+    others[one].sendall(b"goes on")
+    assert others[other].recv(99) == b"goes on"
+print("the script's connections go on", flush=True)
 os.kill(child, signal.SIGKILL)
+os._exit(0)
+"""
+ON_GPU = """
+torch.cuda.set_device(torch.cuda.device_count() - 1)
+pg = ProcessGroupNCCL(timeout=timedelta(seconds=60))
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+threading.Timer(1.0, quorums.tell, (3,)).start()
+start = time.monotonic()
+try:
+    configure(store.port, int(sys.argv[1]))
+except broken.Broken:
+    pg.configure(f"127.0.0.1:{store.port}/torchft/4/0", "a", 0, 1, 4, 0, 1, [0])
+    tensor = torch.ones(4, device="cuda")
+    pg.allreduce([tensor], ReduceOp.SUM).wait()
+    assert tensor.sum().item() == 4 and tensor.device.index == torch.cuda.device_count() - 1
+    print(f"after {time.monotonic() - start:.1f} s", flush=True)
 os._exit(0)
 """
 REPEATED = """
@@ -113,19 +170,38 @@ def seconds(script: str, *words: str) -> float:
 
 def said(script: str, *words: str) -> str:
     """Return the line with the result."""
+    return next(line for line in lines(script, *words) if line.startswith("after "))
+
+
+def lines(script: str, *words: str) -> list[str]:
     done = loaded.run(COMMON + script, *words)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("after ")]
-    assert lines, done.stdout + done.stderr
-    return lines[0]
+    assert "after " in done.stdout, done.stdout + done.stderr
+    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("gone", ["no member", "no store"])
 def test_who_connects_to_a_member_that_is_gone_gives_up_as_soon_as_that_is_known(gone: str) -> None:
-    assert seconds(ALONE, gone) < SOON_S
+    assert seconds(ALONE, gone, "Gloo") < SOON_S
 
 
-def test_a_collective_with_a_vanished_member_ends_as_soon_as_that_is_known() -> None:
-    assert seconds(HANGS) < SOON_S
+@pytest.mark.parametrize(
+    "kind", ["ProcessGroupNCCL", "ProcessGroupXCCL", "OfTheScript", "GlooOfTheScript", "in a wrapper"]
+)
+def test_so_does_each_kind_of_process_group_in_its_own_set_up(kind: str) -> None:
+    assert seconds(ALONE, "no member", kind) < SOON_S
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rank", [0, 1])  # the first makes the communicator's id, the other waits for it
+def test_nccl_itself_gives_up_in_its_set_up_and_is_made_anew_for_the_next_quorum(rank: int) -> None:
+    assert seconds(ON_GPU, str(rank)) < SOON_S
+
+
+def test_a_collective_with_a_vanished_member_ends_as_soon_as_that_is_known_and_nothing_else_does() -> None:
+    said = lines(HANGS)
+    assert float(next(line for line in said if line.startswith("after ")).split()[1]) < SOON_S
+    assert said[-1] == "the script's connections go on"
 
 
 def test_members_of_a_quorum_whose_id_repeats_do_not_dial_those_of_an_earlier_one() -> None:

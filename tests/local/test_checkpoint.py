@@ -181,6 +181,23 @@ def test_what_is_saved_is_the_state_of_its_step_while_training_goes_on(start, mo
     assert again.bits() == bits
 
 
+def test_the_thread_that_writes_stays_on_the_gpu_of_its_rank(start, tmp_path, monkeypatch):
+    """DCP waits there for the stream of the current device."""
+    import torch
+    from devices import Devices
+
+    from ftslurm.checkpoint import snapshot
+
+    training, used, save = start(), [], snapshot.dcp.save
+    devices = Devices(monkeypatch)
+    torch.accelerator.set_device_index(3)
+    monkeypatch.setattr(snapshot.dcp, "save", lambda *a, **o: (used.append(devices.current()), save(*a, **o))[1])
+    training.checkpointer._start_saving(5)
+    training.checkpointer._saving.result()
+    assert used == [3]
+    assert steps_in(tmp_path / "ckpt") == [5]
+
+
 def test_a_save_that_is_slow_puts_the_next_one_off(start, tmp_path, monkeypatch, capsys):
     from ftslurm.checkpoint import snapshot
 

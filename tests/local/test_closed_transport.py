@@ -11,7 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +19,9 @@ from typing import Any
 
 import pytest
 import torch
+from old_kernel import on_an_old_kernel
 
+from ftslurm.guard import gate
 from ftslurm.guard.interfaces import Reach
 from ftslurm.security import handshake
 from ftslurm.worker import closed_transport
@@ -53,12 +55,21 @@ class Guard:
 
 
 @pytest.fixture
-def guard(monkeypatch: pytest.MonkeyPatch) -> Guard:
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[[Reach], Guard]:
     for name in ("_IPv6HTTPServer", "urllib", "socket"):
         monkeypatch.setattr(http_transport, name, getattr(http_transport, name))
-    made = Guard()
-    closed_transport.install(made, Reach("127.0.0.1", "127.0.0.1"), made.transfers)  # type: ignore[arg-type]
-    return made
+
+    def make(reach: Reach) -> Guard:
+        made = Guard()
+        closed_transport.install(made, reach, made.transfers)  # type: ignore[arg-type]
+        return made
+
+    return make
+
+
+@pytest.fixture
+def guard(install: Callable[[Reach], Guard]) -> Guard:
+    return install(Reach("127.0.0.1", "127.0.0.1"))
 
 
 @pytest.fixture
@@ -82,6 +93,23 @@ def test_the_run_gets_the_state(guard: Guard, chunks: int, monkeypatch: pytest.M
     assert guard.refused == []
     for each in (there, here):
         each.shutdown()
+
+
+@pytest.mark.parametrize("six", [False, True])
+def test_a_server_at_all_addresses_is_reached_also_where_the_kernel_has_no_ipv6(
+    install: Callable[[Reach], Guard], six: bool
+) -> None:
+    def exchange() -> Any:
+        install(Reach("localhost", ""))  # what cluster.interface=auto mostly leads to
+        there, here = (http_transport.HTTPTransport(timeout=TIMEOUT, num_chunks=3) for _ in range(2))
+        there.send_checkpoint([1], step=7, state_dict={"w": torch.arange(5)}, timeout=TIMEOUT)
+        with gate.bind("", 0) as listener, socket.create_connection(("127.0.0.1", listener.getsockname()[1]), 5):
+            got = here.recv_checkpoint(0, there.metadata(), 7, TIMEOUT)
+        for each in (there, here):
+            each.shutdown()
+        return got
+
+    assert torch.equal((exchange() if six else on_an_old_kernel(exchange))["w"], torch.arange(5))
 
 
 def test_a_local_runs_server_is_on_loopback_alone(sender: Any) -> None:

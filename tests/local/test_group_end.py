@@ -152,17 +152,40 @@ def test_the_first_error_of_a_step_aborts_whatever_process_group_it_is(
     torchft.manager.Manager.report_error(manager, RuntimeError("a peer is gone"))
     assert inner.aborting.wait(10)
     inner.let_go.set()
-    asked: list[str] = []
-    other = SimpleNamespace(_errored=manager._errored, _pg=SimpleNamespace(abort=lambda: asked.append("abort")))
-    torchft.manager.Manager.report_error(other, RuntimeError("a second error of the same step"))
-    assert asked == []
+    made = nccl._pg = Communicators()
+    torchft.manager.Manager.report_error(manager, RuntimeError("a second error of the same step"))
+    assert not made.aborting.wait(0.1)
 
 
 def test_an_error_of_an_abort_is_not_the_users() -> None:
-    def fails() -> None:
-        raise RuntimeError("already gone")
+    class Fails(process_group.ProcessGroupWrapper):  # type: ignore[misc]
+        def abort(self, **_: bool) -> None:
+            asked.append("abort")
+            raise RuntimeError("already gone")
 
-    group_end.end(SimpleNamespace(abort=fails))
+    asked: list[str] = []
+    group_end.end(Fails())
+    assert asked == ["abort"]
+
+
+def test_what_a_wrapper_passes_everything_on_to_is_aborted(nccl: Any) -> None:
+    inner = nccl._pg
+    group_end.end(process_group.ErrorSwallowingProcessGroupWrapper(process_group.FakeProcessGroupWrapper(nccl)))
+    assert inner.aborting.wait(10)
+    assert isinstance(nccl._errored, group_end.Aborted)
+    inner.let_go.set()
+
+
+def test_a_kind_that_is_not_known_to_be_made_anew_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchft's own ProcessGroupTorchComms, over a stand-in for its library: it has one communicator for all time."""
+    operations = SimpleNamespace(**dict.fromkeys(("SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "AVG")))
+    library: Any = SimpleNamespace(TorchComm=object, TorchWork=object, ReduceOp=operations)
+    monkeypatch.setitem(sys.modules, "torchcomms", library)
+    monkeypatch.delitem(sys.modules, "torchft.torchcomms", raising=False)
+    comm = SimpleNamespace(get_backend=str, get_device=lambda: torch.device("cpu"), finalize=lambda: None)
+    group = importlib.import_module("torchft.torchcomms").ProcessGroupTorchComms(comm)
+    group_end.end(group)
+    assert group.comm is comm
 
 
 @pytest.mark.gpu

@@ -66,13 +66,6 @@ def test_a_server_and_its_sessions_are_told(said: list[messages.Report]) -> None
     assert sum(isinstance(report, messages.Serving) for report in said) == 1
 
 
-def test_only_the_first_rank_of_a_group_speaks(said: list[messages.Report], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "1")
-    parameter_sessions.Observer().install()
-    server_class()(0)
-    assert said == []
-
-
 def test_a_controller_that_cannot_be_told_does_not_harm_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(report: messages.Report) -> None:
         raise OSError(report)

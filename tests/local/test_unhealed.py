@@ -73,6 +73,11 @@ def no_distributed():
     net = model()
     train(net, torch.optim.AdamW(net.parameters()), 12)
 
+def one_with_a_hook_of_its_own():
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    register_optimizer_step_post_hook(lambda *_: None)
+    no_distributed()
+
 def no_training():
     torch.ones(3).sum()
 
@@ -97,7 +102,7 @@ def hsdp_with_a_late_manager():
 
 
 for case in (plain_ddp, short_ddp_that_tidies_up, ddp_without_an_optimizer, no_distributed, no_training, torchfts_ddp,
-             hsdp_with_a_late_manager):
+             hsdp_with_a_late_manager, one_with_a_hook_of_its_own):
     if os.fork() == 0:
         taken, kept, told = 0, [], []
         watch = Watch(lambda text: told.append([taken, text]))
@@ -117,6 +122,7 @@ TOLD = {
     "no_training": None,
     "torchfts_ddp": None,
     "hsdp_with_a_late_manager": None,
+    "one_with_a_hook_of_its_own": (10, False),
 }
 
 

@@ -14,8 +14,7 @@ from ftslurm.doctor.finding import Finding, Level
 from ftslurm.doctor.node_checks import FolderFacts, NodeFacts, check_clocks, check_folder, check_node, within
 
 XID = "NVRM: Xid (PCI:0000:3b:00): {}, pid=7"
-
-RANGES = {"torch": ">=2.8,<2.15", "torchft": ">=0.2,<0.3"}
+RANGES = {"torch": ">=2.8,<2.16", "torchft": ">=0.2,<0.3"}
 SAID: dict[str, Any] = {
     "python": "/opt/python",
     "python_version": "3.11.7",

@@ -37,6 +37,23 @@ while True:
 """
 
 
+# Prints the pipes of which a worker holds both ends: from them it would never hear that the guard is gone.
+BOTH_ENDS = """
+import os, time
+ends = {}
+for fd in os.listdir("/proc/self/fd"):
+    try:
+        name = os.readlink(f"/proc/self/fd/{fd}")
+        mode = int(open(f"/proc/self/fdinfo/{fd}").read().split()[3], 8) & os.O_ACCMODE
+    except OSError:
+        continue
+    if name.startswith("pipe:"):
+        ends.setdefault(name, set()).add(mode)
+print(sum(len(modes) > 1 for modes in ends.values()), "of", len(ends), flush=True)
+time.sleep(1000)
+"""
+
+
 def adopted(there: Attached) -> dict[str, object]:
     """Return the guard's first report, without the fields that differ each time."""
     assert there.until("hello")["host"] == "n1"
@@ -67,6 +84,14 @@ def test_a_new_controller_hears_all_and_commands_and_the_old_one_does_no_longer(
             there.send("kill")
             assert task.process.wait(PATIENCE_S) == 137
             assert there.process.wait(PATIENCE_S) == ExitCode.DETACHED
+
+
+@pytest.mark.parametrize("flags", [(), ("--adoptable",)])
+def test_a_worker_has_no_end_of_a_pipe_that_is_the_guards(flags: tuple[str, ...], tmp_path: Path) -> None:
+    with step(tmp_path / "run", *flags) as task:
+        task.begin(BOTH_ENDS)
+        assert task.log().split()[0] == "0", task.log()
+        assert int(task.log().split()[2]) >= 2
 
 
 @pytest.mark.parametrize("assigned", [False, True])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from guarded import Step, step
+from old_kernel import on_an_old_kernel
 from test_stacks import BUSY_WITH_THE_GIL, COUNTING
 
 from ftslurm.guard import processes, stack_files
@@ -42,6 +42,15 @@ def test_faulthandler_and_py_spy_both_see_a_worker(script: str, tmp_path: Path) 
         ]
 
 
+def test_a_kernel_that_cannot_tell_of_a_programs_end_makes_no_difference(tmp_path: Path) -> None:
+    task = on_an_old_kernel(lambda: Step(tmp_path / "run"))
+    try:
+        task.begin(COUNTING)
+        assert "innermost (script.py:" in taken(task).partition("by py-spy:")[2]
+    finally:
+        task.end()
+
+
 def test_py_spy_sees_a_stopped_worker_which_stays_stopped(tmp_path: Path) -> None:
     with step(tmp_path / "run") as task:
         task.begin(COUNTING)
@@ -58,7 +67,7 @@ def test_without_py_spy_there_is_what_faulthandler_says_and_nothing_older(
     log.write_text("a line of the script\n")
     monkeypatch.setattr(stack_files, "find_spy", lambda: None)
     monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: log.open("a").write("in innermost\n"))
-    files = stack_files.StackFiles(selectors.PollSelector())
+    files = stack_files.StackFiles()
     files.take(os.getpid(), None, str(log), 0, "a test", names.append)  # type: ignore[arg-type]
     assert (tmp_path / names[0]).read_text() == "in innermost\n"
 
@@ -71,14 +80,13 @@ def test_a_py_spy_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(stack_files, "SPY_S", 0.2)
     monkeypatch.setattr(stack_files.stacks, "dump", lambda *_: None)
     (tmp_path / "rank-0.log").touch()
-    selector, names = selectors.PollSelector(), list[str]()
-    files = stack_files.StackFiles(selector)
+    names = list[str]()
+    files = stack_files.StackFiles()
     files.take(os.getpid(), None, str(tmp_path / "rank-0.log"), 0, "a test", names.append)  # type: ignore[arg-type]
     deadline = time.monotonic() + FAR
     while not names and time.monotonic() < deadline:
         files.tend()
-        for key, events in selector.select(0.05):
-            key.data(events)
+        time.sleep(0.05)
     os.waitpid(-1, 0)
     assert names == ["stacks-rank-0-0.txt"]
     assert "py-spy was killed after 0.2 s" in (tmp_path / names[0]).read_text()

@@ -101,6 +101,14 @@ def test_of_several_managers_in_a_process_nobody_knows_which_step_is_the_runs() 
     assert one._async_quorum(True).max_step == 5
 
 
+def test_a_second_manager_does_not_make_the_first_one_trust_weights_of_its_own() -> None:
+    one = watched({"max_step": 9, "heal": False, "max_world_size": 1, "replica_world_size": 2}, step=5)
+    other = type(one)()
+    for manager in (one, other, one):
+        with pytest.raises(RefusedError, match="weights of its own"):
+            manager._async_quorum(True)
+
+
 def test_healing_that_the_script_forbids_is_none() -> None:
     answer = {"max_step": 9, "heal": True, "max_world_size": 1, "replica_world_size": 2}
     assert watched(answer)._async_quorum(True).heal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import time
@@ -10,25 +11,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from devices import Devices
 
 from ftslurm.protocol import messages
 from ftslurm.protocol.position import Position
 from ftslurm.protocol.stages import Stage
-from ftslurm.worker import quorum_abort
+from ftslurm.worker import quorum_abort, session
 from ftslurm.worker.transfers import Transfers
 
 LONG_S = 20.0
+process_group: Any = importlib.import_module("torchft.process_group")
 
 
 def quorums(*managers: Any) -> quorum_abort.BrokenQuorums:
     return quorum_abort.BrokenQuorums(managers, Position(), Transfers())
 
 
-class Group:
-    """A process group."""
+class Group(process_group.ProcessGroupWrapper):  # type: ignore[misc]
+    """A process group of torchft whose abort is counted."""
 
-    def __init__(self, abort: Callable[[], None]) -> None:
-        self.abort = abort
+    def __init__(self, aborted: Callable[[], None]) -> None:
+        super().__init__()
+        self.aborted = aborted
+
+    def abort(self, **_: bool) -> None:
+        self.aborted()
 
 
 def manager(quorum: int, aborted: list[int], error: Exception | None = None) -> SimpleNamespace:
@@ -74,16 +82,75 @@ def test_one_that_breaks_says_nothing_of_later_ones() -> None:
     assert ours.unless_broken(4, lambda: 7) == 7
 
 
-def test_the_guards_words_are_read_when_there_is_something_to_wait_for() -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_guards_words_are_read_when_there_is_something_to_wait_for(apart: bool) -> None:
     ours, (out, into), never = quorums(), os.pipe(), threading.Event()
-    os.write(into, messages.encode(messages.Begin("n1", 1)) + messages.encode(messages.Broken(5)))
-    ours.listen_to(out)
+    begin, broken = messages.encode(messages.Begin("n1", 1)), messages.encode(messages.Broken(5))
+    half = len(broken) // 2 if apart else len(broken)
+    os.write(into, begin + broken[:half])
+    channel = session.Channel(0, out, into)
+    assert channel.receive(messages.Begin).port == 1  # what has come with it is not lost
+    ours.listen_to(channel.receive)
     time.sleep(0.1)
     assert ours.broken == -1
+    os.write(into, broken[half:])
     with pytest.raises(quorum_abort.Broken):
         ours.unless_broken(5, lambda: never.wait(LONG_S))
     never.set()
     os.close(into)
+
+
+def test_a_thread_of_ours_uses_the_gpu_of_who_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices, (out, into) = Devices(monkeypatch), os.pipe()
+    torch.accelerator.set_device_index(3)
+    used: list[tuple[str, int]] = []
+
+    def use(what: str) -> None:
+        used.append((what, devices.current()))
+
+    monkeypatch.setattr(quorum_abort, "COLLECTIVE_S", 0.05)
+    on_gpus = Group(lambda: None)
+    on_gpus._errored = None
+    on_gpus._pg = SimpleNamespace(abort=lambda: use("abort NCCL"))
+    both = [manager(3, []), manager(3, [])]
+    both[0]._pg, both[1]._pg = on_gpus, Group(lambda: use("abort"))
+    ours = quorums(*both)
+    ours.listen_to(session.Channel(0, out, into).receive)
+    ours.position.mark(12, Stage.COLLECTIVE)
+    ours.unless_broken(3, lambda: use("connect"))
+    os.write(into, messages.encode(messages.Broken(3)))
+    deadline = time.monotonic() + LONG_S
+    while len(used) < 3:
+        assert time.monotonic() < deadline, used
+        time.sleep(0.01)
+    assert sorted(used) == [("abort", 3), ("abort NCCL", 3), ("connect", 3)]
+    os.close(into)
+
+
+@pytest.mark.skipif(not hasattr(process_group.ProcessGroupBaby, "configure"), reason="not in torchft's nightly")
+def test_a_process_group_in_a_child_process_gets_the_gpu_of_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchft's own `configure`, up to the start of the child."""
+    Devices(monkeypatch)
+    baby = process_group.ProcessGroupBaby
+    given: list[Any] = []
+
+    class Context:
+        Pipe = staticmethod(lambda: (None, None))
+
+        def Process(self, args: tuple[Any, ...], **_: Any) -> Any:  # noqa: N802 - multiprocessing's name
+            given.extend(args)
+            raise InterruptedError
+
+    monkeypatch.setattr(process_group.mp, "get_context", lambda _: Context())
+    monkeypatch.setattr(process_group, "_MonitoredPipe", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(process_group, "create_store_client", process_group.create_store_client)
+    monkeypatch.setattr(baby, "configure", baby.configure)
+    monkeypatch.setattr(process_group.ProcessGroupWrapper, "__init__", process_group.ProcessGroupWrapper.__init__)
+    quorums().install()
+    torch.accelerator.set_device_index(2)
+    with pytest.raises(InterruptedError):
+        process_group.ProcessGroupBabyGloo().configure("127.0.0.1:1/torchft/3/0", "a", 0, 2, 3, 0, 1, [0, 1])
+    assert given[-1] == 2
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from ftslurm.protocol import messages
+from ftslurm.protocol import messages, outbox
+from ftslurm.protocol.position import Position
 from ftslurm.worker import session
 
 RANKS = tuple(messages.Place(rank, "n1", rank, 0) for rank in range(2))
@@ -182,3 +183,24 @@ def test_gpus_that_torch_cannot_use_are_told(devices: list[str], cuda: str | Non
     torch = SimpleNamespace(__version__="2.13.0+cpu", version=SimpleNamespace(cuda=cuda))
     found = session.idle_gpus(torch, devices)
     assert (found is None) if said is None else said in str(found)
+
+
+@pytest.mark.parametrize(("rank", "speaks"), [(0, True), (1, False)])
+def test_only_the_first_rank_of_a_group_speaks_whatever_its_script_calls_it(
+    rank: int, speaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("say", "wanted"):
+        monkeypatch.setattr(outbox, name, getattr(outbox, name))
+    monkeypatch.setattr(session.faults, "install", lambda _: None)
+    out, into = os.pipe()
+    os.set_blocking(out, False)
+    task: Any = SimpleNamespace(position=Position())
+    quorums = SimpleNamespace(listen_to=lambda _: None)
+    watchers: Any = SimpleNamespace(
+        left_out=[], progress=SimpleNamespace(), unhealed=SimpleNamespace(), quorums=quorums
+    )
+    session.watch_script(task, session.Channel(0, out, into), watchers, assigned(), rank)
+    monkeypatch.setenv("RANK", str(1 - rank))
+    outbox.say(messages.Serving("http://n1:1"))
+    os.close(into)
+    assert (b"http://n1:1" in os.read(out, 999)) == speaks

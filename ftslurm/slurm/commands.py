@@ -16,7 +16,9 @@ from ftslurm.security import programs
 # tasks, SLURM_CPUS_PER_TASK refuses the step on 24.11.
 # PYXIS_CONTAINER_IMAGE would put the probes into a container, too: cluster.container_image says which steps run in one.
 _SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_", "PYXIS_")
-_SCRUBBED_NAMES = frozenset({"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"})
+_SCRUBBED_NAMES = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
+)
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
 
 

@@ -383,6 +383,15 @@ def no_garbage() -> Iterator[None]:
         gc.enable()
 
 
+# The variables in which Slurm names a step's GPUs: for NVIDIA, AMD, Intel and OpenCL. Many sites set all of them.
+GPU_VARIABLES = (
+    *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "GPU_DEVICE_ORDINAL"),
+)
+AMD = "/dev/kfd"
+_OF_HIP = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")  # count those that ROCR shows
+
+
 def choose_gpus(wanted: str | None) -> None:
     """Narrow the visible GPUs to this Slurm step's share: entries FIRST to FIRST+COUNT-1 of those visible here.
 
@@ -395,17 +404,19 @@ def choose_gpus(wanted: str | None) -> None:
     if wanted is None:
         return
     first, count = (int(part) for part in wanted.split(":"))
-    for variable in ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"):
-        visible = [gpu for gpu in os.environ.get(variable, "").split(",") if gpu]
-        if not visible and variable != "CUDA_VISIBLE_DEVICES":
-            continue
-        share = visible[first : first + count]
-        if len(share) < count:
-            raise RuntimeError(
-                f"this node shows {len(visible)} GPUs ({variable}={','.join(visible)!r}), the group's share is number "
-                f"{first} to {first + count - 1}: lower groups.gpus or groups.per_node, or ask for more GPUs per node"
-            )
-        os.environ[variable] = ",".join(share)
+    given = {name: [gpu for gpu in os.environ.get(name, "").split(",") if gpu] for name in GPU_VARIABLES}
+    given = {name: visible for name, visible in given.items() if visible}
+    shown = min(map(len, given.values()), default=0)
+    if shown < first + count:
+        named = ", ".join(f"{name}={','.join(visible)}" for name, visible in given.items())
+        raise RuntimeError(
+            f"this node shows {shown} GPUs ({named or ', '.join(GPU_VARIABLES) + ': not set'}), the group's share is "
+            f"{first} to {first + count - 1}: lower groups.gpus or groups.per_node, or ask for more GPUs per node"
+        )
+    for name, visible in given.items():
+        counts_anew = "ROCR_VISIBLE_DEVICES" in given and name in _OF_HIP and os.path.exists(AMD)
+        share = range(count) if counts_anew else visible[first : first + count]
+        os.environ[name] = ",".join(map(str, share))
 
 
 def idle_gpus(torch: Any, devices: list[str]) -> str | None:

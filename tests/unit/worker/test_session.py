@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -81,6 +82,45 @@ def test_narrowing_takes_the_share_out_of_what_is_visible(monkeypatch: pytest.Mo
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "GPU-4,GPU-5"
     with pytest.raises(RuntimeError, match=r"shows 2 GPUs.*groups\.gpus"):
         session.choose_gpus("2:2")
+
+
+@pytest.mark.parametrize("amd", [True, False])
+@pytest.mark.parametrize(
+    ("given", "narrowed"),
+    [
+        ({"ROCR_VISIBLE_DEVICES": "0,1,2,3"}, {"ROCR_VISIBLE_DEVICES": "2,3"}),
+        ({"ZE_AFFINITY_MASK": "0.0,0.1,1.0,1.1"}, {"ZE_AFFINITY_MASK": "1.0,1.1"}),
+        ({"GPU_DEVICE_ORDINAL": "4,5,6,7"}, {"GPU_DEVICE_ORDINAL": "6,7"}),
+        ({"HIP_VISIBLE_DEVICES": "0,1,2,3", "ZE_AFFINITY_MASK": ""}, {"HIP_VISIBLE_DEVICES": "2,3"}),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "ROCR_VISIBLE_DEVICES": "4,5,6,7"},
+            {"CUDA_VISIBLE_DEVICES": ("0,1", "2,3"), "ROCR_VISIBLE_DEVICES": "6,7"},
+        ),
+        (
+            {"ROCR_VISIBLE_DEVICES": "0,1,2,3", "HIP_VISIBLE_DEVICES": "0,1,2,3"},
+            {"ROCR_VISIBLE_DEVICES": "2,3", "HIP_VISIBLE_DEVICES": ("0,1", "2,3")},
+        ),
+    ],
+)
+def test_the_gpus_of_any_maker_are_narrowed_once(
+    given: dict[str, str], narrowed: dict[str, Any], amd: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kfd").touch()
+    monkeypatch.setattr(session, "AMD", str(tmp_path / "kfd" if amd else tmp_path / "none"))
+    for name in session.GPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    session.choose_gpus("2:2")
+    for name, value in narrowed.items():
+        assert os.environ[name] == (value if isinstance(value, str) else value[not amd])
+
+
+def test_a_node_that_names_no_gpus_is_told_with_the_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in session.GPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RuntimeError, match=r"shows 0 GPUs .*ROCR_VISIBLE_DEVICES.*not set"):
+        session.choose_gpus("0:1")
 
 
 def test_the_end_of_a_traceback_is_twenty_lines_and_no_more_than_anybody_reads() -> None:

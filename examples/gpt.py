@@ -35,6 +35,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     options.add_argument("--layers", type=int, default=3)
     options.add_argument("--heads", type=int, default=4)
     options.add_argument("--lr", type=float, default=3e-3)
+    options.add_argument("--weight-decay", type=float, default=1e-2)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--max-mb", type=float, default=8, help="how much of the standard library to read")
     options.add_argument(
@@ -145,6 +146,18 @@ class GPT(nn.Module):
         x, y = blocks[:, :-1].int(), blocks[:, 1:].long()
         x = self.blocks(self.byte(x) + self.position.weight[: x.shape[1]])
         return cross_entropy(self.head(self.norm(x)).flatten(0, 1), y.flatten())
+
+
+def adamw(model: nn.Module, args: argparse.Namespace) -> torch.optim.Optimizer:
+    return keep_settings(torch.optim.AdamW(model.parameters(), lr=args.lr, weight_decay=args.weight_decay))
+
+
+def keep_settings(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """Have what a checkpoint or a peer brings change the moments alone: the settings stay those of the command line."""
+    optimizer.register_load_state_dict_pre_hook(
+        lambda own, state: {**state, "param_groups": own.state_dict()["param_groups"]}
+    )
+    return optimizer
 
 
 def average_within_group(model: nn.Module) -> None:

@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch-size", type=int, default=128, help="examples per worker and step")
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--lr", type=float, default=1e-3)
     args = parser.parse_args()
 
     on_gpu = torch.cuda.is_available()
@@ -37,7 +38,7 @@ def main() -> None:
     layers = [nn.Linear(16, args.width), nn.ReLU(), nn.Linear(args.width, args.width), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(args.width, 2)).to(device)
     ddp = DistributedDataParallel(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
 
     for step in range(args.steps):
         optimizer.zero_grad()

@@ -21,7 +21,6 @@ ftslurm, and does nothing where FTSLURM_CHECKPOINT_DIR is not set.
 import time
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from gpt import (
     GPT,
@@ -30,6 +29,7 @@ from gpt import (
     RANK,
     WORLD_SIZE,
     Text,
+    adamw,
     average_within_group,
     backend_within_group,
     digest,
@@ -79,7 +79,7 @@ def main() -> None:
         timeout=timedelta(seconds=30),
     )
     ddp = DistributedDataParallel(manager, model)
-    optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=args.lr))
+    optimizer = Optimizer(manager, adamw(model, args))
     if WORLD_SIZE > 1:
         dist.init_process_group(backend_within_group())
     checkpointer = Checkpointer(manager, {"model": model, "optimizer": optimizer})

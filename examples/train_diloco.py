@@ -32,10 +32,12 @@ from gpt import (
     RANK,
     WORLD_SIZE,
     Text,
+    adamw,
     average_within_group,
     backend_within_group,
     digest,
     held_out_loss,
+    keep_settings,
     log,
     parser,
     pick_device,
@@ -68,10 +70,12 @@ def main() -> None:
     device, backend = pick_device(args.backend)
     text = Text(args, device)
     model = GPT(args).to(device)
-    inner = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    inner = adamw(model, args)
     parts = fragments(model, args.fragments)
     # One outer optimizer for each fragment: torchft keeps its state with the fragment, and steps it at the sync.
     outer = [torch.optim.SGD(part.parameters(), lr=args.outer_lr, momentum=0.9, nesterov=True) for part in parts]
+    for optimizer in outer:
+        keep_settings(optimizer)
 
     def state_dict() -> dict:
         # A copy: with --fragment-sync-delay this group trains on while a group that joins fetches it.

@@ -4,7 +4,8 @@ The Trainer runs its usual loop in each replica group. Four things are added, al
 
     get_batch_samples   asks for the quorum, then takes the batch that belongs to this group in this step
     training_step       averages the gradients over the groups, before the Trainer clips them
-    create_optimizer    torchft's Optimizer, which takes the step only if no group has failed
+    create_optimizer    torchft's Optimizer, which takes the step only if no group has failed; its settings stay those
+                        of the command line, whatever a checkpoint or a peer brings
     Steps (a callback)  the Trainer's count of steps follows the manager's, which a group that comes back copies
 
 Every batch is trained on exactly once and in order, as in train_ddp.py. The model's configuration is written here and
@@ -72,6 +73,9 @@ class FaultTolerantTrainer(Trainer):
 
     def get_batch_samples(self, _loader: Iterator, num_batches: int, _device: torch.device) -> tuple[list, None]:
         self.manager.start_quorum()  # a group without the state copies it here from a live one
+        if self.lr_scheduler.last_epoch != (step := self.manager.current_step()):  # restored, copied or not committed
+            self.lr_scheduler.last_epoch = step - 1
+            self.lr_scheduler.step()  # sets the learning rate of this step
         first = self.manager.batches_committed() + (self.manager.participating_rank() or 0)
         numbers = [first * num_batches + i for i in range(num_batches)]  # several, if gradients are accumulated
         self.last = (self.manager.current_step(), numbers)
@@ -96,7 +100,11 @@ class FaultTolerantTrainer(Trainer):
 
     def create_optimizer(self, *args: object, **kwargs: object) -> torch.optim.Optimizer:
         if self.optimizer is None:
-            self.optimizer = Optimizer(self.manager, super().create_optimizer(*args, **kwargs))
+            adamw = super().create_optimizer(*args, **kwargs)
+            adamw.register_load_state_dict_pre_hook(
+                lambda own, state: {**state, "param_groups": own.state_dict()["param_groups"]}
+            )
+            self.optimizer = Optimizer(self.manager, adamw)
         return self.optimizer
 
 
@@ -114,7 +122,7 @@ class Steps(TrainerCallback):
         """Restore now: model, optimizer and the process group inside the group exist, and there was no quorum yet."""
         self.checkpointer = Checkpointer(self.manager)
         self.checkpointer.restore()
-        state.global_step = self.trainer.lr_scheduler.last_epoch = self.manager.current_step()
+        state.global_step = self.manager.current_step()
         control.should_training_stop = state.global_step >= args.max_steps
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -125,9 +133,6 @@ class Steps(TrainerCallback):
         # The Trainer has counted on, committed or not, and knows nothing of a step that was copied from another group.
         state.global_step = self.manager.current_step()
         control.should_training_stop = state.global_step >= args.max_steps
-        scheduler = self.trainer.lr_scheduler
-        scheduler.last_epoch = state.global_step - 1
-        scheduler.step()  # sets the learning rate of the next step
 
     def committed(self, numbers: list[int]) -> None:
         step = self.manager.current_step()
@@ -144,6 +149,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--batch-size", type=int, default=32)
+    options.add_argument("--lr", type=float, default=1e-3)
+    options.add_argument("--weight-decay", type=float, default=0.0)
     options.add_argument(
         "--samples", help="a JSON line per committed step and the batches in it, to SAMPLES-GROUP-RANK"
     )
@@ -182,7 +189,8 @@ def main() -> None:
                 output_dir=nothing,
                 max_steps=args.steps,
                 per_device_train_batch_size=args.batch_size,
-                learning_rate=1e-3,
+                learning_rate=args.lr,
+                weight_decay=args.weight_decay,
                 warmup_steps=5,
                 use_cpu=not torch.cuda.is_available(),  # else a group's workers would not average on CPUs
                 save_strategy="no",  # the Checkpointer saves

@@ -14,9 +14,21 @@ Plain torchft; the environment is that of train_ddp.py.
 import time
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
-from gpt import GPT, GROUP, RANK, WORLD_SIZE, Text, digest, held_out_loss, log, parser, pick_device, process_group
+from gpt import (
+    GPT,
+    GROUP,
+    RANK,
+    WORLD_SIZE,
+    Text,
+    adamw,
+    digest,
+    held_out_loss,
+    log,
+    parser,
+    pick_device,
+    process_group,
+)
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -62,7 +74,7 @@ def main() -> None:
         replica_id=f"train_hsdp_{GROUP}",
         timeout=timedelta(seconds=30),
     )
-    optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=args.lr))
+    optimizer = Optimizer(manager, adamw(model, args))
 
     def average_across_groups(shard: Tensor) -> None:
         manager.allreduce(shard).wait()  # never raises: the manager keeps an error and then refuses to commit

@@ -68,13 +68,17 @@ class FaultTolerant(lightning.LightningModule):
         self.automatic_optimization = False
         self.net = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 2))
         self.steps, self.samples, self.loader = args.steps, args.samples, loader
+        self.lr, self.weight_decay = args.lr, args.weight_decay
 
     def configure_optimizers(self) -> None:
         return None  # torchft's Optimizer takes no closure, so Lightning must not call it
 
     def on_fit_start(self) -> None:
         """Lightning has put the model on its device and joined the workers of the group."""
-        adamw = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        adamw = torch.optim.AdamW(self.net.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        adamw.register_load_state_dict_pre_hook(  # whatever is loaded: --lr and --weight-decay stay
+            lambda own, state: {**state, "param_groups": own.state_dict()["param_groups"]}
+        )
 
         def state_dict() -> dict:
             return {"model": self.net.state_dict(), "optimizer": adamw.state_dict()}
@@ -137,6 +141,8 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--steps", type=int, default=60)
     options.add_argument("--batch-size", type=int, default=32)
+    options.add_argument("--lr", type=float, default=1e-2)
+    options.add_argument("--weight-decay", type=float, default=1e-2)
     options.add_argument("--samples", help="a JSON line per committed step and its examples, to SAMPLES-GROUP-RANK")
     args = options.parse_args()
 

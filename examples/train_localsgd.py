@@ -16,7 +16,6 @@ import os
 import time
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from gpt import (
     GPT,
@@ -25,6 +24,7 @@ from gpt import (
     RANK,
     WORLD_SIZE,
     Text,
+    adamw,
     average_within_group,
     backend_within_group,
     digest,
@@ -49,7 +49,7 @@ def main() -> None:
     device, backend = pick_device(args.backend)
     text = Text(args, device)
     model = GPT(args).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    optimizer = adamw(model, args)
 
     def state_dict() -> dict:
         return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}

@@ -16,8 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-import torch
-from gpt import GPT, GROUP, RANK, Text, digest, log, parser, pick_device
+from gpt import GPT, GROUP, RANK, Text, adamw, digest, log, parser, pick_device
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo, ProcessGroupNCCL
 
 from ftslurm.checkpoint import Checkpointer
@@ -130,7 +129,7 @@ def main() -> None:
         timeout=timedelta(seconds=30),
     )
     ddp = DistributedDataParallel(manager, model)
-    optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=args.lr))
+    optimizer = Optimizer(manager, adamw(model, args))
     open_tracker = TRACKERS[args.tracker]
     metrics = StepMetrics(manager, settle_s=open_tracker.settle_s)
     checkpointer = Checkpointer(manager)  # of all that is in state_dict()

@@ -11,6 +11,10 @@ from ftslurm.core.groups import hardware
 from ftslurm.doctor.finding import Finding, fail, ok, warn
 
 SHARED = "set run.root to a folder that all nodes share"
+BUILD = (
+    "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu128 (cu...: a CUDA that the "
+    "driver has, see nvidia-smi; for AMD's GPUs rocm6.4)"
+)
 SLOW_IMPORT_S = 20.0
 SLOW_SEEN_S = 2.0
 SKEW_WARN_S, SKEW_FAIL_S = 1.0, 60.0
@@ -149,8 +153,7 @@ def _import(
         fix = "set job.python to an interpreter on the nodes that has torch, torchft and ftslurm (--python tries one)"
         return fail(name, f"{node}: import {name} fails: {found['error']}", fix)
     version, seconds = str(found.get("version")), float(found.get("seconds", 0.0))
-    cuda = f", CUDA {found['cuda'] or 'none (CPU build)'}" if "cuda" in found else ""
-    what = f"{node}: {name} {version}{cuda}, imported in {seconds:.1f} s"
+    what = f"{node}: {name} {version}, imported in {seconds:.1f} s"
     if not within(version, ranges.get(name, "")):
         return warn(name, f"{what}; ftslurm was tried with {ranges[name]}", f"pip install '{name}{ranges[name]}'")
     if name == "ftslurm" and here.get(name, version) != version:
@@ -162,17 +165,18 @@ def _import(
 
 def _cuda(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:
     torch = dict(dict(said.get("imports") or {}).get("torch") or {})
-    devices, files = torch.get("devices"), said.get("gpu_files")
+    devices, build, count = torch.get("devices"), torch.get("build"), said.get("gpu_files") or said.get("other_gpus")
+    has = f"{node} has {count} GPU{'s' * (count != 1)}, and torch {torch.get('version')}"
     if torch.get("cuda_error"):
         yield fail(
             "cuda", f"{node}: {torch['cuda_error']}", "compare the driver (nvidia-smi) with torch's CUDA version"
         )
     elif devices:
-        yield ok("cuda", f"{node}: torch sees {devices} GPU{'s' * (devices != 1)} of {files or devices}")
-    elif files and "error" not in torch and torch:
-        build = "torch is a CPU build" if not torch.get("cuda") else "torch sees none of them"
-        fix = "install a CUDA build of torch that fits the driver" if not torch.get("cuda") else "try --gpus 1"
-        yield warn("cuda", f"{node} has {files} GPU{'s' * (files != 1)}, and {build}", fix)
+        yield ok("cuda", f"{node}: torch for {build} sees {devices} GPU{'s' * (devices != 1)} of {count or devices}")
+    elif count and build:
+        yield warn("cuda", f"{has} for {build} sees none of them", "try --gpus 1, or a build that fits the driver")
+    elif count and "version" in torch:
+        yield warn("cuda", f"{has} is a CPU build: scripts would train on CPUs", BUILD)
 
 
 def _gpus(node: str, said: Mapping[str, Any]) -> Iterator[Finding]:

@@ -38,7 +38,9 @@ except Exception:
     found["version"] = str(getattr(module, "__version__", ""))
 if "MODULE" == "torch":
     found["version"] = str(module.__version__)
-    found["cuda"] = module.version.cuda
+    kinds = (("CUDA", "cuda"), ("ROCm", "hip"))
+    found["build"] = " ".join(f"{kind} {getattr(module.version, name, None)}" for kind, name in kinds
+                              if getattr(module.version, name, None))
     found["devices"] = module.cuda.device_count()
     if found["devices"]:
         try:
@@ -68,6 +70,7 @@ def facts() -> dict[str, Any]:
         "imports": {name: imported(name) for name in ("torch", "torchft", "ftslurm")},
         "gpus": output("nvidia-smi", "--query-gpu=" + GPU_FIELDS, "--format=csv,noheader,nounits"),
         "gpu_files": len([name for name in os.listdir("/dev") if re.fullmatch("nvidia[0-9]+", name)]),
+        "other_gpus": int(os.environ.get("SLURM_GPUS_ON_NODE") or os.path.exists("/dev/kfd")),  # known to Slurm, AMD's
         "xids": xids(),
         "address": own_address(),
         "interfaces": interfaces(),

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,8 @@ def test_two_nodes_of_a_good_cluster_are_looked_at_and_nothing_fails(slurm_clust
     assert code == 0, out + err
     for words in ("Slurm job", "n1: torch ", "n2: torchft ", "n1 connects to a free port of n2", "0 fail", "clocks"):
         assert words in out
+    if "+cpu" in version("torch"):
+        assert f"n1 has 1 GPU, and torch {version('torch')} is a CPU build" in out
     assert list(tmp_path.iterdir()) == []
     until(lambda: not jobs(slurm_cluster), "the jobs are gone")
 

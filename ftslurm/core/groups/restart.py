@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from ftslurm.config.schema import RestartConfig
+from ftslurm.core.groups.verdict import ECHO
 from ftslurm.core.state.model import Exit
 from ftslurm.protocol.causes import Again, Cause
 
@@ -64,10 +65,8 @@ def judge(exits: Sequence[Exit], config: RestartConfig, launch_patience_s: float
             f"{len(failures)} failures within {config.window_s:g} s are more than restart.max_per_group="
             f"{config.max_per_group} allows" + _hint(failures)
         )
-    if _same_error_elsewhere(failures):
-        return GiveUp(
-            f"the same error at the same step on {_on(failures[-2])} and on {_on(last)}: it is the script, not the node"
-        )
+    if where := _same_error(failures):
+        return GiveUp(f"the same error at the same step {where}: it is the script, not the node")
     in_a_chain = 0
     for exit_ in unexplained(recent):
         counts = _is_failure(exit_) and not _moves(exit_, recent)
@@ -105,13 +104,21 @@ def _is_failure(exit_: Exit) -> bool:
     return exit_.launched and exit_.cause.row.failure
 
 
-def _same_error_elsewhere(failures: Sequence[Exit]) -> bool:
-    """Return whether the last two failures are the same script error at the same step on different nodes."""
+def _same_error(failures: Sequence[Exit]) -> str:
+    """Return in which two places the last two failures are the same script error at the same step, or "".
+
+    They are if they were on different nodes, or if the last attempt has worked its way there again from a checkpoint.
+    A lost connection is no error of the script: something else fails there.
+    """
     if len(failures) < 2 or {e.cause for e in failures[-2:]} != {Cause.USER_ERROR}:
-        return False
+        return ""
     before, last = failures[-2:]
-    same = before.error is not None and _plain(before.error) == _plain(last.error or "") and before.step == last.step
-    return same and set(before.nodes).isdisjoint(last.nodes)
+    error = _plain(last.error or "")
+    if before.error is None or _plain(before.error) != error or before.step != last.step or ECHO.search(error):
+        return ""
+    if last.restored is not None and (last.step or 0) > last.restored:
+        return f"({last.step}), again after the checkpoint of step {last.restored}"
+    return f"on {_on(before)} and on {_on(last)}" if set(before.nodes).isdisjoint(last.nodes) else ""
 
 
 def _plain(error: str) -> str:

@@ -51,6 +51,7 @@ def classify(unit: Unit, ended: Ended, tasks: int, now: float, lighthouse_away: 
         healthy_s=0.0 if unit.marks.joined is None else round(now - unit.marks.joined, 3),
         traceback=traces.told(unit.current.traces, best.task),
         ran_as=unit.current.ran_as,
+        restored=unit.current.restored,
     )
 
 
@@ -146,11 +147,11 @@ def _strength(sign: Evidence, echoing: set[int | None]) -> Strength:
 
 def _echoing(evidence: tuple[Evidence, ...]) -> set[int | None]:
     """Return the tasks that report a lost connection."""
-    return {sign.task for sign in evidence if sign.error is not None and _ECHO.search(sign.error)}
+    return {sign.task for sign in evidence if sign.error is not None and ECHO.search(sign.error)}
 
 
 # Errors that ranks raise because a peer has died (Gloo, NCCL, TCPStore, sockets): not the cause of the failure.
-_ECHO = re.compile(
+ECHO = re.compile(
     r"(?i)connection (was likely )?(closed|reset|refused|aborted)|broken pipe|read error|transport error|"
     r"connectFullMesh|(recv, got|send, sent) 0 bytes|nccl(Remote|System)Error|unhandled system error|"
     r"remote process (exit|has terminated)|h2 protocol error|error reading a body|status: (unavailable|cancelled)|"
@@ -168,7 +169,7 @@ def _quoted(evidence: Evidence, traced: bool) -> str | None:
 
 
 def _said(evidence: tuple[Evidence, ...]) -> str | None:
-    return next((e.error for e in evidence if e.error and not _ECHO.search(e.error)), None)
+    return next((e.error for e in evidence if e.error and not ECHO.search(e.error)), None)
 
 
 def aborts(evidence: Evidence) -> bool:

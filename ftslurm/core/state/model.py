@@ -203,6 +203,7 @@ class Exit:
     healthy_s: float = 0.0  # how long it had been committing steps
     traceback: str | None = None  # the last lines of the script's traceback
     ran_as: StepId | None = None  # the standby's step that had become this attempt; None: launched for it
+    restored: int | None = None  # the step of the checkpoint that it had loaded
 
 
 class Pulse(NamedTuple):

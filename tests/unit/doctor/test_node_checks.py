@@ -19,7 +19,7 @@ SAID: dict[str, Any] = {
     "python": "/opt/python",
     "python_version": "3.11.7",
     "imports": {
-        "torch": {"version": "2.13.0+cu128", "seconds": 3.0, "cuda": "12.8", "devices": 4},
+        "torch": {"version": "2.13.0+cu128", "seconds": 3.0, "build": "CUDA 12.8", "devices": 4},
         "torchft": {"version": "0.2.0", "seconds": 1.0},
         "ftslurm": {"version": "0.1.0", "seconds": 0.1},
     },
@@ -72,7 +72,7 @@ def test_a_trouble_of_a_node_is_found(changes: dict[str, Any], expected: tuple[s
     ("name", "found", "level"),
     [
         ("torch", {"error": "No module named 'torch'"}, Level.FAIL),
-        ("torch", {"version": "2.7.1", "seconds": 3.0, "cuda": "12.8", "devices": 4}, Level.WARN),
+        ("torch", {"version": "2.7.1", "seconds": 3.0, "build": "CUDA 12.8", "devices": 4}, Level.WARN),
         ("torchft", {"version": "0.2.0", "seconds": 60.0}, Level.WARN),
         ("ftslurm", {"version": "0.0.9", "seconds": 0.1}, Level.FAIL),
     ],
@@ -82,8 +82,21 @@ def test_an_import_that_fails_or_differs_is_found(name: str, found: dict[str, An
 
 
 def test_gpus_that_torch_does_not_see_are_found() -> None:
-    cpu = {"version": "2.13.0+cpu", "seconds": 3.0, "cuda": None, "devices": 0}
-    assert bad(node(imports=SAID["imports"] | {"torch": cpu})) == [("cuda", Level.WARN)]
+    cpu = {"version": "2.13.0+cpu", "seconds": 3.0, "build": "", "devices": 0}
+    for here in ({"gpu_files": 4}, {"gpu_files": 0, "gpus": None, "other_gpus": 4}):  # of NVIDIA, or of another kind
+        found = node(imports=SAID["imports"] | {"torch": cpu}, **here)
+        assert bad(found) == [("cuda", Level.WARN)]
+        (told,) = [one for one in found if one.level is Level.WARN]
+        assert told.what.startswith("n1 has 4 GPUs, and torch 2.13.0+cpu is a CPU build")
+        assert "pip install --force-reinstall torch --index-url" in told.fix
+    assert bad(node(imports=SAID["imports"] | {"torch": cpu}, gpu_files=0, gpus=None)) == []
+    rocm = cpu | {"version": "2.13.0+rocm6.4", "build": "ROCm 6.4"}
+    amd = {"gpu_files": 0, "gpus": None, "other_gpus": 4}
+    assert bad(node(imports=SAID["imports"] | {"torch": rocm | {"devices": 4}}, **amd)) == []
+    blind = node(imports=SAID["imports"] | {"torch": rocm}, **amd)
+    assert [one.what for one in blind if one.check == "cuda"] == [
+        "n1 has 4 GPUs, and torch 2.13.0+rocm6.4 for ROCm 6.4 sees none of them"
+    ]
     broken = SAID["imports"]["torch"] | {"cuda_error": "CUDA error: no kernel image"}
     assert bad(node(imports=SAID["imports"] | {"torch": broken})) == [("cuda", Level.FAIL)]
 

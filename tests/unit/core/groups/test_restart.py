@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from histories import RUNNING, STARTED, config, granted, killed, play, raised, ready, stepped, store
@@ -153,6 +154,38 @@ def test_the_same_error_on_different_nodes_is_the_scripts(first: Exit, second: E
     assert isinstance(answer, GiveUp) == hopeless
     if isinstance(answer, GiveUp):
         assert "on n1 and on n2: it is the script, not the node" in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "hopeless"),
+    [
+        pytest.param({}, True, id="the same error at the same step"),
+        pytest.param({"restored": None}, False, id="not from a checkpoint"),
+        pytest.param({"restored": 7}, False, id="no step since the checkpoint: a file system may be away"),
+        pytest.param({"step": None}, False, id="before its first step"),
+        pytest.param({"step": 8}, False, id="at another step"),
+        pytest.param({"error": "ValueError: y"}, False, id="another error"),
+        pytest.param({"cause": Cause.KILLED}, False, id="killed"),
+    ],
+)
+@pytest.mark.parametrize("began", [None, 5])
+def test_the_same_error_after_a_restart_from_a_checkpoint_is_the_scripts(
+    changes: dict[str, Any], hopeless: bool, began: int | None
+) -> None:
+    first = replace(error("n1"), restored=began)
+    answer = judge([first, replace(first, **({"restored": 5} | changes))], BACKOFF, PATIENCE_S)
+    assert isinstance(answer, GiveUp) == hopeless
+    if isinstance(answer, GiveUp):
+        assert answer.reason.startswith("the same error at the same step (7), again after the checkpoint of step 5: it")
+
+
+@pytest.mark.parametrize(
+    "words", ["RuntimeError: Connection closed by peer", "DistStoreError: socket", "NCCL: ncclRemoteError"]
+)
+def test_a_group_that_only_lost_its_connection_twice_is_not_blamed(words: str) -> None:
+    assert isinstance(judge([error("n1", words), error("n2", words)], BACKOFF, PATIENCE_S), RestartAt)
+    again = [error("n1", words), replace(error("n1", words), restored=5)]
+    assert isinstance(judge(again, BACKOFF, PATIENCE_S), RestartAt)
 
 
 def test_an_error_that_follows_the_script_to_another_node_gives_the_group_up() -> None:

@@ -53,7 +53,7 @@ VERBS_BY_PURPOSE = {
         Verb("doctor", "", "what will hurt a run on this cluster, with its fix"),
         Verb("inject", "[RUN] FAULT", "do one real fault to a running run, to see it recover"),
         Verb("completion", "SHELL", "code for bash, zsh or fish: TAB completes words"),
-        Verb("help", "[PAGE]", "the pages of the documentation"),
+        Verb("help", "[PAGE]", "the documentation; --sbatch DIR: scripts for sbatch"),
     ),
 }
 VERBS = tuple(verb.name for verbs in VERBS_BY_PURPOSE.values() for verb in verbs)

@@ -147,6 +147,7 @@ def allocation(config: Config, environ: dict[str, str] | os._Environ[str]) -> Al
     if not job or not nodes:
         raise EnvironmentProblem(
             "cluster.controller=here needs to run inside a Slurm allocation (sbatch or salloc), and this is none: "
-            "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch, or use cluster.controller=job"
+            "SLURM_JOB_ID and SLURM_JOB_NODELIST are not set. Submit sbatch/steps.sbatch "
+            "(`ftslurm help --sbatch sbatch` writes it), or use cluster.controller=job"
         )
     return Allocation(job, tuple(expand_hosts(nodes)))

@@ -132,6 +132,22 @@ def test_the_wheel_is_what_runs_and_not_the_sources(python: Path, tmp_path: Path
     assert "ftslurm" not in finders  # nor does an editable install lead there
 
 
+def test_the_wheel_writes_the_scripts_for_sbatch_over_nothing(python: Path, tmp_path: Path) -> None:
+    command = (python.parent / "ftslurm", "help", "--sbatch")
+    assert run(*command, "sbatch", cwd=tmp_path) == "wrote sbatch/\n"
+    assert sorted(path.name for path in (tmp_path / "sbatch").glob("*.sbatch")) == [
+        *("array.sbatch", "lighthouse.sbatch", "steps.sbatch")
+    ]
+    for path in (tmp_path / "sbatch").glob("*.sbatch"):
+        assert path.read_bytes() == (SOURCES / "sbatch" / path.name).read_bytes()
+    (tmp_path / "sbatch/steps.sbatch").write_text("mine")
+    (tmp_path / "file").touch()
+    for folder, why in (("sbatch", "File exists"), ("file", "File exists"), ("file/x", "Not a directory")):
+        refused = subprocess.run([*command, folder], cwd=tmp_path, capture_output=True, text=True)
+        assert (refused.returncode, refused.stderr) == (2, f"ftslurm: --sbatch {folder}: {why}; name another folder\n")
+    assert (tmp_path / "sbatch/steps.sbatch").read_text() == "mine"
+
+
 def test_presets_and_examples_are_found_in_the_wheel(python: Path, tmp_path: Path) -> None:
     shown = run(python, "-m", "ftslurm", "plan", "job=ddp", "cluster=local", cwd=tmp_path)
     script = shown.split("\n")[0].split()[1]

@@ -16,6 +16,9 @@ examples
                                                  with other values
   ftslurm resume RUN faults=none                 a preset replaces its section
 
+An optimizer's state brings its learning rate back: job.args.lr counts only in a script that keeps its own, as the
+examples do (`ftslurm help checkpoints`).
+
 The new run has its own directory and id, and names its parent. It is given the parent's checkpoints as hard links and
 saves into its own folder, so the parent can be resumed again, or deleted. Where checkpoint.dir was set, or the script
 saves in a format of its own, both use the same folder. A run that goes on by itself after its time limit is not over:

@@ -42,7 +42,7 @@ class Survey:
     def sentence(self) -> str:
         """Return what happens with the code, for a person."""
         if self.kind == record.COPY:
-            where = f"git tree {self.root}" if self.git else self.root
+            where = f"git tree {self.root}" if self.git else f"{self.root}, and nothing outside it (no git tree)"
             files = "1 file" if len(self.files) == 1 else f"{len(self.files)} files"
             size = f"{files}, {self.size / (1 << 20):.1f} MB"
             more = "".join(f"; {one.about_library()}" for one in self.libraries)

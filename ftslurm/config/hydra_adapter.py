@@ -11,6 +11,7 @@ after. `hydra.main` is used rather than `hydra.compose`, because --help, --cfg, 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -205,6 +206,10 @@ def compose(
             key, is_mapping = error.__cause__.full_key, error.__cause__.object_type is dict
             how = f"mapping in this job: set its arguments one by one, as in {key}.lr=0.1"
             raise ConfigError(f"{key} is a {how if is_mapping else 'list in this job: give a list'}") from error
+        if name := re.search(r"(?:base 10: |Index )'(.+?)'", str(error)):  # there, too: it wants the index of a list
+            one = next(word for word in words if f".{name[1]}" in word)
+            lists = [word for word in words if one.startswith(f"{word.partition('=')[0]}.")] or ["the job's own list"]
+            raise ConfigError(f"{one} contradicts {lists[-1]}: a list has no {name[1]}".replace("++", "")) from error
         causes = [error] if error.__cause__ is None else [error, error.__cause__]
         raise ConfigError(": ".join(filter(None, map(first_lines, causes)))) from error
 

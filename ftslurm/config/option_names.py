@@ -9,14 +9,14 @@ from collections.abc import Collection, Sequence
 def unclear(words: Sequence[str], names: Collection[str]) -> str | None:
     """Return the first word that is a long option, but none of the names, and that begins not exactly one of them.
 
-    argparse takes the beginning of an option for that option.
+    argparse takes the beginning of an option for that option. What follows it may be its value: --lr 0.1 is --lr=0.1.
     """
-    for word in words:
+    for word, after in zip(words, [*words, "-"][1:], strict=True):
         if word == "--":
             return None
         name = word.partition("=")[0]
         if name.startswith("--") and name not in names and len(_begin_so(name, names)) != 1:
-            return word
+            return word if "=" in word + after or after.startswith("-") else f"{word}={after}"
     return None
 
 

@@ -87,12 +87,11 @@ def check_option(option: str | None, known: Sequence[str]) -> None:
         return
     name, _, value = option.partition("=")
     key = name.lstrip("-").replace("-", "_")
-    sections = {setting.partition(".")[0] for setting in keys()}
-    near = None if key in sections else _nearest(key)
     hint = option_names.meant(name, known)
+    near = key if key in _types(Config) else _nearest(key) or (None if hint else f"job.args.{name.lstrip('-')}")
     if name == "--config":
         hint += " here: only `ftslurm run --config RUN/config.yaml` takes a file, and nothing else beside it"
-    how = f": {near}={value or 'VALUE'}" if near else "" if hint else f"; there are {_some_keys(key)}"
+    how = f": {near}={value or 'VALUE'}" if near else ""
     raise ConfigError(f"there is no option {name}{hint}; settings are written key=value, without dashes{how}")
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,10 +10,12 @@ from ipaddress import ip_address
 from pathlib import Path, PurePath
 from typing import Any
 
+from ftslurm.config.node_commands import absolute, check_program, words_of
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.protocol.occurrences import EVENTS
 
+_HOOK = "'hooks.on_event=[[./notify.sh, --chat]]'"
 _LONGEST_SOCKET = 107  # bytes of a Unix socket's path
 _LOOPBACK = "must be HOST:PORT with a host of loopback, as 127.0.0.1:9400, or unix:PATH"
 
@@ -55,18 +55,7 @@ def _entry(entry: Any, events: list[str]) -> tuple[tuple[str, ...], list[str]]:
         command, events = entry.get("command"), entry.get("events", events)
         if unknown := entry.keys() - {"command", "events"}:
             raise ConfigError(f"hooks.on_event: {sorted(unknown)[0]!r}: a hook has command and events only")
-    command = [command] if isinstance(command, str) else command
-    if not isinstance(command, list) or not command or not all(isinstance(w, (str, int, float)) for w in command):
-        raise ConfigError(
-            f"hooks.on_event: {entry!r:.80} is no command; write each as a list of its arguments, "
-            f"'hooks.on_event=[[notify.sh, --chat]]'"
-        )
-    return tuple(_absolute(str(word)) if n == 0 else str(word) for n, word in enumerate(command)), _checked(events)
-
-
-def _absolute(program: str) -> str:
-    """Return the path of a program as seen from anywhere; a name without a folder is found on PATH."""
-    return str(Path(program).expanduser().absolute()) if "/" in program else program
+    return absolute(words_of(command, _HOOK)), _checked(events)
 
 
 def _checked(events: Any) -> list[str]:
@@ -89,12 +78,8 @@ def check_receivers(config: Config) -> None:
     _checked(config.hooks.events)
     for hook in hooks(config):
         # What cluster.setup loads is not there yet.
-        if not config.cluster.setup and shutil.which(hook.command[0]) is None:
-            raise ConfigError(
-                f"hooks.on_event: {shlex.join(hook.command)}: {hook.command[0]} is no program that can be run; give a "
-                f"path, make it executable (chmod +x), or install it. Arguments are in the list of the command: "
-                f"'hooks.on_event=[[notify.sh, --chat]]'"
-            )
+        if not config.cluster.setup:
+            check_program(hook.command, _HOOK)
     for name in config.hooks.callbacks:
         if not all(part.isidentifier() for part in name.split(".")) or "." not in name:
             raise ConfigError(f"hooks.callbacks: {name!r} is no class; write module.Class, as my_package.MyCallback")

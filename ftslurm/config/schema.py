@@ -305,8 +305,8 @@ class StopConfig:
 class HooksConfig:
     """Commands and classes that are told of the run's events, by a process beside the controller."""
 
-    # Commands that get each chosen event as JSON on their standard input: [[notify.sh, --chat]]. A command is a list of
-    # arguments, or a mapping, for events of its own: {command: [mail.sh], events: [run_finished]}.
+    # Commands that get each chosen event as JSON on their standard input: [[./notify.sh, --chat]]. A command is a list
+    # of arguments, or a mapping, for events of its own: {command: [./mail.sh], events: [run_finished]}.
     on_event: list[Any] = field(default_factory=list)
     # The events for on_event: those of people's interest, listed in the page "hooks", or any event of the journal.
     events: list[str] = field(default_factory=_default_events)

@@ -202,6 +202,12 @@ def partitions() -> list[str]:
     return [*_SINFO, "--format=%P|%a|%D|%c|%G"]
 
 
+def offers() -> list[str]:
+    """Ask what the partitions have and allow, in words, one line per kind of node."""
+    words = "--format=%P has %D nodes of %c CPUs, %m MB, %G, features %f, time limit %l"
+    return ["sinfo", "--all", "--noheader", words]
+
+
 def version() -> list[str]:
     """Ask for Slurm's version; its controller is not asked."""
     return ["sbatch", "--version"]

@@ -17,21 +17,8 @@ from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import Partition, partition_names
 
 ASK_S = 10.0  # for srun --help
-SLURM_ONLY = (
-    "partition",
-    "account",
-    "qos",
-    "time",
-    "constraint",
-    "exclude",
-    "nodelist",
-    "reservation",
-    "switches",
-    "segment",
-    "sbatch",
-    "srun",
-    "container_image",
-)
+OPTIONS = ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation")  # of sbatch
+SLURM_ONLY = (*OPTIONS, "switches", "segment", "sbatch", "srun", "container_image")
 
 
 def resolve(config: Config, preview: bool = False) -> str:

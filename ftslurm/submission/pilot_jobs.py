@@ -24,7 +24,8 @@ from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
 from ftslurm.slurm import client, commands
 from ftslurm.submission import submitit_adapter
-from ftslurm.submission.submit import batch_command, sbatch_parameters
+from ftslurm.submission.capabilities import OPTIONS
+from ftslurm.submission.submit import batch_command, explained, sbatch_parameters
 from ftslurm.submission.submit import submit as submit_controller
 
 NOT_AVAILABLE = "Requested node configuration is not available"  # of sbatch --test-only: too large, or all are down
@@ -43,7 +44,7 @@ def parameters(config: Config, run: RunDir, pool: int, exclude: Sequence[str] = 
     options["comment"] = f"{run.mark()}:{pool}"
     if pool:
         own = config.cluster.ranges[pool - 1]
-        for key in ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation"):
+        for key in OPTIONS:
             if getattr(own, key) is not None:
                 options[key] = getattr(own, key)
         options |= {key.replace("_", "-"): value for key, value in own.sbatch.items()}
@@ -63,7 +64,7 @@ def submit(config: Config, run: RunDir, pool: int, count: int, exclude: Sequence
         job = submitit_adapter.submit_batch(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
     except submitit_adapter.SbatchRefused as error:
         if TOO_MANY not in str(error) or count == 1:
-            raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {error}") from error
+            raise EnvironmentProblem(f"sbatch refused {count} jobs for groups: {explained(error, told)}") from error
         names = submit(config, run, pool, count // 2, exclude)  # the site's MaxArraySize, found without scontrol
         with suppress(EnvironmentProblem):  # some are better than none; the rest is requested again
             names += submit(config, run, pool, count - count // 2, exclude)
@@ -84,20 +85,20 @@ def try_out(config: Config, run: RunDir) -> None:
         EnvironmentProblem: Slurm would refuse jobs of a pool.
     """
     for pool in range(len(config.cluster.ranges) + 1):
-        text = submitit_adapter.sbatch_script(run.submitit, "true", parameters(config, run, pool))
+        told = parameters(config, run, pool)
+        text = submitit_adapter.sbatch_script(run.submitit, "true", told)
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
             script.write(text)
             script.flush()
             answer = client.call(commands.try_submission(script.name))
         if answer.failure in (None, client.Failure.NOT_STARTED, client.Failure.TIMED_OUT):
             continue
-        words = [line.partition("error: ")[2] or line for line in answer.err.splitlines() if line.strip()]
+        said = submitit_adapter.message(answer.err)
         # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
-        waits = any("currently not available" in word.lower() for word in words)
-        waits = waits or (any(NOT_AVAILABLE in word for word in words) and _some_nodes_are_down())
+        waits = "currently not available" in said.lower() or (NOT_AVAILABLE in said and _some_nodes_are_down())
         if not waits:
             where = f" of cluster.ranges[{pool - 1}]" if pool else ""
-            raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {'; '.join(words)}")
+            raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {explained(said, told)}")
 
 
 def _some_nodes_are_down() -> bool:

@@ -21,8 +21,12 @@ from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.launchers.job_command import JobRole, job_command
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.security import owned_files, programs, sharing
+from ftslurm.slurm import client, commands
 from ftslurm.submission import code_of_run, submitit_adapter
-from ftslurm.submission.capabilities import cpus_per_node, gpus_per_node
+from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gpus_per_node
+
+# How Slurm calls what such an option asks for, if not by the option's name.
+_CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name"}
 
 
 def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -> RunDir:
@@ -83,7 +87,7 @@ def submit(config: Config, run: RunDir, after: str | None = None, hand_over: boo
         except submitit_adapter.SbatchRefused as error:
             if after is None and not hand_over:  # nothing was submitted: leave no run directory behind
                 shutil.rmtree(run.root, ignore_errors=True)
-            raise EnvironmentProblem(f"sbatch refused the job: {error}") from error
+            raise EnvironmentProblem(f"sbatch refused the job: {explained(error, parameters)}") from error
     replace_text(run.job_id, job)
     token.unlink()
     return job
@@ -122,6 +126,21 @@ def unless_refused(run: RunDir, ask: Callable[[], None]) -> None:
         raise
 
 
+def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
+    """Return sbatch's words with the settings that they may mean, and with what the partition offers.
+
+    Args:
+        parameters: those of submitit's SlurmExecutor.
+    """
+    options = parameters["additional_parameters"]
+    asked = [option for option in (*OPTIONS, "mem") if option in options]
+    meant = [option for option in asked if _CALLED.get(option, option) in str(refusal).lower()] or asked
+    named = [f"{'groups' if option == 'mem' else 'cluster'}.{option}={options[option]}" for option in meant]
+    partition = options.get("partition", "*")  # sinfo marks the default one with it
+    rows = [row for row in client.call(commands.offers()).out.splitlines() if partition in row]
+    return "; ".join([str(refusal), *named, *rows[:4]])
+
+
 def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[str, Any]:
     """Return the parameters of submitit's SlurmExecutor for the controller's job, or for a pilot's (`group`).
 
@@ -147,7 +166,7 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
     elif groups.mem is not None:
         number, unit = groups.mem.rstrip("KMGTkmgt"), groups.mem.lstrip("0123456789")
         options["mem"] = f"{int(number) * groups.per_node}{unit}"
-    for key in ("partition", "account", "qos", "time", "constraint", "exclude", "nodelist", "reservation"):
+    for key in OPTIONS:
         if getattr(cluster, key) is not None:
             options[key] = getattr(cluster, key)
     if not alone:

@@ -49,7 +49,7 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
         with redirect_stderr(StringIO()), _environment(commands.for_sbatch(os.environ)):
             return str(executor._submit_command(command).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
-        raise SbatchRefused(_message(error)) from error
+        raise SbatchRefused(message(str(getattr(error, "stderr", None) or error))) from error
 
 
 def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:
@@ -76,8 +76,7 @@ def _array(tasks: int) -> dict[str, int]:
     return {"map_count": tasks, "array_parallelism": tasks} if tasks > 1 else {}
 
 
-def _message(error: Exception) -> str:
+def message(text: str) -> str:
     """Return the output of sbatch, without submitit's text around it."""
-    text = str(getattr(error, "stderr", None) or error)
     lines = [line.removeprefix("sbatch: ") for line in text.splitlines() if line.startswith("sbatch: ")]
     return "; ".join(line.removeprefix("error: ").strip() for line in lines) or text.strip().rpartition("\n")[2]

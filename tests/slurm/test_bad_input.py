@@ -26,6 +26,7 @@ PartitionName=shut Nodes=ALL State=DOWN"""
 def strict_cluster(cluster_folder: Path) -> Iterator[Cluster]:
     """A cluster of two nodes with 4 CPUs and 2 GPUs each, and partitions with limits."""
     cluster = Cluster.start(cluster_folder / "strict", nodes=2, gpus=2, extra_conf=STRICT)
+    cluster.run(["scontrol", "update", "nodename=n[1-2]", "availablefeatures=fast,h100"])
     yield cluster
     cluster.stop()
 
@@ -65,12 +66,44 @@ REFUSED: list[tuple[tuple[str, ...], list[str]]] = [
     (("cluster.partition=nope",), ["cluster.partition=nope", "there are: gpu, short, shut"]),
     (("cluster.partition=shut",), ["partition shut is not up"]),
     (("cluster.controller=here",), ["cluster.controller=here", "sbatch/steps.sbatch"]),
-    (("cluster.partition=short", "cluster.time=11"), ["sbatch refused the job", "Requested time limit is invalid"]),
-    (("cluster.nodelist=n9",), ["sbatch refused the job", "Invalid node name specified"]),
-    (("cluster.constraint=nope",), ["sbatch refused the job", "Invalid feature specification"]),
+    (
+        ("cluster.partition=short", "cluster.time=11"),
+        ["Requested time limit is invalid", "; cluster.time=11; short has ", "time limit 10:00\n"],
+    ),
+    (
+        ("cluster.nodelist=n9",),
+        ["Invalid node name specified; cluster.nodelist=n9; gpu* has 2"],
+    ),
+    (("cluster.exclude=n9",), ["Invalid node name specified; cluster.exclude=n9; gpu* has 2"]),
+    (
+        ("cluster.constraint=nope", "cluster.time=5"),
+        ["Invalid feature specification; cluster.constraint=nope; gpu* has ", "features fast,h100, "],
+    ),
+    (
+        ("cluster.reservation=r",),
+        ["Requested reservation is invalid; cluster.reservation=r; gpu* has"],
+    ),
+    (
+        ("cluster.mode=array", "cluster.constraint=nope"),
+        ["would refuse the jobs for groups: ", "Invalid feature specification; cluster.constraint=nope; gpu* has "],
+    ),
+    (
+        ("cluster.mode=array", "groups.mem=999G"),
+        [
+            "would refuse the jobs for groups: ",
+            "node configuration is not available; groups.mem=999G; gpu* has ",
+            " 8000 MB",
+        ],
+    ),
     (("cluster.sbatch.frobnicate=1",), ["sbatch refused the job", "unrecognized option '--frobnicate=1'"]),
     (("cluster.sbatch.mail-type=NOPE",), ["sbatch refused the job", "--mail-type"]),
-    (("groups.mem=999G",), ["sbatch refused the job", "Memory specification can not be satisfied"]),
+    (
+        ("groups.mem=999G", "cluster.time=5"),
+        [
+            "sbatch refused the job: Memory specification can not be satisfied",
+            "; groups.mem=999G; gpu* has 2 nodes of 4 CPUs, 8000 MB",
+        ],
+    ),
 ]
 
 

@@ -43,6 +43,25 @@ def test_a_setting_with_dashes_is_refused_with_how_it_is_written(line: str, caps
     assert refusal(line, capsys).endswith("settings are written key=value, without dashes: groups.count=4")
 
 
+@pytest.mark.parametrize("verb", ["run", "plan job=ddp", "resume"])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--lr 0.1", "job.args.lr=0.1"),
+        ("--lr=1e-3", "job.args.lr=1e-3"),
+        ("--batch_size 3 groups.count=2", "job.args.batch_size=3"),
+        ("--weight-decay groups.count=2", "job.args.weight-decay=VALUE"),
+        ("--faults kill_one", "faults=kill_one"),
+        ("--time 3", "cluster.time=3"),
+    ],
+)
+def test_an_option_of_the_script_leads_to_its_setting(
+    verb: str, given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = f"{verb} {given}"
+    assert refusal(line, capsys).endswith(f"settings are written key=value, without dashes: {said}")
+
+
 @pytest.mark.parametrize(
     ("line", "named"),
     [

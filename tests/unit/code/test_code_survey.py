@@ -69,6 +69,7 @@ def test_a_git_tree_is_copied_with_its_new_files_and_the_rest_are_links(tmp_path
     (tree / "jobs/train.py").chmod(0o755)
     found = look(tree / "jobs/train.py", run__root=str(tree / "runs"))
     assert (found.kind, found.script, found.root) == ("copy", "jobs/train.py", str(tree))
+    assert f" MB, of git tree {tree}: every attempt" in found.sentence()
     copy = kept(found, tmp_path / "run")
     plain = {str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file() and not path.is_symlink()}
     assert plain == {
@@ -97,6 +98,7 @@ def test_without_git_it_is_the_package_or_the_scripts_folder(tmp_path: Path) -> 
     )
     found = look(tmp_path / "p/train.py")
     assert found.files == {"train.py", "conf/a.yaml", "lib/b.py"}
+    assert f" MB, of {tmp_path / 'p'}, and nothing outside it (no git tree): every attempt" in found.sentence()
     copy = kept(found, tmp_path / "run")
     assert (copy / "d.csv").is_symlink()
     package = look(tmp_path / "q/pkg/sub/train.py")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ftslurm.config.node_commands import check_preflight, commands
+from ftslurm.config.receivers import check_receivers
 from ftslurm.config.schema import Config
 from ftslurm.errors import ConfigError
 from ftslurm.security import programs
@@ -35,3 +37,18 @@ def test_on_this_machine_a_missing_program_is_refused_before_the_run() -> None:
     with pytest.raises(ConfigError, match=r"health\.preflight: .*no program that can be run"):
         check_preflight(config(["no-such-check"], kind="local"))
     check_preflight(config(["no-such-check"]))  # a compute node may have it
+
+
+def test_a_program_in_this_folder_is_refused_with_how_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("note.sh").touch(0o700)
+    made = config(["note.sh"], kind="local")
+    made.hooks.on_event = [["note.sh"]]
+    for check in (check_preflight, check_receivers):
+        with pytest.raises(ConfigError, match=r"note\.sh is no program .*\(\./NAME for one in this folder\)"):
+            check(made)
+    made.health.preflight = made.hooks.on_event = [["./note.sh"]]
+    for check in (check_preflight, check_receivers):
+        check(made)

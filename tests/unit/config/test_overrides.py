@@ -95,6 +95,32 @@ def test_what_the_schema_does_not_have_is_refused_by_its_key(words: list[str], s
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["job.args=[a]", "job.args.lr=1"], "job.args.lr=1 contradicts job.args=[a]: a list has no lr"),
+        (["job.args.x=1", "job.args=[a]", "job=script"], "job.args is a mapping in this job"),
+        (["job.args=[a]", "job.args.lr.x=1"], "job.args.lr.x=1 contradicts job.args=[a]: a list has no lr"),
+        (
+            ["job.args.b=[1,2]", "follow=true", "job.args.b.c=1"],
+            "job.args.b.c=1 contradicts job.args.b=[1,2]: a list has",
+        ),
+        (["job.args={a: [1]}", "job.args.a.x=1"], "job.args.a.x=1 contradicts job.args={a: [1]}: a list has no x"),
+        (["-m", "job.args=[a],[b]", "job.args.lr=1"], "job.args.lr=1 contradicts job.args=[a],[b]: a list has no lr"),
+    ],
+)
+def test_overrides_that_contradict_each_other_are_both_named(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose.compose(words)
+    assert str(refused.value).startswith(says)
+
+
+def test_a_name_in_the_list_of_the_run_that_is_resumed_is_refused_as_such() -> None:
+    before = composed("job.script=train.py", "job.args=[a]")
+    with pytest.raises(ConfigError, match=r"^job\.args\.lr=1 contradicts the job's own list: a list has no lr"):
+        compose.compose(["job.args.lr=1"], before)
+
+
 @pytest.mark.parametrize("key", ["job.secrets", "run.trust", "cluster.setup", "cluster.srun", "standby.imports"])
 @pytest.mark.parametrize("inner", [["s3cr3t"], {"A": "s3cr3t"}])
 def test_a_list_of_words_has_no_other_list_in_it(key: str, inner: Any, tmp_path: Path) -> None:

@@ -45,6 +45,6 @@ def attach_command(run: RunDir, group: int, rank: int = 0) -> list[str]:
         tasks_per_node=1,
         gpus=bool(talk.config.groups.gpus),
         chdir=str(run.root),
-        extra=["--pty"],
+        extra=[*commands.memory_of(talk.config.cluster.srun), "--pty"],
     )
     return [*srun, *shell]

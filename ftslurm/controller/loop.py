@@ -74,6 +74,7 @@ from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 # The state of a run is a tree of values without cycles, a million of them with 10,000 groups. A garbage collection
 # after every 700 new values, the default, takes longer than the decisions.
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
+SRUN_SAYS, MOST_SAID = "srun: error: ", 500
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
 log = logging.getLogger("ftslurm.controller.loop")
@@ -264,7 +265,9 @@ class Controller:
             case Received():
                 self._received(news)
             case LauncherPrinted(step, line):
-                self.last_printed[step] = line
+                before = self.last_printed.get(step, "")
+                goes_on = before.startswith(SRUN_SAYS) and line.startswith(SRUN_SAYS)  # a site's filter uses two lines
+                self.last_printed[step] = f"{before}; {line.removeprefix(SRUN_SAYS)}"[:MOST_SAID] if goes_on else line
                 if not self.local:
                     self._srun_printed(step, line)
             case StepEnded(step, codes, killed):

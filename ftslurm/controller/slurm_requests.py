@@ -166,7 +166,13 @@ class SlurmRequests:
         self.background.kill(lambda asked: isinstance(asked, RunPilot) and asked.name == name)
         self.pilots_started += 1
         srun = commands.srun_command(
-            job=job, name="pilot", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
+            job=job,
+            name="pilot",
+            nodes=[node],
+            tasks_per_node=1,
+            gpus=False,
+            chdir=str(Path.cwd()),
+            extra=commands.memory_of(self.config.cluster.srun),
         )
         argv = [*srun, *job_command(self.run, JobRole.EXTRA_PILOT)]
         self._ask(RunPilot(name, self.pilots_started), argv, env=_pilot_environment(name), timeout_s=inf)

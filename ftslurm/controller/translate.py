@@ -202,9 +202,11 @@ def ended(
     Args:
         codes: their exit codes, negative for signals.
         killed: whether this controller has killed the step.
-        complaint: the last line printed by srun, or locally by the guard, which cannot report its own kill.
+        complaint: the last words printed by srun, or locally by the guard, which cannot report its own kill.
         saved: the newest checkpoint at this moment.
     """
+    if complaint is not None and "cli_filter plugin" in complaint and "mem" in complaint.lower():
+        complaint += ". ftslurm gives srun --mem=0; 'cluster.srun=[\"--mem-per-cpu=0\"]' replaces it"
     worst = next((code for code in codes if code), 0)
     by_others = worst < 0 and not local and not killed
     return events.Ended(

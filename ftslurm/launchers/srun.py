@@ -69,7 +69,7 @@ class SrunLauncher:
             tasks_per_node=1 if lighthouse else self.config.groups.workers,
             gpus=False,
             chdir=str(Path.cwd()),
-            extra=[],
+            extra=commands.memory_of(self.config.cluster.srun),
         )
         argv = [shutil.which(srun[0]) or srun[0], *srun[1:], *attach]
         return Command(argv, {**env, "SLURM_EXIT_ERROR": str(int(ExitCode.SRUN_FAILED))})
@@ -90,7 +90,13 @@ class SrunLauncher:
     def probe(self, node: str, allocation: str | None = None) -> Command:
         job = self._job(allocation)
         argv = commands.srun_command(
-            job=job, name="look", nodes=[node], tasks_per_node=1, gpus=False, chdir=str(Path.cwd()), extra=[]
+            job=job,
+            name="look",
+            nodes=[node],
+            tasks_per_node=1,
+            gpus=False,
+            chdir=str(Path.cwd()),
+            extra=commands.memory_of(self.config.cluster.srun),
         )
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         argv = [*argv, *programs.module("ftslurm.guard.probe")]
@@ -106,7 +112,7 @@ class SrunLauncher:
             tasks_per_node=1,
             gpus=bool(self.config.groups.gpus),
             chdir=str(Path.cwd()),
-            extra=["--no-kill"] if len(nodes) > 1 else [],
+            extra=[*commands.memory_of(self.config.cluster.srun), *(["--no-kill"] if len(nodes) > 1 else [])],
         )
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         argv = [*argv, *step_command.node_check(self.config, now)]
@@ -129,7 +135,9 @@ def command(config: Config, run: RunDir, launch: Launch, log_dir: Path, job: str
             tasks_per_node=config.groups.workers if group else 1,
             gpus=group and bool(config.groups.gpus),
             chdir=str(Path.cwd()),
-            extra=[*container.options(config, run), *config.cluster.srun] if group else [],
+            extra=[*container.options(config, run), *config.cluster.srun]
+            if group
+            else commands.memory_of(config.cluster.srun),
         ),
         *step_command.command(config, launch, log_dir, local=False, url=url),
     ]

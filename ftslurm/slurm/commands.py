@@ -67,13 +67,13 @@ def srun_command(
     Args:
         job: id of the Slurm job whose nodes are used.
         gpus: False hides the job's GPUs; True shows all of them on each node, and the worker takes its share.
-        extra: the user's additional arguments (cluster.srun).
+        extra: the user's additional arguments (cluster.srun). One for memory replaces --mem=0, which some sites refuse.
     """
     return [
         "srun",
         f"--jobid={job}",
         "--overlap",
-        "--mem=0",
+        *([] if memory_of(extra) else ["--mem=0"]),
         "--cpu-bind=none",
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -87,6 +87,11 @@ def srun_command(
         f"--chdir={chdir}",
         *extra,
     ]
+
+
+def memory_of(extra: Sequence[str]) -> list[str]:
+    """Return srun's arguments for memory among others."""
+    return [word for word in extra if word.startswith("--mem")]
 
 
 def srun_alone(name: str, partition: str, node: str, gpus: int, extra: Sequence[str]) -> list[str]:

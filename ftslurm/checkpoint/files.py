@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemBase
 
 from ftslurm.checkpoint import layout, object_store
 from ftslurm.checkpoint.consensus import GroupFailed
-from ftslurm.checkpoint.store import Place
+from ftslurm.config.store_url import is_url
 from ftslurm.security import owned_files
 
 
@@ -48,9 +48,9 @@ class Files(Protocol):
         """Return what differs from the manifest in this rank's share of the files; None: nothing."""
 
 
-def files(place: Place) -> Files:
-    """Return the files of a checkpoint."""
-    return FolderFiles(place) if isinstance(place, Path) else StoredFiles(place)
+def files(place: str) -> Files:
+    """Return the files of a checkpoint in a folder, or below a URL."""
+    return StoredFiles(place) if is_url(place) else FolderFiles(Path(place))
 
 
 class FolderFiles:
@@ -175,7 +175,7 @@ class _Objects(FileSystemBase):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return "://" in os.fspath(checkpoint_id)
+        return is_url(os.fspath(checkpoint_id))
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
         with object_store.errors(self.url):

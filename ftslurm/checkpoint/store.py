@@ -15,7 +15,6 @@ from ftslurm.checkpoint.layout import Ignored, Saved, Writer
 from ftslurm.security import owned_files
 
 IDLE_S = 3600.0  # an unfinished checkpoint of another group that has not changed for this long is abandoned
-Place = Path | str  # where the files of one checkpoint are: a folder, or a URL
 
 
 class StoreRefused(Exception):
@@ -28,7 +27,7 @@ class Candidate:
 
     step: int
     name: str  # its path or URL, for a person and the journal
-    place: Place
+    place: str  # where its files are: a folder, or a URL
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Store(Protocol):
     def begin(self, step: int, me: Writer) -> str:
         """Return the name under which a new checkpoint is written before it is complete."""
 
-    def place(self, part: str) -> Place:
+    def place(self, part: str) -> str:
         """Return where its files go."""
 
     def finish(
@@ -96,7 +95,7 @@ class FolderStore:
             elif why := owned_files.distrust(found.path.stat()):
                 raise StoreRefused(f"{found.path} is not loaded: {why}")
             else:
-                complete.append(Candidate(step, str(found.path), found.path))
+                complete.append(Candidate(step, str(found.path), str(found.path)))
         return complete, unusable
 
     def newest_step(self, upto: int) -> int:
@@ -113,8 +112,8 @@ class FolderStore:
         part.mkdir(mode=0o700)
         return part.name
 
-    def place(self, part: str) -> Place:
-        return self.folder / part
+    def place(self, part: str) -> str:
+        return str(self.folder / part)
 
     def finish(
         self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int]

@@ -206,10 +206,8 @@ class Guard:
         self.wire.say(self.hello())
         options = self.task.options
         if self.reports is not None:
-            name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
-            end = end_file(options.log_dir, self.task.index)
             self.wire.be_adoptable(
-                *(self.reports, name, self.adopted, self.story, end),
+                *(self.reports, self.adopted, self.story, end_file(options.log_dir, self.task.index)),
                 blame=lambda: self.broken_hardware(broken_hardware.RECENT_S),
             )
         if options.keeper is not None:
@@ -281,6 +279,7 @@ class Guard:
                     self.inject(fault)
             case messages.RunKey(key):
                 self.network.learn(key)
+                self.wire.listen(address(self.network.key, os.environ.get("FTSLURM_STEP"), self.task.index))
             case messages.LighthouseMoved(url):
                 self.network.moved(url)
             case messages.Servers(urls):
@@ -439,7 +438,11 @@ class Guard:
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
-        pilot = pilot_presence.is_held(self.network.key) if self.task.options.pilot else None
+        pilot = (
+            pilot_presence.is_held(self.network.key, os.environ.get("SLURM_JOB_ID"))
+            if self.task.options.pilot
+            else None
+        )
         state = processes.state(self.worker) or "?"
         if place is None:
             self.say(messages.Alive(state, None, None, None, pilot, answers))

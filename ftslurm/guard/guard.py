@@ -194,6 +194,7 @@ class Guard:
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
+        self.network.refusals.warn = self.warn
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""
@@ -465,6 +466,15 @@ class Guard:
 
     def line(self, report: messages.Report) -> bytes:
         return messages.encode_report(report, self.task.index)
+
+    def warn(self, words: str) -> None:
+        """Tell the user something, in the step's and the rank's log and through the controller."""
+        words = f"{self.task.node} {words}"
+        _complain(words)
+        if self.log is not None:
+            with contextlib.suppress(OSError), open(self.log.path, "a") as log:
+                log.write(f"ftslurm: {words}\n")
+        self.say(messages.Notice(words))
 
     def story(self) -> list[bytes]:
         """Return all messages that a new controller needs to take over this task."""

@@ -88,9 +88,11 @@ def automatic(host: str, there: Interfaces, others: Iterable[str]) -> Reach:
     """Return how this node is reached if the user does not say it.
 
     By its own name, if that stands for an address of a network. On Debian it stands for 127.0.1.1, and in containers
-    often for nothing: then by the address from which the route to another node of the run starts.
+    often for nothing: then by the address from which the route to another node of the run starts. A name that stands
+    for nothing here is never announced while the node has an address.
     """
-    own = [address for address in resolve(host) if not is_loopback(address)]
+    found = resolve(host)
+    own = [address for address in found if not is_loopback(address)]
     for address in own:
         if (name := _of(address, there)) is not None:
             return Reach(host, interface=name, gloo=there[name][0] == address)
@@ -104,8 +106,9 @@ def automatic(host: str, there: Interfaces, others: Iterable[str]) -> Reach:
     for address in OUTSIDE:  # nobody else is known: the run may be on this node alone
         start = route_to(address)
         if start is not None and (name := _of(start, there)) is not None:
-            return Reach(host, interface=name)
-    return Reach(host)
+            return Reach(host if found else bracketed(start), interface=name)
+    name, start = next(((name, its[0]) for name, its in there.items() if its and name != "lo"), (None, ""))
+    return Reach(host) if found or name is None else Reach(bracketed(start), interface=name)
 
 
 def announce(environ: Mapping[str, str], tell: Callable[[str, str], None]) -> Reach:

@@ -20,6 +20,7 @@ from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.messages import LONGEST, encode
+from ftslurm.run import last_words
 
 WAITING = """
 import time
@@ -59,6 +60,27 @@ def test_the_assignment_says_where_the_log_goes_and_what_the_step_is_called(tmp_
         assert task.until("exited")["code"] == 0
     assert (log_dir / "rank-0.log").read_text() == "group-0003/2\n"
     assert (log_dir / "rank-0.times").read_text()
+
+
+def test_the_node_that_cannot_reach_the_lighthouse_says_so_in_its_logs_and_to_the_controller(tmp_path: Path) -> None:
+    script = """
+import os, socket, time
+from urllib.parse import urlsplit
+print("now", flush=True)
+door = urlsplit(os.environ["TORCHFT_LIGHTHOUSE"])
+waits = socket.create_connection((door.hostname, door.port))
+time.sleep(1000)
+"""
+    with step(tmp_path / "run") as task:
+        begun = time.monotonic()
+        task.begin(script, lighthouse="http://no-such-node.invalid:4711/lighthouse")
+        words = str(task.until("warning")["text"])
+        assert time.monotonic() - begun < 12
+        assert words.startswith("n1 cannot reach http://no-such-node.invalid:4711/lighthouse (")
+        assert "cluster.interface=" in words
+        assert words in task.step_log()
+        # What no_first_step quotes of each group.
+        assert last_words.of_log(task.log_path).startswith("ftslurm: n1 cannot reach http://no-such-node.invalid:4711/")
 
 
 def test_without_them_it_is_as_it_was_started(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import hashlib
 import io
 import pickle
 import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, starmap
 from typing import IO, Any
 
 import torch
@@ -61,6 +61,7 @@ class Piece:
     tensor: torch.Tensor
     size: torch.Size
     offsets: torch.Size
+    first: bool  # whether this rank writes it if other ranks of the device mesh have the same piece
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,18 @@ class Stage:
         pieces: dict[str, Piece] = {}
         on_accelerator = False
         for path, tensor in tensors.items():
-            local, offsets, placements = tensor, torch.Size([0] * tensor.dim()), None
+            local, offsets, placements, first = tensor, torch.Size([0] * tensor.dim()), None, True
             if isinstance(tensor, DTensor):
                 placements = tuple(tensor.placements)
                 at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
                 local, offsets = tensor.to_local(), torch.Size(at)
+                along = zip(placements, tensor.device_mesh.get_coordinate() or (), strict=False)
+                first = not any(at for one, at in along if one.is_replicate() or one.is_partial())
             on_accelerator |= local.device.type != "cpu"
             buffer = self._buffer(path, local)
             buffer.copy_(local.detach(), non_blocking=True)
             slots[path] = Slot(path, placements)
-            pieces[path] = Piece(buffer, tensor.size(), offsets)
+            pieces[path] = Piece(buffer, tensor.size(), offsets, first)
         paths = {id(tensor): path for path, tensor in tensors.items()}
         tree_bytes = _pickle(tree, lambda leaf: paths.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
         if on_accelerator:
@@ -143,7 +146,11 @@ def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, i
     """
     there = files(place)
     slots, own_tree = _name_tensors(snapshot, group)
-    pieces = {slots[path].name: piece for path, piece in snapshot.pieces.items()}
+    mine = {
+        slots[path].name: piece
+        for path, piece in snapshot.pieces.items()
+        if piece.first and (slots[path] != Slot(path) or zlib.crc32(path.encode()) % group.size == group.rank)
+    }
     tree_file = f"{TREE}-{group.rank:04d}.pickle" if own_tree else f"{TREE}.pickle"
     writes_tree = own_tree or group.rank == 0
 
@@ -157,7 +164,7 @@ def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, i
         return there.written(group.rank, own)
 
     group.run(write_tree)
-    _write_tensors(pieces, there, group)
+    _write_tensors(mine, there, group)
     found = group.agree(group.run(inspect_own_files), list)
     facts = {name: one for each in found for name, one in each.items()}
     return {name: size for name, (size, _) in facts.items()}, {name: crc32 for name, (_, crc32) in facts.items()}
@@ -190,7 +197,7 @@ def _digest(tensor: torch.Tensor) -> str:
 
 
 def _write_tensors(pieces: Mapping[str, Piece], there: Files, group: RankGroup) -> None:
-    """Do what dcp.save does, which would send pickles over Gloo.
+    """Do what dcp.save does, which would send pickles over Gloo. No two ranks have the same piece.
 
     Raises:
         GroupFailed: writing failed on at least one rank.
@@ -198,29 +205,24 @@ def _write_tensors(pieces: Mapping[str, Piece], there: Files, group: RankGroup) 
     writer, planner = there.writer(), _SavePlanner()
     planner.set_up_planner(pieces)
     writer.set_up_storage_writer(group.rank == 0)
-    own = [(name, str(p.tensor.dtype)[6:], p.tensor.size(), p.offsets, p.size) for name, p in pieces.items()]
-    everyone: list[Any] = []  # on rank 0
-    written: list[Any] = []
-    group.agree(own, everyone.extend)
-    plans, metadata = group.run(
-        lambda: planner.create_global_plan([SavePlan(list(starmap(_item, o))) for o in everyone])
-    )
-    # Of equal pieces DCP has left one.
-    names = [[item.index.fqn for item in plan.items] for plan in plans]
-    mine = set(group.exchange(names, lambda found: found[0]))
+    facts = {name: (name, str(p.tensor.dtype)[6:], p.tensor.size(), p.offsets, p.size) for name, p in pieces.items()}
+    written: list[Any] = []  # on rank 0
 
     def write_own() -> list[Any]:
-        plan = writer.prepare_local_plan(SavePlan([_item(*one) for one in own if one[0] in mine]))
+        plan = writer.prepare_local_plan(SavePlan([_item(*one) for one in facts.values()]))
         plan = writer.prepare_global_plan([plan] * group.size)[group.rank]
         done = writer.write_data(planner.finish_plan(plan), planner).wait()
-        return [(one.index.fqn, one.index.offset, one.size_in_bytes, vars(one.storage_data)) for one in done]
+        return [(facts[one.index.fqn], one.size_in_bytes, vars(one.storage_data)) for one in done]
+
+    def finish() -> None:
+        items = [[(_item(*fact), size, _StorageInfo(**where)) for fact, size, where in each] for each in written]
+        _, metadata = planner.create_global_plan([SavePlan([item for item, _, _ in each]) for each in items])
+        writer.finish(
+            metadata, [[WriteResult(item.index, size, where) for item, size, where in each] for each in items]
+        )
 
     group.agree(group.run(write_own), written.extend)
-    results = [
-        WriteResult(MetadataIndex(name, torch.Size(offset)), size, _StorageInfo(**where))
-        for name, offset, size, where in chain(*written)
-    ]
-    group.run_on_first(lambda: writer.finish(metadata, [results]))
+    group.run_on_first(finish)
 
 
 def _item(name: str, dtype: str, sizes: Sequence[int], offsets: Sequence[int], size: Sequence[int]) -> WriteItem:
@@ -278,8 +280,8 @@ def _plan(there: Files, live: Tree, params: Params, group: RankGroup) -> tuple[d
     if not there.exists(tree_file):
         raise GroupFailed(f"it has nothing for rank {group.rank}: it was saved by groups of fewer ranks")
     with there.open(tree_file) as file:
-        content = _SlotUnpickler(file).load()
-    slots = {path: slot if isinstance(slot, Slot) else Slot(*slot) for path, slot in content["slots"].items()}
+        content = pickle.load(file)  # noqa: S301 files.py has checked whose it is
+    slots = {path: Slot(*slot) for path, slot in content["slots"].items()}
     if content["ranks"] != group.size and any("@" in slot.name for slot in slots.values()):
         raise GroupFailed(f"it holds tensors of each of {content['ranks']} ranks, and the group has {group.size} now")
     known = there.reader().read_metadata().state_dict_metadata
@@ -321,13 +323,6 @@ def _pickle(content: object, path_of: Callable[[object], str | None] = lambda _:
     out = io.BytesIO()
     Pickler(out).dump(content)
     return out.getvalue()
-
-
-class _SlotUnpickler(pickle.Unpickler):
-    """Reads a tree file. Earlier versions pickled `Slot` itself, under the name its module had then."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        return Slot if (module, name) == ("ftslurm.snapshot", "Slot") else super().find_class(module, name)
 
 
 class _TreeUnpickler(pickle.Unpickler):

@@ -23,10 +23,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from ftslurm.errors import Distrusted
 from ftslurm.guard.connection import address, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, run_key
 
 
 def main() -> NoReturn:
@@ -41,7 +42,10 @@ def main() -> NoReturn:
     task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
     node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     who, left_behind = f"task {task} of step {options.step} on {node}", end_file(options.log_dir, task)
-    greeting, key = _key(options.orphan_after_s)
+    try:
+        key = run_key.load_or_make(Path(os.environ["FTSLURM_RUN_DIR"], "key"))
+    except (OSError, Distrusted) as error:
+        _fail(f"{who} cannot be adopted: {error}")
     guard = _connect(address(key, options.step, task), options.patience_s, left_behind)
     if isinstance(guard, str):
         end = _say_for(left_behind)
@@ -52,25 +56,11 @@ def main() -> NoReturn:
         _fail(f"{who} cannot be adopted: user {peer_uid(guard)} holds the name of its socket")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # as in the guard: Slurm's signals are for the scripts
-    with suppress(OSError):  # the guard has ended: its last lines are read below
-        guard.sendall(greeting)
     code = _pump(guard, options.orphan_after_s)
     told = _say_for(left_behind) if code == ExitCode.DETACHED else code  # the guard may have been ending already
     if told is None:
         _say(f"{who} has left: another controller has attached, or it was killed")
     os._exit(ExitCode.DETACHED if told is None else told)
-
-
-def _key(patience_s: float) -> tuple[bytes, bytes]:
-    """Return the controller's first words, and the run's key, which is the first of them."""
-    said = b""
-    while b"\n" not in said and select.select([0], [], [], patience_s)[0] and (data := os.read(0, 65536)):
-        said += data
-    with suppress(messages.BadMessage):
-        match messages.ORDERS.decode(messages.parse(said.partition(b"\n")[0])):
-            case messages.RunKey(key):
-                return said, bytes.fromhex(key)
-    os._exit(ExitCode.ORPHANED)
 
 
 def _connect(name: bytes, patience_s: float, left_behind: str) -> socket.socket | str:

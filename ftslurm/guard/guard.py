@@ -50,6 +50,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
 from ftslurm.run import last_words
+from ftslurm.security import process_title
 
 ENVIRONMENT = "ftslurm-environment"  # name of the memory in which a guard keeps its worker's environment
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
@@ -317,6 +318,7 @@ class Guard:
         self.task.position.reached = 0  # a standby may have the value of an earlier lineage
         self.task.position.wanted = 0
         self.rank = assign.ranks[self.task.index].rank
+        process_title.entitle(assign.script or assign.module or "", assign.group, self.rank, assign.attempt, "guard")
         path = os.path.join(assign.log_dir or self.task.options.log_dir, f"rank-{self.rank}.log")
         self.log = RankLog(path, self.task.options.log_max_mb)
         self.pass_on(self.network.assigned(assign))

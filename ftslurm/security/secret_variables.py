@@ -7,7 +7,6 @@ only Slurm steps that get them; the Lighthouse and the probes do not.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -125,25 +124,6 @@ def without_values(text: bytes, values: Iterable[str]) -> bytes:
         for form in (value, json.dumps(value)[1:-1]):
             text = text.replace(os.fsencode(form), MASK.encode())
     return text
-
-
-def hide_from_ps(values: Iterable[str]) -> None:
-    """Overwrite values in this process's command line, which other users see. Never raises."""
-    import ctypes  # a hundredth of a second, which guards do not spend
-
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat", "rb") as file:
-            numbers = file.read().rpartition(b")")[2].split()
-        begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
-        line = ctypes.string_at(begin, end - begin)
-        with open("/proc/self/cmdline", "rb") as file:
-            if file.read() != line:
-                return
-        for value in values:
-            data = os.fsencode(value)
-            hidden = line.replace(data, b"*" * len(data)) if data else line
-            ctypes.memmove(begin, hidden, len(line))
-            line = hidden
 
 
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from guarded import PATIENCE_S, Attached, Step, attached, step
+from guarded import PATIENCE_S, Attached, Step, attached, key_of, step
 from meanwhile import repeated
 
 from ftslurm.guard import connection, processes
@@ -36,7 +36,6 @@ while True:
     tell.say(messages.Progress(7, 0, 0, 6, 0, 0, gap_s=time.time()))
     time.sleep(0.01)
 """
-KEY = bytes.fromhex("ab" * 32)  # as tests/helpers/guarded.py sends it
 
 
 def adopted(there: Attached) -> dict[str, object]:
@@ -131,7 +130,7 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
         task.begin(WAITING)
         os.kill(task.process.pid, signal.SIGSTOP)
         with attached(folder) as there:
-            task.wait(lambda: connection.address(KEY, "group-0000/0", 0) in connected(), "a connection")
+            task.wait(lambda: connection.address(key_of(folder), "group-0000/0", 0) in connected(), "a connection")
             if heard:
                 connection.write_end_file(
                     connection.end_file(str(folder), 0), [messages.encode_report(messages.Exited(5, None, False), 0)]
@@ -229,7 +228,7 @@ def test_where_there_is_no_guard_it_says_so_and_ends_with_a_code_of_its_own(tmp_
 def test_a_name_that_somebody_else_holds_is_no_way_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     squatter = socket.socket(socket.AF_UNIX)
-    squatter.bind(connection.address(KEY, "group-0000/0", 0))
+    squatter.bind(connection.address(key_of(folder), "group-0000/0", 0))
     with squatter, step(folder, "--adoptable") as task:
         task.get_ready()
         task.begin("print('now', flush=True)")  # it trains all the same
@@ -255,7 +254,7 @@ else:
     print("listens", flush=True)
     near.accept()[0].recv(100)
 """
-    name = connection.address(KEY, "group-0000/0", 0).hex()
+    name = connection.address(key_of(folder), "group-0000/0", 0).hex()
     with step(folder, "--adoptable") as task:
         task.begin(WAITING)
         assert not guessed(str(folder)) & names(), "what a stranger knows of a step gives its name away"

@@ -29,13 +29,14 @@ from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, describe
 from ftslurm.checkpoint.data_offsets import DataPositions, say
 from ftslurm.checkpoint.layout import Writer
-from ftslurm.checkpoint.store import Candidate, FolderStore, Store
+from ftslurm.checkpoint.store import Candidate, FolderStore
 from ftslurm.config.store_url import is_url, plain
 from ftslurm.errors import FtslurmError
 from ftslurm.protocol import messages, outbox
 
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
+    from ftslurm.checkpoint.object_store import ObjectStore
 
 __all__ = ["CheckpointError", "Checkpointer", "Manager", "Stateful"]
 
@@ -354,7 +355,7 @@ class Checkpointer:
             load_state_dict(tree[OWN]["registered"][key])
 
 
-def _open(folder: str) -> Store:
+def _open(folder: str) -> FolderStore | ObjectStore:
     """Return the store of checkpoint.dir.
 
     Raises:

@@ -66,7 +66,7 @@ def errors(url: str) -> Iterator[None]:
 
 
 class ObjectStore:
-    """The checkpoints below a URL; see `Store`."""
+    """The checkpoints below a URL, with the methods of `FolderStore`."""
 
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")

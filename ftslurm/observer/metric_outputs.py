@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -28,16 +27,7 @@ CLIENT_S = 5.0  # how long a client may take for its request
 log = logging.getLogger("ftslurm.observer")
 
 
-class Output(Protocol):
-    """An output of the metrics."""
-
-    delivery: Delivery
-
-    def update(self) -> None:
-        """Bring it up to date; called about every metrics.every_s seconds, and at the end. Never raises."""
-
-
-def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) -> Iterator[Output]:
+def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) -> Iterator[Textfile | Endpoint]:
     """Yield the outputs that the configuration has."""
     if metrics.textfile is not None:
         yield Textfile(Path(metrics.textfile), render)
@@ -46,7 +36,7 @@ def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) ->
 
 
 class Textfile:
-    """A file that node_exporter's textfile collector reads."""
+    """A file that node_exporter's textfile collector reads. `update` is called about every metrics.every_s seconds."""
 
     def __init__(self, path: Path, render: Callable[[], bytes]) -> None:
         self._path, self._render = path, render

@@ -30,12 +30,14 @@ from ftslurm.checkpoint.consensus import AgreedStep, GroupFailed, RankGroup, des
 from ftslurm.checkpoint.data_offsets import DataPositions, say
 from ftslurm.checkpoint.devices import on_this_device
 from ftslurm.checkpoint.layout import Writer
-from ftslurm.checkpoint.store import Candidate, FolderStore, Store, Unusable
+from ftslurm.checkpoint.store import Candidate, FolderStore
+from ftslurm.config.store_url import is_url, plain
 from ftslurm.errors import FtslurmError
 from ftslurm.protocol import messages, outbox
 
 if TYPE_CHECKING:
     from ftslurm.checkpoint import snapshot
+    from ftslurm.checkpoint.object_store import ObjectStore
 
 __all__ = ["CheckpointError", "Checkpointer", "Manager", "Stateful"]
 
@@ -102,7 +104,7 @@ class Checkpointer:
         Raises:
             CheckpointError: an argument is invalid.
         """
-        folder = os.fspath(dir or os.environ.get("FTSLURM_CHECKPOINT_DIR") or "")
+        folder = plain(os.fspath(dir or os.environ.get("FTSLURM_CHECKPOINT_DIR") or ""))
         self._store = _open(folder) if folder else None
         self._every = _number("FTSLURM_CHECKPOINT_EVERY", every, 0)
         self._keep = _number("FTSLURM_CHECKPOINT_KEEP", keep, 3)
@@ -212,7 +214,7 @@ class Checkpointer:
 
     def _start_saving(self, now: int) -> None:
         """Copy the state and have the thread write it, unless the last save is still being written."""
-        if any(self._ranks.all_gather(self._saving is not None and not self._saving.done())):
+        if self._ranks.agree(self._saving is not None and not self._saving.done(), any):
             if not self._told_slow and self._ranks.rank == 0:
                 hint = "; raise checkpoint.every" if self._every else ""
                 say(f"checkpoint of step {now} put off: the last one is still being written{hint}")
@@ -264,7 +266,7 @@ class Checkpointer:
         part = ranks.run_on_first(lambda: store.begin(step, self._me))
         try:
             files = _snapshot().write(copied, store.place(part), ranks)
-            return ranks.run_on_first(lambda: store.finish(part, step, self._me, ranks.size, *files))
+            return str(ranks.run_on_first(lambda: store.finish(part, step, self._me, ranks.size, *files)))
         except BaseException:
             if ranks.rank == 0:
                 store.abandon(part)
@@ -301,8 +303,8 @@ class Checkpointer:
             for name, item in (self._state or {}).items()
             if hasattr(item, "param_groups")
         }
-        failures = {found.step: f"{found.name}: {found.reason}" for found in damaged}
-        for candidate in candidates:
+        failures: dict[int, str] = dict(damaged)
+        for candidate in itertools.starmap(Candidate, candidates):
             try:
                 tree = _snapshot().read(candidate.place, self._tree(), params, self._ranks)
                 self._check_names(candidate.name, tree)
@@ -327,15 +329,15 @@ class Checkpointer:
             )
         return 0
 
-    def _candidates(self) -> tuple[list[Candidate], list[Unusable]]:
-        """Return the complete checkpoints, and those of ftslurm that are damaged; print why others are ignored."""
+    def _candidates(self) -> tuple[list[tuple[int, str, str]], list[tuple[int, str]]]:
+        """Return the complete checkpoints, and step and reason of those that are damaged; print what is ignored."""
         assert self._store
         complete, unusable = self._store.candidates()
-        damaged = [found for found in unusable if not found.foreign]
-        foreign = [found for found in unusable if found.foreign]
-        for line in _shortened([f"{found.name}: {found.reason}" for found in [*damaged, *foreign]]):
+        unusable.sort(key=lambda found: found.foreign)
+        for line in _shortened([f"{found.name}: {found.reason}" for found in unusable]):
             say(f"ignored: {line}")
-        return complete, damaged
+        damaged = [(found.step, f"{found.name}: {found.reason}") for found in unusable if not found.foreign]
+        return [(found.step, found.name, found.place) for found in complete], damaged
 
     def _check_names(self, name: str, tree: Mapping[str, Any]) -> None:
         """Refuse a checkpoint that holds other names than this script restores."""
@@ -354,13 +356,13 @@ class Checkpointer:
             load_state_dict(tree[OWN]["registered"][key])
 
 
-def _open(folder: str) -> Store:
+def _open(folder: str) -> FolderStore | ObjectStore:
     """Return the store of checkpoint.dir.
 
     Raises:
-        CheckpointError: the packages for this kind of URL are missing.
+        CheckpointError: it is the URL of no object store, or the packages for it are missing.
     """
-    if "://" not in folder:
+    if not is_url(folder):
         return FolderStore(Path(folder).absolute())
     from ftslurm.checkpoint.object_store import ObjectStore
 
@@ -372,7 +374,7 @@ def _open(folder: str) -> Store:
 
 def _folder_of_positions(folder: str) -> Path:
     """Return where the positions in the data are kept: they are appended to after each step, as no object can be."""
-    if "://" not in folder:
+    if not is_url(folder):
         return Path(folder).absolute()
     if (run := os.environ.get("FTSLURM_RUN_DIR")) is None:
         raise CheckpointError(

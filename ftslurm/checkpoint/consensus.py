@@ -1,21 +1,29 @@
 """Collectives among the ranks of one replica group, in which an error on one rank becomes the same error on all.
 
 A save or a restore has many steps. If one rank raised and left, the others would wait for it in the next collective.
-So each rank runs a step, all exchange whether it succeeded (over Gloo, on a process group of their own), and if one
-failed, every rank raises the same `GroupFailed`. A rank without peers exchanges nothing.
+So each rank runs a step, all exchange whether it succeeded, and if one failed, every rank raises the same
+`GroupFailed`. A rank without peers exchanges nothing.
+
+They exchange JSON in the group's store, which only processes of the run reach. Gloo's and NCCL's sockets accept
+anybody, and torch.distributed's collectives of objects unpickle what comes through them.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
+import time
 import traceback
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from ftslurm.checkpoint.store import StoreRefused
 
 T = TypeVar("T")
+PATIENCE_S = 1800.0  # for a rank that writes, as Gloo has; one that is gone ends the whole group sooner
+_INSTANCES = itertools.count()
 
 
 class GroupFailed(Exception):
@@ -23,24 +31,45 @@ class GroupFailed(Exception):
 
 
 class RankGroup:
-    """The ranks of one replica group, for use by one thread.
-
-    Each instance makes a Gloo process group, so all ranks must make theirs in the same order.
-    """
+    """The ranks of one replica group, for use by one thread. All ranks must make theirs in the same order."""
 
     def __init__(self) -> None:
         together = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
-        self.process_group = dist.new_group(backend="gloo") if together else None
         self.store = dist.distributed_c10d._get_default_store() if together else None
         self.rank = dist.get_rank() if together else 0
         self.size = dist.get_world_size() if together else 1
+        self._name, self._round = f"ftslurm/ranks-{next(_INSTANCES)}", 0
 
-    def all_gather(self, value: T) -> list[T]:
-        """Return the value of each rank, by rank. Values are pickled: all ranks are processes of one attempt."""
-        values: list[T] = [value] * self.size
-        if self.process_group is not None:
-            dist.all_gather_object(values, value, group=self.process_group)
-        return values
+    def exchange(self, value: Any, divide: Callable[[list[Any]], Sequence[Any]]) -> Any:
+        """Return this rank's part of what rank 0 makes of the values of all ranks; `divide` must not raise."""
+        if self.store is None:
+            return divide([value])[0]
+        self._round += 1
+        there, back = (f"{self._name}/{self._round}/{way}-" for way in ("there", "back"))
+        if self.rank:
+            self.store.set(f"{there}{self.rank}", json.dumps(value))
+            return self._take(f"{back}{self.rank}")
+        parts = divide([value, *(self._take(f"{there}{rank}") for rank in range(1, self.size))])
+        for rank in range(1, self.size):
+            self.store.set(f"{back}{rank}", json.dumps(parts[rank]))
+        return parts[0]
+
+    def agree(self, value: Any, merge: Callable[[list[Any]], Any]) -> Any:
+        """Return on every rank what rank 0 makes of the values of all ranks; `merge` must not raise."""
+        return self.exchange(value, lambda values: [merge(values)] * self.size)
+
+    def _take(self, key: str) -> Any:
+        """Wait for a value, without a call that blocks: other threads use the store meanwhile."""
+        assert self.store
+        until, pause_s = time.monotonic() + PATIENCE_S, 0.001
+        while not self.store.check([key]):
+            if time.monotonic() > until:
+                raise TimeoutError(f"rank {self.rank} has waited {PATIENCE_S:g} s for another rank of its group")
+            time.sleep(pause_s)
+            pause_s = min(1.0, pause_s * 1.5)
+        value = json.loads(self.store.get(key))
+        self.store.delete_key(key)
+        return value
 
     def run(self, work: Callable[[], T]) -> T:
         """Call `work` on every rank and return this rank's result.
@@ -48,7 +77,7 @@ class RankGroup:
         Raises:
             GroupFailed: it raised an error on at least one rank.
         """
-        errors: list[tuple[int, str]] = []
+        errors: list[list[Any]] = []
         result = None
         try:
             result = work()
@@ -58,21 +87,17 @@ class RankGroup:
             if not isinstance(error, Exception) and failures is None:
                 raise
             by_rank = {rank: failure for rank, (failure, _) in failures.items()} if failures else {self.rank: error}
-            errors = [(rank, describe(failure)) for rank, failure in by_rank.items()]
+            errors = [[rank, describe(failure)] for rank, failure in by_rank.items()]
         first_rank: dict[str, int] = {}
-        for rank, text in sorted(found for each in self.all_gather(errors) for found in each):
+        for rank, text in self.agree(errors, lambda found: sorted(itertools.chain(*found))):
             first_rank.setdefault(text, rank)
         if first_rank:
             raise GroupFailed("; ".join(f"rank {r}: {t}" if self.size > 1 else t for t, r in first_rank.items()))
         return result  # type: ignore[return-value]
 
-    def run_and_gather(self, work: Callable[[], T]) -> list[T]:
-        """Call `work` on every rank and return all results, by rank."""
-        return self.all_gather(self.run(work))
-
-    def run_on_first(self, work: Callable[[], T]) -> T:
-        """Call `work` on rank 0 only and return its result on every rank."""
-        return self.run_and_gather(lambda: work() if self.rank == 0 else None)[0]  # type: ignore[return-value]
+    def run_on_first(self, work: Callable[[], Any]) -> Any:
+        """Call `work` on rank 0 only and return its result, which JSON can have, on every rank."""
+        return self.agree(self.run(lambda: work() if self.rank == 0 else None), lambda results: results[0])
 
 
 class AgreedStep:

@@ -12,71 +12,54 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemBase
 
 from ftslurm.checkpoint import layout, object_store
 from ftslurm.checkpoint.consensus import GroupFailed
-from ftslurm.checkpoint.store import Place
+from ftslurm.config.store_url import is_url
 from ftslurm.security import owned_files
 
 
-class Files(Protocol):
-    """The files of one checkpoint. Errors are OSErrors, or GroupFailed for files that must not be read."""
-
-    def writer(self) -> Any:
-        """Return DCP's writer for them."""
-
-    def reader(self) -> Any:
-        """Return DCP's reader for them."""
-
-    def write(self, name: str, content: bytes) -> None:
-        """Write a file that does not exist."""
-
-    def open(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """Open a file for reading."""
-
-    def exists(self, name: str) -> bool:
-        """Return whether there is such a file."""
-
-    def written(self, rank: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return size and checksum of the files that this rank has written: DCP's, and those named."""
-
-    def altered(self, rank: int, ranks: int) -> str | None:
-        """Return what differs from the manifest in this rank's share of the files; None: nothing."""
-
-
-def files(place: Place) -> Files:
-    """Return the files of a checkpoint."""
-    return FolderFiles(place) if isinstance(place, Path) else StoredFiles(place)
+def files(place: str) -> Files:
+    """Return the files of a checkpoint in a folder, or below a URL."""
+    return StoredFiles(place) if is_url(place) else FolderFiles(Path(place))
 
 
 class FolderFiles:
-    """Files in a folder that the ranks share; see `Files`."""
+    """The files of one checkpoint, in a folder that the ranks share. Errors are OSErrors, or GroupFailed for files that
+    must not be read.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def writer(self) -> Any:
+        """Return DCP's writer for them."""
         return dcp.FileSystemWriter(self.folder, overwrite=True)
 
     def reader(self) -> Any:
+        """Return DCP's reader for them."""
         reader = dcp.FileSystemReader(self.folder)
         reader.fs = _OwnFiles()
         return reader
 
     def write(self, name: str, content: bytes) -> None:
+        """Write a file that does not exist."""
         owned_files.write_file(self.folder / name, content)
 
     def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading."""
         return _open_own(self.folder / name)
 
     def exists(self, name: str) -> bool:
+        """Return whether there is such a file."""
         return (self.folder / name).exists()
 
     def written(self, rank: int, names: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Return size and checksum of the files that this rank has written: DCP's, and those named."""
         # Only this rank's files: those of another node may not be visible here yet.
         own = [path for path in self.folder.iterdir() if path.name.startswith(f"__{rank}_")]
         own += [self.folder / name for name in names]
@@ -85,6 +68,7 @@ class FolderFiles:
         return {path.name: (path.stat().st_size, layout.checksum(path)) for path in own}
 
     def altered(self, rank: int, ranks: int) -> str | None:
+        """Return what differs from the manifest in this rank's share of the files; None: nothing."""
         return layout.altered(self.folder, rank, ranks)
 
 
@@ -105,7 +89,7 @@ def _open_own(path: Path) -> IO[bytes]:
 
 
 class StoredFiles:
-    """Files below a URL; see `Files`. What is written is counted on the way, and not read back."""
+    """Files below a URL, with the methods of `FolderFiles`. What is written is counted, and not read back."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -175,7 +159,7 @@ class _Objects(FileSystemBase):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        return "://" in os.fspath(checkpoint_id)
+        return is_url(os.fspath(checkpoint_id))
 
     def exists(self, path: str | os.PathLike[str]) -> bool:
         with object_store.errors(self.url):
@@ -208,3 +192,6 @@ class _Counter(io.RawIOBase):
 
     def tell(self) -> int:
         return self.size
+
+
+Files = FolderFiles | StoredFiles

@@ -26,7 +26,8 @@ from typing import Any
 
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.layout import Writer
-from ftslurm.checkpoint.store import Candidate, Place, StoreRefused, Unusable
+from ftslurm.checkpoint.store import Candidate, StoreRefused, Unusable
+from ftslurm.config.store_url import refusal
 from ftslurm.errors import EnvironmentProblem
 
 OWNER = ".owner"
@@ -40,8 +41,10 @@ def open_url(url: str) -> tuple[Any, str]:
     """Return fsspec's file system of a URL, and the path in it.
 
     Raises:
-        EnvironmentProblem: the packages for it are missing.
+        EnvironmentProblem: it is no object store's, or the packages for it are missing.
     """
+    if why := refusal(url):
+        raise EnvironmentProblem(why)
     try:
         from fsspec.core import url_to_fs
 
@@ -63,7 +66,7 @@ def errors(url: str) -> Iterator[None]:
 
 
 class ObjectStore:
-    """The checkpoints below a URL; see `Store`."""
+    """The checkpoints below a URL, with the methods of `FolderStore`."""
 
     def __init__(self, url: str) -> None:
         self.name = url.rstrip("/")
@@ -117,7 +120,7 @@ class ObjectStore:
         run = re.sub(r"[^A-Za-z0-9_]", "_", me.run) or "_"
         return f"data-{step:08d}-{run}-{me.group}-{me.attempt}-{secrets.token_hex(4)}"
 
-    def place(self, part: str) -> Place:
+    def place(self, part: str) -> str:
         return f"{self.name}/{part}"
 
     def finish(
@@ -143,7 +146,7 @@ class ObjectStore:
         for old in older[keep:] if keep else ():
             with errors(self.name):
                 self._fs.rm_file(self._path_of(old.step))
-            self._remove_data(str(old.place).rpartition("/")[2])
+            self._remove_data(old.place.rpartition("/")[2])
         self.sweep(me, everybody=True)
 
     def sweep(self, me: Writer, everybody: bool = False) -> None:

@@ -14,26 +14,28 @@ import hashlib
 import io
 import pickle
 import warnings
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import IO, Any
 
 import torch
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     MetadataIndex,
     TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.tensor import DTensor, zeros
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ftslurm.checkpoint.consensus import GroupFailed, RankGroup
 from ftslurm.checkpoint.files import Files, files
-from ftslurm.checkpoint.store import Place
 
 Tree = Mapping[str, Any]
 Params = Mapping[str, list[torch.Tensor]]  # the parameters of each optimizer, by the optimizer's name in the tree
@@ -52,16 +54,14 @@ class Slot:
     placements: tuple[Any, ...] | None = None
 
 
+@dataclass(frozen=True)
 class Piece:
-    """This rank's part of a tensor: all of it, or a shard. DCP asks it for the items to write."""
+    """This rank's part of a tensor: all of it, or a shard."""
 
-    def __init__(self, tensor: torch.Tensor, size: torch.Size, offsets: torch.Size) -> None:
-        self.tensor, self.size, self.offsets = tensor, size, offsets
-
-    def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
-        chunk = ChunkStorageMetadata(offsets=self.offsets, sizes=self.tensor.size())
-        data = TensorWriteData(chunk, TensorProperties.create_from_tensor(self.tensor), self.size)
-        return [WriteItem(MetadataIndex(name, self.offsets), WriteItemType.SHARD, tensor_data=data)]
+    tensor: torch.Tensor
+    size: torch.Size
+    offsets: torch.Size
+    first: bool  # whether this rank writes it if other ranks of the device mesh have the same piece
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,18 @@ class Stage:
         pieces: dict[str, Piece] = {}
         on_accelerator = False
         for path, tensor in tensors.items():
-            local, offsets, placements = tensor, torch.Size([0] * tensor.dim()), None
+            local, offsets, placements, first = tensor, torch.Size([0] * tensor.dim()), None, True
             if isinstance(tensor, DTensor):
                 placements = tuple(tensor.placements)
                 at = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)[1]
                 local, offsets = tensor.to_local(), torch.Size(at)
+                along = zip(placements, tensor.device_mesh.get_coordinate() or (), strict=False)
+                first = not any(at for one, at in along if one.is_replicate() or one.is_partial())
             on_accelerator |= local.device.type != "cpu"
             buffer = self._buffer(path, local)
             buffer.copy_(local.detach(), non_blocking=True)
             slots[path] = Slot(path, placements)
-            pieces[path] = Piece(buffer, tensor.size(), offsets)
+            pieces[path] = Piece(buffer, tensor.size(), offsets, first)
         paths = {id(tensor): path for path, tensor in tensors.items()}
         tree_bytes = _pickle(tree, lambda leaf: paths.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None)
         if on_accelerator:
@@ -133,7 +135,7 @@ def tensors_by_path(tree: object) -> dict[str, torch.Tensor]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def write(snapshot: Snapshot, place: Place, group: RankGroup) -> tuple[dict[str, int], dict[str, int]]:
+def write(snapshot: Snapshot, place: str, group: RankGroup) -> tuple[dict[str, int], dict[str, int]]:
     """Write a snapshot into an empty place, all ranks together, and flush it to disk.
 
     Returns:
@@ -144,7 +146,11 @@ def write(snapshot: Snapshot, place: Place, group: RankGroup) -> tuple[dict[str,
     """
     there = files(place)
     slots, own_tree = _name_tensors(snapshot, group)
-    pieces = {slots[path].name: piece for path, piece in snapshot.pieces.items()}
+    mine = {
+        slots[path].name: piece
+        for path, piece in snapshot.pieces.items()
+        if piece.first and (slots[path] != Slot(path) or zlib.crc32(path.encode()) % group.size == group.rank)
+    }
     tree_file = f"{TREE}-{group.rank:04d}.pickle" if own_tree else f"{TREE}.pickle"
     writes_tree = own_tree or group.rank == 0
 
@@ -153,22 +159,14 @@ def write(snapshot: Snapshot, place: Place, group: RankGroup) -> tuple[dict[str,
             content = {path: (slot.name, slot.placements) for path, slot in slots.items()}
             there.write(tree_file, _pickle({"slots": content, "tree": snapshot.tree, "ranks": group.size}))
 
-    def write_tensors() -> None:
-        dcp.save(
-            pieces,
-            storage_writer=there.writer(),
-            planner=_SavePlanner(),
-            process_group=group.process_group,
-            no_dist=group.process_group is None,
-        )
-
     def inspect_own_files() -> dict[str, tuple[int, int]]:
         own = [*([tree_file] if writes_tree else []), *([".metadata"] if group.rank == 0 else [])]
         return there.written(group.rank, own)
 
     group.run(write_tree)
-    group.run(write_tensors)
-    facts = {name: one for found in group.run_and_gather(inspect_own_files) for name, one in found.items()}
+    _write_tensors(mine, there, group)
+    found = group.agree(group.run(inspect_own_files), list)
+    facts = {name: one for each in found for name, one in each.items()}
     return {name: size for name, (size, _) in facts.items()}, {name: crc32 for name, (_, crc32) in facts.items()}
 
 
@@ -178,18 +176,59 @@ def _name_tensors(snapshot: Snapshot, group: RankGroup) -> tuple[dict[str, Slot]
         return snapshot.slots, False
     plain = [path for path, slot in snapshot.slots.items() if slot.placements is None]
     digests = {path: _digest(snapshot.pieces[path].tensor) for path in plain}
-    everyone = group.all_gather((digests, hashlib.sha256(snapshot.tree).digest()))
-    same = {path for path, digest in digests.items() if all(other.get(path) == digest for other, _ in everyone)}
+    own = [digests, hashlib.sha256(snapshot.tree).hexdigest()]
+    same, differ = group.agree(own, _compare)
     slots = dict(snapshot.slots)
     for path in plain:
         if path not in same:
             slots[path] = replace(slots[path], name=f"{path}@{group.rank}")
-    differ = len({tree for _, tree in everyone}) > 1
-    return slots, any(group.all_gather(differ or slots != snapshot.slots))
+    return slots, group.agree(differ or slots != snapshot.slots, any)
 
 
-def _digest(tensor: torch.Tensor) -> bytes:
-    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy(), usedforsecurity=False).digest()
+def _compare(everyone: list[Any]) -> tuple[list[str], bool]:
+    """Return which tensors are equal on all ranks, and whether the trees differ."""
+    (first, tree), *others = everyone
+    same = [path for path, digest in first.items() if all(other.get(path) == digest for other, _ in others)]
+    return same, any(other != tree for _, other in others)
+
+
+def _digest(tensor: torch.Tensor) -> str:
+    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy(), usedforsecurity=False).hexdigest()
+
+
+def _write_tensors(pieces: Mapping[str, Piece], there: Files, group: RankGroup) -> None:
+    """Do what dcp.save does, which would send pickles over Gloo. No two ranks have the same piece.
+
+    Raises:
+        GroupFailed: writing failed on at least one rank.
+    """
+    writer, planner = there.writer(), _SavePlanner()
+    planner.set_up_planner(pieces)
+    writer.set_up_storage_writer(group.rank == 0)
+    facts = {name: (name, str(p.tensor.dtype)[6:], p.tensor.size(), p.offsets, p.size) for name, p in pieces.items()}
+    written: list[Any] = []  # on rank 0
+
+    def write_own() -> list[Any]:
+        plan = writer.prepare_local_plan(SavePlan([_item(*one) for one in facts.values()]))
+        plan = writer.prepare_global_plan([plan] * group.size)[group.rank]
+        done = writer.write_data(planner.finish_plan(plan), planner).wait()
+        return [(facts[one.index.fqn], one.size_in_bytes, vars(one.storage_data)) for one in done]
+
+    def finish() -> None:
+        items = [[(_item(*fact), size, _StorageInfo(**where)) for fact, size, where in each] for each in written]
+        _, metadata = planner.create_global_plan([SavePlan([item for item, _, _ in each]) for each in items])
+        writer.finish(
+            metadata, [[WriteResult(item.index, size, where) for item, size, where in each] for each in items]
+        )
+
+    group.agree(group.run(write_own), written.extend)
+    group.run_on_first(finish)
+
+
+def _item(name: str, dtype: str, sizes: Sequence[int], offsets: Sequence[int], size: Sequence[int]) -> WriteItem:
+    chunk = ChunkStorageMetadata(offsets=torch.Size(offsets), sizes=torch.Size(sizes))
+    data = TensorWriteData(chunk, TensorProperties(getattr(torch, dtype)), torch.Size(size))
+    return WriteItem(MetadataIndex(name, torch.Size(offsets)), WriteItemType.SHARD, tensor_data=data)
 
 
 class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
@@ -204,7 +243,7 @@ class _SavePlanner(DefaultSavePlanner):  # type: ignore[misc]
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(place: Place, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
+def read(place: str, live: Tree, params: Params, group: RankGroup) -> dict[str, Any]:
     """Read the tree that was written, all ranks together. Tensors that `live` has too are overwritten in place.
 
     Args:
@@ -241,8 +280,8 @@ def _plan(there: Files, live: Tree, params: Params, group: RankGroup) -> tuple[d
     if not there.exists(tree_file):
         raise GroupFailed(f"it has nothing for rank {group.rank}: it was saved by groups of fewer ranks")
     with there.open(tree_file) as file:
-        content = _SlotUnpickler(file).load()
-    slots = {path: slot if isinstance(slot, Slot) else Slot(*slot) for path, slot in content["slots"].items()}
+        content = pickle.load(file)  # noqa: S301 files.py has checked whose it is
+    slots = {path: Slot(*slot) for path, slot in content["slots"].items()}
     if content["ranks"] != group.size and any("@" in slot.name for slot in slots.values()):
         raise GroupFailed(f"it holds tensors of each of {content['ranks']} ranks, and the group has {group.size} now")
     known = there.reader().read_metadata().state_dict_metadata
@@ -284,13 +323,6 @@ def _pickle(content: object, path_of: Callable[[object], str | None] = lambda _:
     out = io.BytesIO()
     Pickler(out).dump(content)
     return out.getvalue()
-
-
-class _SlotUnpickler(pickle.Unpickler):
-    """Reads a tree file. Earlier versions pickled `Slot` itself, under the name its module had then."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        return Slot if (module, name) == ("ftslurm.snapshot", "Slot") else super().find_class(module, name)
 
 
 class _TreeUnpickler(pickle.Unpickler):

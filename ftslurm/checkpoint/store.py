@@ -8,14 +8,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from ftslurm.checkpoint import layout
 from ftslurm.checkpoint.layout import Ignored, Saved, Writer
 from ftslurm.security import owned_files
 
 IDLE_S = 3600.0  # an unfinished checkpoint of another group that has not changed for this long is abandoned
-Place = Path | str  # where the files of one checkpoint are: a folder, or a URL
 
 
 class StoreRefused(Exception):
@@ -28,7 +26,7 @@ class Candidate:
 
     step: int
     name: str  # its path or URL, for a person and the journal
-    place: Place
+    place: str  # where its files are: a folder, or a URL
 
 
 @dataclass(frozen=True)
@@ -41,10 +39,13 @@ class Unusable:
     foreign: bool = False  # ftslurm has not written it
 
 
-class Store(Protocol):
-    """The checkpoints of one training. One rank of a group calls it, but for `place` and `steps_of_positions`."""
+class FolderStore:
+    """The checkpoints of one training, in a folder. One rank of a group calls it, but for `place` and
+    `steps_of_positions`.
+    """
 
-    name: str
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.name = folder, str(folder)
 
     def candidates(self) -> tuple[list[Candidate], list[Unusable]]:
         """Return the complete checkpoints, and what cannot be used, each with the highest step first.
@@ -53,41 +54,6 @@ class Store(Protocol):
             OSError: they cannot be listed.
             StoreRefused: one of them must not be loaded.
         """
-
-    def newest_step(self, upto: int) -> int:
-        """Return the step of the newest complete checkpoint; 0: there is none, or it cannot be read."""
-
-    def steps_of_positions(self, now: int, newest: int, every: int) -> list[int]:
-        """Return the steps whose positions in the data are still needed; empty: it is not known now."""
-
-    def begin(self, step: int, me: Writer) -> str:
-        """Return the name under which a new checkpoint is written before it is complete."""
-
-    def place(self, part: str) -> Place:
-        """Return where its files go."""
-
-    def finish(
-        self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int]
-    ) -> str:
-        """Make it complete, in one move; return its path or URL."""
-
-    def abandon(self, part: str) -> None:
-        """Remove what has been written."""
-
-    def prune(self, step: int, keep: int, me: Writer, name: str) -> None:
-        """Delete old checkpoints after this one has been saved, and what was never finished."""
-
-    def sweep(self, me: Writer) -> None:
-        """Delete what earlier attempts of this group have not finished."""
-
-
-class FolderStore:
-    """The checkpoints in a folder; see `Store`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.name = folder, str(folder)
-
-    def candidates(self) -> tuple[list[Candidate], list[Unusable]]:
         complete, unusable = [], []
         for found in layout.survey(self.folder):
             step = layout.step_of(found.path.name) or 0
@@ -96,29 +62,34 @@ class FolderStore:
             elif why := owned_files.distrust(found.path.stat()):
                 raise StoreRefused(f"{found.path} is not loaded: {why}")
             else:
-                complete.append(Candidate(step, str(found.path), found.path))
+                complete.append(Candidate(step, str(found.path), str(found.path)))
         return complete, unusable
 
     def newest_step(self, upto: int) -> int:
+        """Return the step of the newest complete checkpoint; 0: there is none, or it cannot be read."""
         found = layout.newest(self.folder, upto=upto)
         return found.step if found else 0
 
     def steps_of_positions(self, now: int, newest: int, every: int) -> list[int]:
+        """Return the steps whose positions in the data are still needed; empty: it is not known now."""
         kept = [step for step in layout.steps(self.folder) if step <= now]
         return kept if every else [*kept, newest, now]  # newest may be being saved
 
     def begin(self, step: int, me: Writer) -> str:
+        """Return the name under which a new checkpoint is written before it is complete."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.folder / layout.saving_name(step, me, secrets.token_hex(4))
         part.mkdir(mode=0o700)
         return part.name
 
-    def place(self, part: str) -> Place:
-        return self.folder / part
+    def place(self, part: str) -> str:
+        """Return where its files go."""
+        return str(self.folder / part)
 
     def finish(
         self, part: str, step: int, me: Writer, ranks: int, files: Mapping[str, int], crc32: Mapping[str, int]
     ) -> str:
+        """Make it complete, in one move; return its path or URL."""
         written, path = self.folder / part, self.folder / layout.name_of(step)
         owned_files.write_file(written / layout.MANIFEST, layout.manifest(step, me, ranks, files, crc32))
         if why := owned_files.distrust(written.stat()):  # a file system without owners: it could never be loaded
@@ -138,15 +109,18 @@ class FolderStore:
         path.rename(path.with_name(f".removed-{path.name}-{secrets.token_hex(4)}"))
 
     def abandon(self, part: str) -> None:
+        """Remove what has been written."""
         shutil.rmtree(self.folder / part, ignore_errors=True)
 
     def prune(self, step: int, keep: int, me: Writer, name: str) -> None:
+        """Delete old checkpoints after this one has been saved, and what was never finished."""
         complete = [found for found in layout.survey(self.folder, upto=step) if isinstance(found, Saved)]
         for old in layout.to_prune(complete, step, keep):
             old.path.rename(self.folder / f".removed-{old.path.name}-{secrets.token_hex(4)}")
         self._sweep(me, idle_since=Path(name).stat().st_mtime)
 
     def sweep(self, me: Writer) -> None:
+        """Delete what earlier attempts of this group have not finished."""
         self._sweep(me, idle_since=None)
 
     def _sweep(self, me: Writer, idle_since: float | None) -> None:

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config, nodes_needed
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.closed_output import say
 from ftslurm.run.directory import RunDir, replace_text
-from ftslurm.security import secret_variables
+from ftslurm.security import process_title, secret_variables
 from ftslurm.submission import preflight, submit
 
 # The imports inside functions are of what most runs do not need, or only once they are submitted: a start is faster.
@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
 def warn_of_exposed_secrets(words: list[str]) -> None:
     """Warn of secrets on the command line, which other users can read, and hide them from now on."""
     if names := secret_variables.exposed(words):
-        secret_variables.hide_from_ps(word.partition("=")[2] for word in words if secret_variables.exposed([word]))
+        process_title.hide(word.partition("=")[2] for word in words if secret_variables.exposed([word]))
         print(f"ftslurm: {secret_variables.warning(names)}", file=sys.stderr)
 
 

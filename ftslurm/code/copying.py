@@ -137,7 +137,7 @@ def _lay_out(root: str, paths: frozenset[str], target: Path, keep_links: bool = 
             made.chmod(sharing.FOLDER)
 
     def one(path: str) -> None:
-        _copy_one(os.path.join(root, path), str(target / path), root, shared, keep_links)
+        _copy_one(os.path.join(root, path), str(target / path), root, keep_links)
 
     with ThreadPoolExecutor(_THREADS) as pool:
         for _ in pool.map(one, sorted(paths)):
@@ -149,10 +149,14 @@ def _above(path: str) -> Iterator[str]:
         yield path
 
 
-def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: bool) -> None:
-    """Copy a file, read-only and with its time; a link within the tree stays one."""
+def _copy_one(source: str, target: str, root: str, keep_links: bool) -> None:
+    """Copy a file, read-only and with its time; a link within the tree stays one.
+
+    The group of a shared run may read what lies in the tree. What a link brings from outside is for the owner alone.
+    """
+    mode = 0o440
     if os.path.islink(source):
-        text, real = os.readlink(source), os.path.realpath(source)
+        text, real = os.readlink(source), _real(source)
         if keep_links:
             os.symlink(text, target)
             return
@@ -160,9 +164,10 @@ def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: boo
             inside = os.path.relpath(real, os.path.realpath(os.path.dirname(source)))
             os.symlink(inside if os.path.isabs(text) else text, target)
             return
-        if not (selection.is_code(source) and os.path.isfile(real)):
+        if not (selection.is_code(source) and selection.is_code(real) and _is_copied(real)):
             os.symlink(real, target)
             return
+        mode = 0o400
     try:
         number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -176,8 +181,7 @@ def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: boo
         there = os.fstat(number)
         if not stat.S_ISREG(there.st_mode):
             raise OSError(errno.EINVAL, "it is no file", source)
-        mode = 0o440 if shared else 0o400
-        mode |= mode >> 2 & 0o110 if there.st_mode & stat.S_IXUSR else 0
+        mode = there.st_mode & 0o550 if keep_links else mode | (mode >> 2 if there.st_mode & stat.S_IXUSR else 0)
         copy = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             at = 0
@@ -191,25 +195,39 @@ def _copy_one(source: str, target: str, root: str, shared: bool, keep_links: boo
         os.close(number)
 
 
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(path)
+    except OSError:  # another user's process, in /proc
+        return path
+
+
+def _is_copied(real: str) -> bool:
+    """Return whether the file outside of the tree to which a link leads is copied, and not linked."""
+    if real.startswith(("/proc/", "/sys/", "/dev/")) or selection.Rules().excluded(real) or not os.path.isfile(real):
+        return False
+    return os.stat(real).st_size <= selection.MOST_FILE_MB << 20
+
+
 def _link_rest(found: Survey, part: str) -> int:
     """Link what lies beside copied files and is not copied. Modules that git ignores are copied."""
     around = os.path.realpath(part)
     real = {""} | {folder for path in found.files for folder in _above(path)}
     copied = found.files | real
-    shared, linked = sharing.is_shared(part), 0
+    linked = 0
     for folder in sorted(real):
         links = 0
         for entry in _scan(os.path.join(found.root, folder)):
             path = os.path.join(folder, entry.name)
             if path in found.files or path in real or entry.name in _NEVER:
                 continue
-            if around.startswith(os.path.realpath(entry.path) + "/"):
+            if around.startswith(_real(entry.path) + "/"):
                 continue  # the folder of the runs
             target = os.path.join(part, path)
             if entry.is_file(follow_symlinks=False) and selection.late(path, entry.stat().st_size, found.rules):
-                _copy_one(entry.path, target, found.root, shared, keep_links=False)
-            elif entry.is_symlink() and os.path.relpath(os.path.realpath(entry.path), found.root) in copied:
-                _copy_one(entry.path, target, found.root, shared, keep_links=False)  # a link within the copy
+                _copy_one(entry.path, target, found.root, keep_links=False)
+            elif entry.is_symlink() and os.path.relpath(_real(entry.path), found.root) in copied:
+                _copy_one(entry.path, target, found.root, keep_links=False)  # a link within the copy
             elif links < MOST_LINKS and _leads_somewhere(entry):
                 links += 1
                 os.symlink(entry.path, target)

@@ -20,10 +20,11 @@ from typing import Any
 
 from ftslurm.code import git_tree
 from ftslurm.code.git_tree import GitError
+from ftslurm.code.selection import Rules
 from ftslurm.config.schema import Config, interpreter, user_name
 from ftslurm.run.metadata import nvidia_driver, torch_cuda
 from ftslurm.security import owned_files, programs
-from ftslurm.security.secret_variables import masked, without_passwords, without_values
+from ftslurm.security.secret_variables import masked, masked_patch, without_passwords, without_values
 from ftslurm.slurm import client, commands
 
 NAME, DIFF, PACKAGES = "provenance.json", "git.diff", "pip-freeze.txt"
@@ -69,19 +70,26 @@ def write(config: Config, run: Path, git: Mapping[str, Any] | None, diff: bytes 
             owned_files.write_file(run / name, without_values(content, values), durable=False)
 
 
-def of_tree(root: str) -> tuple[dict[str, Any], bytes | None]:
-    """Return what git says of a tree, and what is not committed of it, as a patch for `git apply`."""
+def of_tree(root: str, rules: Rules) -> tuple[dict[str, Any], bytes | None]:
+    """Return what git says of a tree, and what is not committed of it, as a patch for `git apply`.
+
+    Files that are no text, or that the rules keep out of the copy, as those of secrets, are named and left out. What
+    looks like a secret in the others is masked.
+    """
     state = describe(root)
     if not state.get("commit") or not state.get("changed"):
         return state, None
+    words = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--submodule=short"]
     try:
-        words = ["--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--submodule=short"]
-        diff = git_tree.ask(root, "diff", *words, "HEAD")
+        changes = [line.split("\t", 2) for line in _lines(root, *words, "--numstat", "-z", "HEAD", sign="\0")]
+        left_out = [path for added, _, path in changes if added == "-" or rules.excluded(path)]
+        diff = git_tree.ask(root, *words, "HEAD", "--", ":/", *(f":(exclude,top,literal){path}" for path in left_out))
     except GitError as error:
         return state | {"diff": f"not kept: {error}"}, None
     if len(diff) > MOST_DIFF_MB << 20:
         return state | {"diff": f"not kept: it has more than {MOST_DIFF_MB} MB"}, None
-    return state | {"diff": DIFF if diff else None}, diff
+    kept = masked_patch(diff)
+    return state | {"diff": DIFF if diff else None, "left_out": left_out, "masked": kept != diff}, kept
 
 
 def describe(root: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ftslurm.config.store_url import is_url, plain
+
 MOST_GROUPS = 10_000
 AUTO = "auto"  # a value that the program finds by itself
 EACH = "each"  # standby.count: one for each group
@@ -435,16 +437,11 @@ def absolute(config: Config) -> Config:
         *((config.checkpoint, "dir"), (config.metrics, "textfile")),
     ):
         value = getattr(section, key)
-        if key == "dir" and section is config.checkpoint and value and is_url(value):
+        if section is config.checkpoint and value and is_url(value := plain(value)):
             config.checkpoint.dir = value.rstrip("/")
         elif value is not None and not is_url(value):
             setattr(section, key, os.path.abspath(os.path.expanduser(value)))  # noqa: PTH100, PTH111 links stay links
     return config
-
-
-def is_url(text: str) -> bool:
-    """Return whether a setting means a URL, as s3://bucket/folder, and no path, even if a slash is missing."""
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text) is not None
 
 
 def shipped(folder: str) -> Path:

@@ -17,11 +17,11 @@ from ftslurm.config.schema import (
     MOST_GROUPS,
     Config,
     binds_itself,
-    is_url,
     members,
     most_groups,
     nodes_needed,
 )
+from ftslurm.config.store_url import is_url, refusal
 from ftslurm.config.value_limits import NAME, check_values, get
 from ftslurm.errors import ConfigError
 from ftslurm.security import owned_files
@@ -261,13 +261,13 @@ def _check_places(config: Config) -> None:
 
 
 def _check_store(config: Config, url: str) -> None:
-    if "://" not in url:
-        raise ConfigError(f"checkpoint.dir={url}: a URL has two slashes after the colon, as s3://bucket/folder")
     if any(sign in url for sign in "@?# \n"):
         raise ConfigError(
             f"checkpoint.dir={url.partition('://')[0]}://...: must be SCHEME://BUCKET/FOLDER alone; keys and other "
             f"options belong into the environment (job.secrets)"
         )
+    if why := refusal(url):
+        raise ConfigError(f"checkpoint.dir={why}")
     if (config.job.module or "").startswith("ftslurm.worker."):
         raise ConfigError(
             f"checkpoint.dir={url} with job=torchtitan: torchtitan saves in a format of its own, to folders"

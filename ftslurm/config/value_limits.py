@@ -12,7 +12,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import PurePath
 from typing import Any
 
-from ftslurm.config.schema import AUTO, EACH, MOST_GROUPS, Config, is_url
+from ftslurm.config.schema import AUTO, EACH, MOST_GROUPS, Config
+from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError
 from ftslurm.security.json_text import is_finite
 

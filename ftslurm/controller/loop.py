@@ -76,6 +76,7 @@ from ftslurm.slurm.questions import AskOwnState, ProbeNode, RunNodeChecks
 COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 SRUN_SAYS, MOST_SAID = "srun: error: ", 500
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
+INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
 NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
 log = logging.getLogger("ftslurm.controller.loop")
 
@@ -209,8 +210,9 @@ class Controller:
         if now >= self.leave_at:
             self.leaving = "the time limit of its job is near, and its successor's job has not started"
         if now >= self.next_inbox:
-            self.next_inbox = now + INBOX_S
-            for command in inbox.take(self.run_dir.inbox):
+            commands = inbox.take(self.run_dir.inbox)
+            self.next_inbox = now + max(INBOX_S, INBOX_SHARE * (self.now() - now))
+            for command in commands:
                 with self.errors.contain("a command", command):
                     self._commanded(command)
         wake = min(self.next_ping, self.next_inbox, now + INBOX_S if due is None else due + 0.001)

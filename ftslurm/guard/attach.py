@@ -18,10 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from ftslurm.errors import Distrusted
 from ftslurm.guard.connection import address, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
-from ftslurm.security import owned_files
+from ftslurm.security import owned_files, run_key
 
 
 def main() -> NoReturn:
@@ -36,8 +37,11 @@ def main() -> NoReturn:
     task = int(os.environ.get("FTSLURM_TASK") or os.environ.get("SLURM_PROCID") or 0)
     node = os.environ.get("FTSLURM_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
     who, left_behind = f"task {task} of step {options.step} on {node}", end_file(options.log_dir, task)
-    name = address(os.environ["FTSLURM_RUN_DIR"], options.step, task)
-    guard = _connect(name, options.patience_s, left_behind)
+    try:
+        key = run_key.load_or_make(Path(os.environ["FTSLURM_RUN_DIR"], "key"))
+    except (OSError, Distrusted) as error:
+        _fail(f"{who} cannot be adopted: {error}")
+    guard = _connect(address(key, options.step, task), options.patience_s, left_behind)
     if isinstance(guard, str):
         end = _say_for(left_behind)
         if end is None:

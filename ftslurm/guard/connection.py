@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
 import select
 import selectors
@@ -42,21 +43,22 @@ LEFT = (messages.Failed.kind, messages.Exited.kind)
 _PEER = struct.Struct("iII")  # pid, uid, gid
 
 
-def address(run: str, step: str, task: int) -> bytes:
-    """Return the name of the Unix socket of a task's guard, in the abstract namespace of its node.
+def address(key: bytes, *words: object) -> bytes:
+    """Return a name of a Unix socket, in the abstract namespace of its node: nobody knows it before it is bound.
 
     It is the same in a container, where the user may have another number (enroot's remap of root).
 
     Args:
-        run: the run directory.
-        step: the name under which the step was launched, such as "standby-000/4".
+        key: the run's.
+        words: what the socket belongs to; of a task's guard the name under which its step was launched, such as
+            "standby-000/4", and the index of the task.
     """
-    words = "\0".join((os.path.abspath(run), step, str(task)))
-    return b"\0ftslurm-" + hashlib.sha256(words.encode(errors="surrogateescape")).hexdigest()[:40].encode()
+    data = "\0".join(map(str, words)).encode(errors="surrogateescape")
+    return b"\0ftslurm-" + hmac.new(key, data, hashlib.sha256).hexdigest()[:40].encode()
 
 
 def peer_uid(peer: socket.socket) -> int:
-    """Return the uid of the peer. Both ends check it, because any user of the node can bind an abstract name."""
+    """Return the uid of the peer. Each end checks it: a name can be seen once it is bound, and then be taken over."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     return int(_PEER.unpack(credentials)[1])
 
@@ -139,29 +141,32 @@ class Wire:
     def be_adoptable(
         self,
         reports: int,
-        name: bytes,
         attached: Callable[[], None],
         story: Callable[[], list[bytes]],
         end: str,
         blame: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Forward the worker's messages, and let new controllers attach.
+        """Forward the worker's messages, and let new controllers attach once there is a name to listen at.
 
         Args:
             reports: the pipe into which the worker writes whole lines.
-            name: the name of the socket.
             attached: called when a controller has attached.
             story: returns the messages that a new controller needs.
             end: the path of the end file (`end_file`).
             blame: returns what blames the node's hardware for an exception that the worker reports.
         """
-        self.story, self.end, self.blame = story, end, blame
+        self.story, self.end, self.blame, self.attached = story, end, blame, attached
         with contextlib.suppress(OSError):
             os.unlink(end)  # an earlier attempt of the Lighthouse has the same log folder
         os.set_blocking(reports, False)
         os.set_blocking(1, False)
         self.reports = reports
         self.selector.register(reports, selectors.EVENT_READ, lambda _: self.pass_reports())
+
+    def listen(self, name: bytes) -> None:
+        """Let new controllers attach at this name of an abstract socket; a step that is not adoptable has none."""
+        if self.end is None or self.listener is not None:
+            return
         listener = socket.socket(socket.AF_UNIX)
         try:
             listener.bind(name)
@@ -171,16 +176,16 @@ class Wire:
             return
         listener.listen(4)
         listener.setblocking(False)
-        self.listener, self.attached = listener, attached
+        self.listener = listener
         self.selector.register(listener, selectors.EVENT_READ, lambda _: self._accept())
 
     def say(self, line: bytes) -> None:
         """Send one line to the controller. A write error is ignored: the controller's silence ends the guard."""
-        if self.reports is None and self.listener is None:
+        if self.end is None:
             with contextlib.suppress(OSError):
                 os.write(1, line)
             return
-        if self.notes.reported(line) in LEFT and self.end is not None:
+        if self.notes.reported(line) in LEFT:
             self.left = write_end_file(self.end, self.story())
         if self.far is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line

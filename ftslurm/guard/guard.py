@@ -50,6 +50,7 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
 from ftslurm.run import last_words
+from ftslurm.security import process_title
 
 ENVIRONMENT = "ftslurm-environment"  # name of the memory in which a guard keeps its worker's environment
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
@@ -195,6 +196,7 @@ class Guard:
         # On a laptop that was suspended the controller slept too. On a cluster another controller may have taken over.
         self.wire = Wire(self.selector, self.receive, time.monotonic if local else boottime)
         self.network = Network(self.selector, requests, "127.0.0.1" if local else socket.gethostname())
+        self.network.refusals.warn = self.warn
 
     def watch(self) -> NoReturn:
         """Serve the channel until the worker has ended, kill its remaining processes, and exit as it did."""
@@ -207,10 +209,8 @@ class Guard:
         self.wire.say(self.hello())
         options = self.task.options
         if self.reports is not None:
-            name = address(os.environ.get("FTSLURM_RUN_DIR", ""), os.environ.get("FTSLURM_STEP", ""), self.task.index)
-            end = end_file(options.log_dir, self.task.index)
             self.wire.be_adoptable(
-                *(self.reports, name, self.adopted, self.story, end),
+                *(self.reports, self.adopted, self.story, end_file(options.log_dir, self.task.index)),
                 blame=lambda: self.broken_hardware(broken_hardware.RECENT_S),
             )
         if options.keeper is not None:
@@ -282,6 +282,7 @@ class Guard:
                     self.inject(fault)
             case messages.RunKey(key):
                 self.network.learn(key)
+                self.wire.listen(address(self.network.key, os.environ.get("FTSLURM_STEP"), self.task.index))
             case messages.LighthouseMoved(url):
                 self.network.moved(url)
             case messages.Servers(urls):
@@ -318,6 +319,7 @@ class Guard:
         self.task.position.reached = 0  # a standby may have the value of an earlier lineage
         self.task.position.wanted = 0
         self.rank = assign.ranks[self.task.index].rank
+        process_title.entitle(assign.script or assign.module or "", assign.group, self.rank, assign.attempt, "guard")
         path = os.path.join(assign.log_dir or self.task.options.log_dir, f"rank-{self.rank}.log")
         self.log = RankLog(path, self.task.options.log_max_mb)
         self.pass_on(self.network.assigned(assign))
@@ -440,7 +442,11 @@ class Guard:
     def say_alive(self, answers: int | None = None) -> None:
         """Report the state of the worker's process and the position of its training."""
         place = self.task.position.read()
-        pilot = pilot_presence.is_held(self.network.key) if self.task.options.pilot else None
+        pilot = (
+            pilot_presence.is_held(self.network.key, os.environ.get("SLURM_JOB_ID"))
+            if self.task.options.pilot
+            else None
+        )
         state = processes.state(self.worker) or "?"
         if place is None:
             self.say(messages.Alive(state, None, None, None, pilot, answers))
@@ -463,6 +469,15 @@ class Guard:
 
     def line(self, report: messages.Report) -> bytes:
         return messages.encode_report(report, self.task.index)
+
+    def warn(self, words: str) -> None:
+        """Tell the user something, in the step's and the rank's log and through the controller."""
+        words = f"{self.task.node} {words}"
+        _complain(words)
+        if self.log is not None:
+            with contextlib.suppress(OSError), open(self.log.path, "a") as log:
+                log.write(f"ftslurm: {words}\n")
+        self.say(messages.Notice(words))
 
     def story(self) -> list[bytes]:
         """Return all messages that a new controller needs to take over this task."""

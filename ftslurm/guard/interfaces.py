@@ -14,6 +14,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 from ftslurm.slurm.hosts import expand_hosts
 
@@ -88,23 +90,25 @@ def automatic(host: str, there: Interfaces, others: Iterable[str]) -> Reach:
     """Return how this node is reached if the user does not say it.
 
     By its own name, if that stands for an address of a network. On Debian it stands for 127.0.1.1, and in containers
-    often for nothing: then by the address from which the route to another node of the run starts.
+    often for nothing: then by the address from which the route to another node of the run starts. A name that stands
+    for nothing here is never announced while the node has an address.
     """
-    own = [address for address in resolve(host) if not is_loopback(address)]
+    found = resolve(host)
+    own = [address for address in found if not is_loopback(address)]
     for address in own:
         if (name := _of(address, there)) is not None:
             return Reach(host, interface=name, gloo=there[name][0] == address)
     if own:
         return Reach(host)  # it is translated on the way, or is an alias
-    for other in others:
-        for address in _within(lambda other=other: resolve(other)):  # type: ignore[misc]
-            start = route_to(address)
-            if start is not None and (name := _of(start, there)) is not None:
-                return Reach(bracketed(start), interface=name)
-    for address in OUTSIDE:  # nobody else is known: the run may be on this node alone
-        start = route_to(address)
+    useful = bracketed if not found else lambda _: host  # what to announce where no other node is known
+    ways = chain(
+        ((route_to(one), bracketed) for other in others for one in _within(partial(resolve, other))),
+        ((route_to(one), useful) for one in OUTSIDE),
+        ((its[0], useful) for its in there.values() if its and not found),
+    )
+    for start, told in ways:
         if start is not None and (name := _of(start, there)) is not None:
-            return Reach(host, interface=name)
+            return Reach(told(start), interface=name)
     return Reach(host)
 
 

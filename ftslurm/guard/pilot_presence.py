@@ -1,49 +1,55 @@
 """Detects whether the pilot of a Slurm job is alive: it holds a socket name on its node, which the guards there check.
 
 When a node crashes and is back at once, Slurm still shows its job as RUNNING, but the job's batch process is gone. The
-name is that of an abstract Unix socket, so it vanishes with the pilot. It is derived from the run's key, so no other
-user can take it.
+name is that of an abstract Unix socket, so it vanishes with the pilot. Whoever takes it afterwards is another user, or
+another pilot of the job.
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
 import selectors
 import socket
 from collections.abc import Callable
 
-
-def address(key: bytes, job: str) -> bytes:
-    """Return the name that the pilot of a job holds. job: its SLURM_JOB_ID."""
-    words = b"\0".join((key, job.encode(errors="surrogateescape")))
-    return b"\0ftslurm-pilot-" + hashlib.sha256(words).hexdigest()[:40].encode()
+from ftslurm.guard.connection import address, peer_uid
 
 
-def hold(key: bytes, job: str) -> socket.socket | None:
-    """Bind the name until the returned socket is closed; None: another pilot of this job holds it."""
-    post = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        post.bind(address(key, job))
-    except OSError:
-        post.close()
-        return None
-    return post
+class Presence:
+    """A pilot's side: holds the name of a job until the process ends."""
+
+    def __init__(self, key: bytes, job: str) -> None:
+        """Bind the name.
+
+        Raises:
+            OSError: another process holds it.
+        """
+        self._post = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._post.bind(address(key, "pilot", job))
+        self._post.listen()
+        self._post.setblocking(False)
+
+    def tend(self) -> None:
+        """Make room for those who ask: the kernel has answered them."""
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._post.accept()[0].close()
 
 
-def is_held(key: bytes) -> bool | None:
-    """Return whether the pilot of this process's job is alive; None: the key is not known yet, or this is no job."""
-    job = os.environ.get("SLURM_JOB_ID")
+def is_held(key: bytes, job: str | None) -> bool | None:
+    """Return whether the pilot of a job is alive on this node; None: that cannot be found out, or there is no job."""
     if not key or not job:
         return None
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as look:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as look:
+        look.setblocking(False)
         try:
-            look.connect(address(key, job))
+            look.connect(address(key, "pilot", job))
+            return peer_uid(look) == os.getuid()
         except ConnectionRefusedError:
             return False
         except OSError:
             return None
-    return True
 
 
 def end_with(selector: selectors.BaseSelector, pid: int, end: Callable[[str], object]) -> None:

@@ -30,6 +30,7 @@ SILENT_FOR_S = 10.0  # after this time a client that has sent nothing is disconn
 DIAL_FOR_S = 2.0  # timeout of an attempt to connect; then the address is dialled again
 DIAL_ONCE_FOR_S = 10.0  # the same for a server that does not move; then the connection is given up
 RESOLVE_AGAIN_S = 0.5
+TELL_S = 5.0  # a server that has not been reached for this long, while a client waits, is reported
 _READ, _WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -71,6 +72,9 @@ class Proxy:
         self.addresses: list[Resolved] = []
         self.turn = 0  # index of the address to dial
         self.away_since: float | None = None  # when the server was first unreachable; None: it is not
+        self.known_since = 0.0  # since when it has this address
+        self.is_settled = False  # the address has been reached, or reported
+        self.problem = ""  # why the last attempt to connect has failed
         self.next_dial = self.next_resolve = self.next_accept = 0.0
         self.resolver = Resolver(selector, self._resolved)
         self.accepting = False
@@ -89,6 +93,7 @@ class Proxy:
             else:
                 link.hang_up()
         self.addresses, self.turn, self.away_since = [], 0, None
+        self.known_since, self.is_settled, self.problem = self.clock(), False, ""
         self.next_dial = self.next_resolve = 0.0
         self.resolver.forget()
         self.tend()
@@ -114,11 +119,21 @@ class Proxy:
             assert link.dialled is not None
             until = link.dialled + (DIAL_FOR_S if self.moves else DIAL_ONCE_FOR_S)
             if now >= until:
-                self.failed(link, link.address)
+                self.failed(link, link.address, os.strerror(errno.ETIMEDOUT))
             else:
                 waits.append(until - now)
         if self.addresses:
             waits.append(self._dial_for_those_who_wait(now))
+        late = [max(link.since, self.known_since) + TELL_S for link in self.links if not link.through][:1]
+        if late and self.target and not self.is_settled:
+            if now >= late[0]:
+                self.is_settled = True
+                why = "no answer" if self.addresses else "this node knows no address of that name"
+                self.refusals.warn(
+                    f"cannot reach {self.target} ({self.problem or why}): name a network that all nodes share in "
+                    f"cluster.interface=, and see that no firewall closes its ports"
+                )
+            waits += late
         return max(0.0, min(waits))
 
     def _dial_for_those_who_wait(self, now: float) -> float:
@@ -131,9 +146,9 @@ class Proxy:
             link.dial(self.addresses[self.turn % len(self.addresses)], now)
         return 3600.0
 
-    def failed(self, link: _Link, address: Resolved) -> None:
+    def failed(self, link: _Link, address: Resolved, why: str) -> None:
         """Handle that an address does not accept connections; the next address is dialled soon."""
-        now = self.clock()
+        now, self.problem = self.clock(), f"{address[1][0]}: {why}"
         link.hang_up()
         if not self.moves and link.tries >= len(self.addresses):
             link.close()
@@ -150,6 +165,7 @@ class Proxy:
 
     def reached(self) -> None:
         """Handle that the server has accepted a connection."""
+        self.is_settled = True
         if self.away_since is not None:
             self.away_since = None
             self.tend()
@@ -241,7 +257,7 @@ class _Link:
             code = error.errno or errno.EIO
         # On one machine a socket can connect to itself at a port without a listener; no server could then bind it.
         if code not in (0, errno.EINPROGRESS) or mine == address[1]:
-            self.door.failed(self, address)
+            self.door.failed(self, address, os.strerror(code or errno.ECONNREFUSED))
         else:
             self._wait_for_far(_WRITE, self._connected)
 
@@ -300,8 +316,8 @@ class _Link:
     def _connected(self, _events: int) -> None:
         if self.closed or self.far is None:
             return
-        if self.far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._fail()
+        if code := self.far.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._fail(os.strerror(code))
         elif self.door.where is not None and self.door.where.service is not None:
             self._wait_for_far(_READ, self._prove)
         else:
@@ -331,12 +347,12 @@ class _Link:
         except OSError as error:
             if isinstance(error, handshake.Refused):
                 self.door.refusals.tell("server", str(error))
-            self._fail()
+            self._fail(error.strerror or str(error))
             return
         self._join()
 
-    def _fail(self) -> None:
-        self.door.failed(self, self.address)
+    def _fail(self, why: str) -> None:
+        self.door.failed(self, self.address, why)
         self.door.tend()
 
     def _join(self) -> None:

@@ -66,6 +66,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        self.warn: Callable[[str], object] = lambda _: None  # is told what the user has to know
 
     def tell(self, kind: str, words: str) -> None:
         """Report a refusal, if it is the first of its kind."""

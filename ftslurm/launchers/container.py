@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from ftslurm.config.schema import Config, interpreter, is_url
+from ftslurm.config.schema import Config, interpreter
+from ftslurm.config.store_url import is_url
 from ftslurm.run.directory import RunDir
 
 PACKAGE = "/opt/ftslurm/ftslurm"  # where the image has this package

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import re
 import secrets
 import socket
 import stat
@@ -11,9 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -26,16 +27,7 @@ CLIENT_S = 5.0  # how long a client may take for its request
 log = logging.getLogger("ftslurm.observer")
 
 
-class Output(Protocol):
-    """An output of the metrics."""
-
-    delivery: Delivery
-
-    def update(self) -> None:
-        """Bring it up to date; called about every metrics.every_s seconds, and at the end. Never raises."""
-
-
-def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) -> Iterator[Output]:
+def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) -> Iterator[Textfile | Endpoint]:
     """Yield the outputs that the configuration has."""
     if metrics.textfile is not None:
         yield Textfile(Path(metrics.textfile), render)
@@ -44,7 +36,7 @@ def outputs(metrics: MetricsConfig, run: RunDir, render: Callable[[], bytes]) ->
 
 
 class Textfile:
-    """A file that node_exporter's textfile collector reads."""
+    """A file that node_exporter's textfile collector reads. `update` is called about every metrics.every_s seconds."""
 
     def __init__(self, path: Path, render: Callable[[], bytes]) -> None:
         self._path, self._render = path, render
@@ -73,79 +65,69 @@ class Endpoint:
     def __init__(self, listen: str, run: RunDir, render: Callable[[], bytes]) -> None:
         self._address: tuple[str, int] | str = endpoint(listen) or str(run.observer / "metrics.sock")
         self._render = render
-        self._server: HTTPServer | None = None
+        self._listener: socket.socket | None = None
         where = self._address if isinstance(self._address, str) else listen
         self.delivery = Delivery(f"metrics {where}")
 
     def update(self) -> None:
         """Start to listen, if that has not been possible yet."""
-        if self._server is not None:
+        if self._listener is not None:
             return
         try:
-            self._server = _listen(self._address, self._render)
+            self._listener = _listen(self._address)
         except OSError as error:
-            self.delivery = _failed(self.delivery, f"cannot listen: {error.strerror or error} (metrics.listen)")
+            self.delivery = _failed(self.delivery, f"cannot listen: {os.strerror(error.errno or 0)} (metrics.listen)")
             return
         name = self.delivery.name
         if not isinstance(self._address, str):
-            name = f"metrics http://{self._server.server_address[0]!s}:{self._server.server_address[1]}/metrics"
+            name = f"metrics http://{self._address[0]}:{self._listener.getsockname()[1]}/metrics"
         self.delivery = replace(self.delivery, name=name, done=self.delivery.done + 1)
-        threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
+        threading.Thread(target=asyncio.run, args=(self._serve(self._listener),), name="metrics", daemon=True).start()
+
+    async def _serve(self, listener: socket.socket) -> None:
+        server = await asyncio.start_server(self._accepted, sock=listener)
+        await server.serve_forever()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request. No client can take longer than CLIENT_S, or hold up another one."""
+        try:
+            await asyncio.wait_for(self._answer(reader, writer), CLIENT_S)
+        except Exception:  # what it sent is no request, it is too slow, or it has gone away
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request, *headers = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        hosts = [line.partition(":")[2].strip() for line in headers if line.lower().startswith("host:")]
+        status, text = "200 OK", b""
+        if not isinstance(self._address, str) and not all(map(_is_loopback, hosts)):
+            status = "403 Forbidden"  # a page in a browser, whose author has given his name this address
+        elif request.split("?")[0].split()[:2] != ["GET", "/metrics"]:
+            status = "404 Not Found"
+        else:
+            text = self._render()
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {CONTENT_TYPE_LATEST}\r\nContent-Length: {len(text)}\r\n"
+        writer.write(f"{head}Connection: close\r\n\r\n".encode() + text)
+        writer.close()
+        await writer.wait_closed()
 
 
-def _listen(address: tuple[str, int] | str, render: Callable[[], bytes]) -> HTTPServer:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = CLIENT_S
-
-        def do_GET(self) -> None:
-            if self.path.partition("?")[0] != "/metrics":
-                self.send_error(404)
-                return
-            text = render()
-            self.send_response(200)
-            self.send_header("Content-Type", CONTENT_TYPE_LATEST)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            """Log nothing."""
-
-        def address_string(self) -> str:
-            return "client"
-
-    if isinstance(address, str):
-        with suppress(OSError):
-            if stat.S_ISSOCK(os.lstat(address).st_mode) and os.lstat(address).st_uid == os.geteuid():
-                Path(address).unlink()  # of the observer before
-        server: HTTPServer = _UnixServer(address, Handler)  # type: ignore[arg-type]
-        return server
-    return (_Server6 if ":" in address[0] else _Server)(address, Handler)
+def _is_loopback(host: str) -> bool:
+    """Return whether a Host header names this machine by an address, which no name service can change."""
+    name = re.sub(r":\d+$", "", host).strip("[]")
+    with suppress(ValueError):
+        return ip_address(name).is_loopback
+    return name == "localhost"
 
 
-class _Server(HTTPServer):
-    def server_bind(self) -> None:
-        """Bind without a look at the name service, which HTTPServer takes."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = "localhost", 0
-
-    def handle_error(self, *_: object) -> None:
-        """Ignore a client that goes away."""
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _UnixServer(_Server):
-    address_family = socket.AF_UNIX
-
-    def server_bind(self) -> None:
-        """Bind; the observer's umask lets no other user connect, from the first moment on."""
-        self.socket.bind(self.server_address)
-        self.server_name, self.server_port = "localhost", 0
+def _listen(address: tuple[str, int] | str) -> socket.socket:
+    if not isinstance(address, str):
+        return socket.create_server(address, family=socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+    with suppress(OSError):
+        if stat.S_ISSOCK(os.lstat(address).st_mode) and os.lstat(address).st_uid == os.geteuid():
+            Path(address).unlink()  # of the observer before
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)  # the observer's umask lets no other user connect, from the first moment on
+    return listener
 
 
 def _failed(delivery: Delivery, error: str) -> Delivery:

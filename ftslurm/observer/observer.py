@@ -24,7 +24,7 @@ from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
 from ftslurm.observer import hook_command
 from ftslurm.observer.callback_receiver import CallbackReceiver
-from ftslurm.observer.metric_outputs import Output, outputs
+from ftslurm.observer.metric_outputs import Endpoint, Textfile, outputs
 from ftslurm.observer.metrics import RunCollector, rendered
 from ftslurm.observer.sinks import Receiver, Sink, Told
 from ftslurm.protocol import occurrences, records
@@ -71,7 +71,7 @@ class Observer:
             for pid, _ in processes.having(hook_command.MARK, str(self.run_dir.root)):  # a killed observer left them
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            self.outputs: list[Output] = []
+            self.outputs: list[Textfile | Endpoint] = []
             self.status, self.next_output = RunStatus(), 0.0
             known = {one.name: one for one in deliveries.read(self.run_dir)}
             self.sinks = [Sink(one, known.get(one.name), self._save) for one in self._receivers()]

@@ -206,7 +206,7 @@ class Checkpointed(Report, kind="checkpoint"):
 
 
 class Notice(Report, kind="warning"):
-    """Rank 0, or local rank 0 of a node: something the user should know."""
+    """Rank 0, local rank 0 of a node, or a guard: something the user should know."""
 
     text: Text
 

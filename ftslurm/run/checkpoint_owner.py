@@ -6,7 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.checkpoint import layout
-from ftslurm.config.schema import Config, is_url
+from ftslurm.config.schema import Config
+from ftslurm.config.store_url import is_url
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir, replace_text

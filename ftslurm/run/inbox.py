@@ -12,6 +12,7 @@ import os
 import stat
 import time
 import uuid
+from heapq import nsmallest
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ftslurm.security.json_text import read_object
 
 INTERNAL = ("hand_over", "leaving", "pilot")  # what processes of a run tell each other
 LONGEST = 65536  # bytes; longer files are ignored
+MOST_AT_ONCE = 100  # commands that one look takes
 
 
 def put(inbox: Path, what: str, **fields: object) -> str:
@@ -47,11 +49,13 @@ def put(inbox: Path, what: str, **fields: object) -> str:
 
 
 def take(inbox: Path) -> list[dict[str, Any]]:
-    """Return and remove all commands, oldest first. Files of strangers are removed and ignored."""
+    """Return and remove the oldest commands. Files of strangers are removed and ignored; folders stay, unopened."""
     commands = []
     shared = sharing.is_steerable(inbox)
     try:
-        names = sorted(entry.name for entry in os.scandir(inbox) if entry.name.endswith(".json"))
+        with os.scandir(inbox) as found:
+            files = (one.name for one in found if one.name.endswith(".json") and not one.is_dir(follow_symlinks=False))
+            names = nsmallest(MOST_AT_ONCE, files)
     except OSError:
         return []  # the file server is down for a moment; the commands stay there
     for name in names:

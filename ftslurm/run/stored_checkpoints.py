@@ -8,7 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ftslurm.config.schema import Config, is_url
+from ftslurm.config.schema import Config
+from ftslurm.config.store_url import is_url
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.directory import RunDir

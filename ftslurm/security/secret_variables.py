@@ -7,7 +7,6 @@ only Slurm steps that get them; the Lighthouse and the probes do not.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -16,12 +15,21 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from ftslurm.errors import EnvironmentProblem
 
 NAMES = "FTSLURM_SECRETS"  # the names of the variables that a worker must have
-_TELLING = re.compile(r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?)(?![A-Z])", re.IGNORECASE)
+_TELLING = re.compile(
+    r"(KEYS?|TOKEN|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?|BEARER)(?![A-Z])", re.IGNORECASE
+)
 # A name, and what is given to it: --api-key=..., "token": "...", [--password,...].
-_GIVEN = re.compile(r"(?P<name>[\w.-]+)(?P<sign>[\"']?(?:\s*[=:,]\s*|\s+)[\"']?)(?P<value>[^\s\"',;\[\]{}()]+)")
+_GIVEN = re.compile(
+    rf"(?P<name>[\w.-]{{0,60}}{_TELLING.pattern}[\w.-]{{0,60}})"
+    r"(?P<sign>[\"']?(?:\s*[=:,]\s*|\s+)[\"']?)(?P<value>[^\s\"',;\[\]{}()]+)",
+    re.IGNORECASE,
+)
 _IN_A_URL = re.compile(r"(?<=://)[^\s/@\"']+:[^\s/@\"']*@|(?<=https://)[\w-]{16,}@")
 # Beginnings of tokens of well-known services.
 _TOKEN = re.compile(r"(?<![\w-])(sk-|hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ)[\w.-]{12,}")
+_PRIVATE_KEY = re.compile(
+    r"(?<=PRIVATE KEY-----).+|((?<=^[ +-])|(?<=@@ ))[A-Za-z0-9+/=]{40,}$"
+)  # also a line of its text
 _HARMLESS = re.compile(r"(?i)[-+.\d]{0,5}|true|false|yes|no|on|off|none|null|[~./].*|.{1,3}")
 MASK = "***"
 _LEAST = 6  # characters of a value that is masked wherever it stands
@@ -82,8 +90,27 @@ def in_arguments(words: Sequence[str]) -> list[str]:
 
 def masked(word: str) -> str:
     """Return a word of a command line without passwords and tokens, as far as names and forms tell them."""
-    word = _GIVEN.sub(lambda m: f"{m['name']}{m['sign']}{MASK}" if is_secret(m["name"], m["value"]) else m[0], word)
+    word = _GIVEN.sub(lambda m: m[0] if _HARMLESS.fullmatch(m["value"]) else f"{m['name']}{m['sign']}{MASK}", word)
     return _TOKEN.sub(MASK, without_passwords(word))
+
+
+def masked_patch(patch: bytes) -> bytes:
+    """Return a patch without literals that are given to a telling name, tokens, passwords in URLs and private keys."""
+    return "\n".join(map(_masked_line, patch.decode("latin-1").split("\n"))).encode("latin-1")
+
+
+def _masked_line(line: str) -> str:
+    def given(found: re.Match[str]) -> str:
+        name, sign, value = found.group("name", "sign", "value")
+        digit, plain = any(map(str.isdigit, value)), name.lower() in ("key", "token")  # names in any code
+        likely = (
+            len(value) >= 12 and digit and "." not in value
+            if plain
+            else len(value) >= _LEAST and (digit or sign[-1] in "\"'")
+        )
+        return name + sign + (MASK if likely else value)
+
+    return _TOKEN.sub(MASK, without_passwords(_PRIVATE_KEY.sub(MASK, _GIVEN.sub(given, line))))
 
 
 def without_passwords(text: str) -> str:
@@ -97,25 +124,6 @@ def without_values(text: bytes, values: Iterable[str]) -> bytes:
         for form in (value, json.dumps(value)[1:-1]):
             text = text.replace(os.fsencode(form), MASK.encode())
     return text
-
-
-def hide_from_ps(values: Iterable[str]) -> None:
-    """Overwrite values in this process's command line, which other users see. Never raises."""
-    import ctypes  # a hundredth of a second, which guards do not spend
-
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat", "rb") as file:
-            numbers = file.read().rpartition(b")")[2].split()
-        begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
-        line = ctypes.string_at(begin, end - begin)
-        with open("/proc/self/cmdline", "rb") as file:
-            if file.read() != line:
-                return
-        for value in values:
-            data = os.fsencode(value)
-            hidden = line.replace(data, b"*" * len(data)) if data else line
-            ctypes.memmove(begin, hidden, len(line))
-            line = hidden
 
 
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ftslurm.checkpoint import object_store
 from ftslurm.config.process_groups import BABY_NCCL, NCCL
-from ftslurm.config.schema import Config, fixed_standbys, is_url, most_groups, nodes_needed
+from ftslurm.config.schema import Config, fixed_standbys, most_groups, nodes_needed
+from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
 from ftslurm.slurm import client, commands

@@ -31,7 +31,7 @@ def take(config: Config, run: RunDir) -> None:
     found = survey(config)
     check(config, found)
     copying.keep(found, run.root, config.job.on_code_change == "warn")
-    git, diff = provenance.of_tree(found.root) if found.git else (None, None)
+    git, diff = provenance.of_tree(found.root, found.rules) if found.git else (None, None)
     provenance.write(config, run.root, git, diff)
     took_s = time.monotonic() - begun
     if found.note or (found.kind == record.HASH and config.job.snapshot == "auto"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -75,15 +76,19 @@ class _Watched:
 
         self._ending.set()
         self._thread.join()
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        if self._process is None or self._process.stdin is None:
-            return
-        self._process.stdin.close()
         over = last_event(self._run.events) in observer.OVER
         limit_s = observer.FINISH_S + 2 * self._config.hooks.timeout_s if over else observer.LEAVE_S
-        try:
-            self._process.wait(limit_s + _BEYOND_S)
-        except subprocess.TimeoutExpired:
-            log.warning("the observer has not ended within %g s and is killed", limit_s + _BEYOND_S)
-            self._process.kill()
+        for _ in range(2):  # the second one writes the outcome if the first hangs
+            if self._process is None or self._process.poll() is not None:
+                self._start()
+            if self._process is None or self._process.stdin is None:
+                return
+            self._process.stdin.close()
+            self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
+            try:
+                self._process.wait(limit_s + _BEYOND_S)
+                return
+            except subprocess.TimeoutExpired:
+                log.warning("the observer has not ended within %g s and is killed", limit_s + _BEYOND_S)
+                self._process.kill()
+                self._process.wait()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -88,7 +87,7 @@ def stay(config: Config, run: RunDir, candidate: Candidate | None) -> bool:
                 break
     if candidate is not None:
         candidate.finish()
-    return presence.socket is not None or not run.key.exists()
+    return presence.shown is not None or not run.key.exists()
 
 
 def over(run: RunDir, config: Config, watch: liveness.Watch) -> bool:
@@ -104,14 +103,19 @@ class _Presence:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self.socket: socket.socket | None = None
+        self.shown: pilot_presence.Presence | None = None
 
     def hold(self) -> bool:
         """Bind the socket. Return False if another pilot of this job has bound it, so that this one is not needed."""
-        if self.socket is None and self.run.key.exists():
-            with suppress(OSError, Distrusted):
-                self.socket = pilot_presence.hold(run_key.load_or_make(self.run.key), os.environ["SLURM_JOB_ID"])
-                return self.socket is not None
+        if self.shown is not None:
+            self.shown.tend()
+        elif self.run.key.exists():
+            with suppress(Distrusted, OSError):
+                key, job = run_key.load_or_make(self.run.key), os.environ["SLURM_JOB_ID"]
+                try:
+                    self.shown = pilot_presence.Presence(key, job)
+                except OSError:
+                    return not pilot_presence.is_held(key, job)  # a stranger's hold on the name counts for nothing
         return True
 
 

@@ -6,6 +6,8 @@ import os
 import tempfile
 from collections.abc import Mapping
 
+from ftslurm.config.store_url import is_url
+
 _PROBE = b"\0" * 4096  # a quota or a full disk refuses no empty file
 
 
@@ -16,7 +18,7 @@ def complaint(environ: Mapping[str, str]) -> str | None:
     controller has tried to write already.
     """
     folder, every = environ.get("FTSLURM_CHECKPOINT_DIR"), environ.get("FTSLURM_CHECKPOINT_EVERY", "0")
-    if not folder or "://" in folder or (every == "0" and not os.path.isdir(folder)):
+    if not folder or is_url(folder) or (every == "0" and not os.path.isdir(folder)):
         return None
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)

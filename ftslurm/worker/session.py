@@ -24,7 +24,7 @@ from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
-from ftslurm.security import secret_variables, sharing
+from ftslurm.security import process_title, secret_variables, sharing
 from ftslurm.worker import (
     checkpoint_folder,
     closed_servers,
@@ -291,6 +291,7 @@ def check_code(channel: Channel, code: running.RunCode, rank: int) -> None:
 def take_rank(task: Task, assign: messages.Assign, me: messages.Place) -> None:
     """Set up the environment and the log of the assigned rank."""
     os.environ.update(environment(assign, me))
+    process_title.entitle(assign.script or assign.module or "", assign.group, me.rank, assign.attempt, "worker")
     if os.environ.get("FTSLURM_CLUSTER") == "local":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo listens at the address of the machine's name
     reach_loopback(os.environ)

@@ -10,7 +10,6 @@ import functools
 import importlib
 import inspect
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -239,30 +238,6 @@ def _send_fewer_heartbeats(torchft: Any) -> None:
     edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("heartbeat_interval", interval))
 
 
-def _own_name_does_not_resolve(_: Any) -> bool:
-    if os.environ.get("FTSLURM_CLUSTER") != "local":
-        return False
-    try:
-        socket.getaddrinfo(socket.gethostname(), None)
-    except (OSError, UnicodeError):  # UnicodeError: not even a legal name
-        return True
-    return False
-
-
-def _advertise_localhost(torchft: Any) -> None:
-    """Defect: in many containers the machine's own name does not resolve, and torchft advertises only that name.
-
-    Evidence: `Manager(hostname=socket.gethostname())`, `HTTPTransport.address` and `ParameterServer.address`: not even
-    the process itself can reach its manager, nor a healing peer the checkpoint, nor a worker its server.
-    Not applied: when the name resolves, and on a real cluster, where "localhost" would be wrong.
-    """
-    edit_arguments(torchft.manager.Manager, lambda arguments: arguments.setdefault("hostname", "localhost"))
-    localhost = {"gethostname": lambda: "localhost"}
-    server: Any = importlib.import_module("torchft.parameter_server")
-    for module in (torchft.checkpointing.http_transport, server):
-        module.socket = SimpleNamespace(**(vars(socket) | localhost))
-
-
 def _sessions_end_with_an_error(_: Any) -> bool:
     # Reads the source: running it would take a server, a client and two ports. An unneeded patch hides nothing else.
     server = importlib.import_module("torchft.parameter_server")
@@ -355,13 +330,6 @@ _PATCHES = (
         _send_fewer_heartbeats,
         ("manager.Manager(heartbeat_interval)",),
         "the Lighthouse takes more CPU time with hundreds of groups",
-    ),
-    _Patch(
-        "hostname",
-        _own_name_does_not_resolve,
-        _advertise_localhost,
-        ("manager.Manager(hostname)", "checkpointing.http_transport.socket"),
-        "a machine whose own name does not resolve cannot train with cluster=local",
     ),
     _Patch(
         "session-end",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import queue
@@ -16,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from ftslurm.guard import guard, kernel_tail
+from ftslurm.security import owned_files
 from ftslurm.worker import lineage_guard, parameter_sessions, quorum_abort, session, transfers
 
 PATIENCE_S = 20.0
 RANK0 = {"rank": 0, "node": "n1", "local_rank": 0, "node_rank": 0}
+
+
+def key_of(folder: Path) -> bytes:
+    """Return the key of a run: the names of sockets on this machine come from it."""
+    return hashlib.sha256(str(folder).encode()).digest()
 
 
 class Step:
@@ -59,7 +66,7 @@ class Step:
         self.messages: queue.Queue[dict[str, Any]] = queue.Queue()
         self.lines: list[bytes] = []
         threading.Thread(target=self._listen, daemon=True).start()
-        self.send("key", key="ab" * 32)
+        self.send("key", key=key_of(self.folder).hex())
         return self.process
 
     def _listen(self) -> None:
@@ -129,6 +136,8 @@ class Attached(Step):
 
     def __init__(self, folder: Path, *flags: str, step: str = "group-0000/0", task: int = 0):
         self.folder = folder
+        if not (folder / "key").exists():
+            owned_files.write_file(folder / "key", key_of(folder), secret=True)
         program = [sys.executable, "-m", "ftslurm.guard.attach", f"--step={step}", "--orphan-after-s=60"]
         program.append(f"--log-dir={folder}")
         self._start([*program, *flags], {"FTSLURM_RUN_DIR": str(folder), "FTSLURM_TASK": str(task)})

@@ -24,11 +24,10 @@ SAVING = SCRIPTS / "saving.py"
 # Its saves take a while, as those of a large model: each waits when some of its files are written.
 SLOWLY = f"""
 import runpy, sys, time
-from types import SimpleNamespace
 from ftslurm.checkpoint import snapshot
 
-save, load = snapshot.dcp.save, snapshot.dcp.load
-snapshot.dcp = SimpleNamespace(save=lambda *words, **options: (time.sleep(0.3), save(*words, **options)), load=load)
+write_tensors = snapshot._write_tensors
+snapshot._write_tensors = lambda *words: (time.sleep(0.3), write_tensors(*words))
 sys.argv[0] = {str(SAVING)!r}
 runpy.run_path(sys.argv[0], run_name="__main__")
 """

@@ -364,3 +364,74 @@ def test_of_several_addresses_the_one_that_answers_is_found(
     for end in ends:
         end.sendall(b"x")
     assert [taken(listener).recv(1) for _ in ends] == [b"x"] * 3
+
+
+# --- servers that cannot be reached ----------------------------------------------------------------------------------
+
+
+def deaf() -> Iterator[str]:
+    """Yield the address of a port that answers nobody, as behind a firewall."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        full = []
+        for _ in range(3):
+            full.append(socket.socket())
+            full[-1].setblocking(False)
+            full[-1].connect_ex(listener.getsockname())
+        yield url_of(listener)
+        for one in full:
+            one.close()
+
+
+def closed() -> Iterator[str]:
+    with listen() as listener:
+        url = url_of(listener)
+    yield url
+
+
+def nameless() -> Iterator[str]:
+    yield "http://node-of-nobody.invalid:4711/lighthouse"
+
+
+@pytest.mark.parametrize("moves", [True, False])
+@pytest.mark.parametrize("place", [deaf, closed, nameless])
+def test_a_server_that_is_out_of_reach_is_named_once_while_a_client_waits(
+    place: Callable[[], Iterator[str]], moves: bool, door: Callable[[str], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "TELL_S", 0.4)
+    told: list[str] = []
+    with contextlib.contextmanager(place)() as url:
+        one = door(url)
+        one.forwarder.moves = moves
+        one.forwarder.refusals.warn = told.append
+        time.sleep(0.6)
+        assert not told  # nobody waits
+        with one.connect():
+            time.sleep(1.2)
+    if place is closed and not moves:
+        assert not told  # the client has been told at once: its connection was closed
+        return
+    (words,) = told
+    assert words.startswith(f"cannot reach {url} (")
+    assert "cluster.interface=" in words
+    assert {deaf: "no answer", closed: "127.0.0.1: Connection refused", nameless: "no address of that name"}[
+        place
+    ] in words
+
+
+def test_a_server_that_was_reached_and_is_away_is_not_told(
+    door: Callable[[str], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy, "TELL_S", 0.3)
+    told: list[str] = []
+    with listen() as listener:
+        one = door(url_of(listener))
+        one.forwarder.refusals.warn = told.append
+        with one.connect() as client:
+            client.sendall(b"x")
+            taken(listener).close()
+    with one.connect():
+        time.sleep(0.8)
+        assert not told  # the controller knows of a Lighthouse that is gone
+        one.wanted.append("http://node-of-nobody.invalid:4711/lighthouse")  # where it is now
+        time.sleep(0.8)
+    assert len(told) == 1

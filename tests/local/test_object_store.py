@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,9 +12,11 @@ from harness import Backend, quoted
 from quick import ftslurm
 from s3_server import s3_server
 
+from ftslurm.checkpoint import object_store
 from ftslurm.checkpoint.layout import Writer
 from ftslurm.checkpoint.object_store import ObjectStore
 from ftslurm.checkpoint.store import Candidate, StoreRefused
+from ftslurm.config import store_url
 
 URL = "s3://bucket/team/run"
 SECRETS = "job.secrets=[AWS_SECRET_ACCESS_KEY]"
@@ -75,7 +75,7 @@ def test_a_store_that_cannot_be_used_ends_the_run_before_it_trains(local: Backen
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("s4://bucket/x", "Protocol not known: s4"),
+        ("s4://bucket/x", "s4://...: is neither a folder nor an object store (abfs, "),
         ("s3://key:secret@bucket/x", "keys and other options belong into the environment"),
         ("s3:/bucket/x", "a URL has two slashes after the colon, as s3://bucket/folder"),
     ],
@@ -92,7 +92,8 @@ def test_what_is_no_store_is_refused_at_once(url: str, words: str, tmp_path: Pat
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest) -> ObjectStore:
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    monkeypatch.setattr(store_url, "STORES", {"memory"})
     return ObjectStore(f"memory://{request.node.name}")
 
 
@@ -153,16 +154,21 @@ def test_only_what_earlier_attempts_of_the_group_left_is_swept(store: ObjectStor
     assert (steps(store), parts(store)) == ([5], 4)
 
 
-def test_what_the_controller_is_told(tmp_path: Path) -> None:
-    url = f"file://{tmp_path}/store"
-    ask = [sys.executable, "-m", "ftslurm.checkpoint.object_store"]
-    os.makedirs(tmp_path / "store")
-    subprocess.run([*ask, "take", url, "/runs/x"], check=True)
-    said = json.loads(subprocess.run([*ask, "look", url], check=True, capture_output=True).stdout)
+def test_what_the_controller_is_told(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["object_store", *words])
+        object_store.main()
+        return capsys.readouterr().out
+
+    url = store.name
+    ask("take", url, "/runs/x")
+    said = json.loads(ask("look", url))
     assert said == {"name": None, "step": None, "damaged": None, "others": False, "owner": "/runs/x", "url": url}
-    (tmp_path / "store/model.pt").touch()
-    (tmp_path / "store/step-00000003.json").write_text("[]")
-    said = json.loads(subprocess.run([*ask, "look", url], check=True, capture_output=True).stdout)
+    store._fs.pipe_file(f"{store._root}/model.pt", b"")
+    store._fs.pipe_file(f"{store._root}/step-00000003.json", b"[]")
+    said = json.loads(ask("look", url))
     assert (said["others"], said["name"], said["step"]) == (True, f"{url}/step-00000003.json", None)
     assert isinstance(said["damaged"], str)
 

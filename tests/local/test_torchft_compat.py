@@ -354,55 +354,9 @@ def test_managers_send_the_runs_heartbeats_unless_the_script_says_otherwise(tmp_
     assert json.loads((tmp_path / "intervals").read_text()) == [0.1, 0.7, 0.05]
 
 
-# --- hostname -----------------------------------------------------------------------------------------------------
-
-UNKNOWN_HOST = """
-import socket
-socket.gethostname = lambda: "no-such-host.invalid"
-import sys, urllib.request
-sys.path[:0] = TESTS
-import torch, torchft
-from test_torchft_compat import lighthouse, one_rank_manager, timedelta, torchft_patches as compat
-with lighthouse() as address:
-    model = torch.nn.Linear(1, 1)
-    short = timedelta(seconds=1)
-    try:
-        one_rank_manager(address, "a", model, connect_timeout=short)
-    except RuntimeError as error:
-        print("without:", error)
-    print(compat.after_import([]))
-    manager = one_rank_manager(address, "a", model, connect_timeout=short)
-    manager.start_quorum()
-    manager.wait_quorum()
-    transport = manager._checkpoint_transport
-    transport.send_checkpoint([1], 0, model.state_dict(), short)
-    print("with:", transport.recv_checkpoint(0, transport.metadata(), 0, short))
-    manager.shutdown(wait=False)
-"""
-
-
-def test_a_host_whose_name_does_not_resolve_is_reached_only_with_the_patch():
-    code = UNKNOWN_HOST.replace("TESTS", repr(sys.path))
-    python = run_python(code, FTSLURM_CLUSTER="local")
-    assert "without: failed to connect to http://no-such-host.invalid" in python.stdout, python.stderr
-    assert "'hostname'" in python.stdout
-    assert "with: OrderedDict" in python.stdout, python.stderr
-
-
-def test_on_a_cluster_a_host_that_does_not_resolve_is_not_called_localhost(monkeypatch):
-    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
-    monkeypatch.delenv("FTSLURM_CLUSTER", raising=False)
-    assert not torchft_patches._own_name_does_not_resolve(None)
-    monkeypatch.setenv("FTSLURM_CLUSTER", "local")
-    assert torchft_patches._own_name_does_not_resolve(None)
-
-
 # --- parameter servers --------------------------------------------------------------------------------------------
 
 SESSION = """
-import socket
-if HOST:
-    socket.gethostname = lambda: HOST
 import sys, threading, time
 sys.path[:0] = TESTS
 import torch, torchft
@@ -433,9 +387,8 @@ print("with:", session())
 """
 
 
-def session(host=None):
-    code = SESSION.replace("TESTS", repr(sys.path)).replace("HOST", repr(host))
-    return loaded.run(code, FTSLURM_CLUSTER="local")
+def session():
+    return loaded.run(SESSION.replace("TESTS", repr(sys.path)), FTSLURM_CLUSTER="local")
 
 
 def test_the_end_of_a_session_looks_like_an_error_only_without_the_patch():
@@ -446,12 +399,6 @@ def test_the_end_of_a_session_looks_like_an_error_only_without_the_patch():
     assert "'session-end'" in python.stdout
     assert "with: 1.0" in python.stdout, python.stderr
     assert "Traceback" not in patched
-
-
-def test_a_parameter_server_is_reached_where_the_machines_own_name_does_not_resolve():
-    python = session("no-such-host.invalid")
-    assert "without: <urlopen error" in python.stdout, python.stderr
-    assert "with: 1.0" in python.stdout, python.stderr
 
 
 # --- the hang at exit (D3), fixed by the module that runs the script ----------------------------------------------

@@ -1,7 +1,4 @@
-"""Restores a small state and prints it: `restoring.py FOLDER`, one process per rank.
-
-Also made the checkpoints in tests/data, with `--save` and an earlier version of ftslurm.
-"""
+"""Restores a small state and prints it: `restoring.py FOLDER`, one process per rank. With `--save` it saves one."""
 
 import json
 import os

@@ -13,6 +13,7 @@ from ftslurm.code.running import RunCode
 from ftslurm.code.survey import Survey, survey
 from ftslurm.config.schema import Config, absolute, shipped
 from ftslurm.errors import EnvironmentProblem
+from ftslurm.security import sharing
 
 
 def git(folder: Path, *words: str) -> None:
@@ -79,7 +80,7 @@ def test_a_git_tree_is_copied_with_its_new_files_and_the_rest_are_links(tmp_path
     outside = {name: str(tree / name) for name in ("data", ".env", "old", "runs")}
     assert links == outside | {"lib/link.py": "a.py"}
     modes = [(copy / name).stat().st_mode & 0o777 for name in ("jobs/train.py", "lib/a.py")]
-    assert modes == [0o500, 0o400]
+    assert modes == [0o550, 0o440]
     assert (copy / "lib/a.py").stat().st_mtime == (tree / "lib/a.py").stat().st_mtime
 
 
@@ -242,3 +243,52 @@ def test_links_pipes_and_files_that_vanish_do_not_disturb_the_copy(tmp_path: Pat
     (tree / "train.py").unlink()
     with pytest.raises(EnvironmentProblem, match=r"cannot be copied.*No such file.*train\.py"):
         kept(found, tmp_path / "run2")
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_what_links_bring_from_outside_is_for_the_owner_alone(share: bool, tmp_path: Path) -> None:
+    tree, home, group = tmp_path / "tree", tmp_path / "home", os.getgid()
+    write(home, "private.json", "aws/credentials", "keys/id_rsa.txt", "big.json", "common.yaml", "own.pem", "x/.env")
+    os.truncate(home / "big.json", 30 << 20)
+    for path in home.rglob("*.*"):
+        path.chmod(0o600)
+    write(tree, "train.py", "conf.yaml", "run.sh")
+    (tree / "run.sh").chmod(0o700)
+    links = {
+        "a.json": home / "private.json",
+        "b.json": home / "aws/credentials",
+        "c.txt": home / "keys/id_rsa.txt",
+        "d.json": home / "big.json",
+        "e.yaml": home / "common.yaml",
+        "f.yaml": home / "own.pem",
+        "g.json": Path("/proc/self/mem"),
+        "h.txt": Path("/proc/self/environ"),
+        "i.json": Path("/proc/1/cwd"),
+        "j.txt": Path("/dev/zero"),
+        "k.json": Path("/nowhere/at/all"),
+        "l.toml": home / "x/.env",
+        "m.py": Path("/proc/self/fd/0"),
+        "n.txt": Path("/sys/kernel/uevent_seqnum"),
+        "o.json": home,
+    }
+    for name, real in links.items():
+        (tree / name).symlink_to(real)
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    found, run, child = look(tree / "train.py"), tmp_path / "run", tmp_path / "child"
+    for folder in (run, child):
+        folder.mkdir(mode=0o700)
+    if share:
+        sharing.share(run, group)
+    sharing.share(child, group)
+    made = copying.keep(found, run, False)
+    copying.hand_on(run, child, made)
+    for folder in (run, child):
+        copy = folder / record.FOLDER
+        plain = {path.name for path in copy.iterdir() if not path.is_symlink()}
+        assert plain == {"train.py", "conf.yaml", "run.sh", "a.json", "e.yaml"}
+        for name in ("a.json", "e.yaml"):
+            assert (copy / name).stat().st_mode & 0o777 == 0o400, "its owner alone could read the original"
+        assert (copy / "conf.yaml").stat().st_mode & 0o777 == 0o440
+        assert (copy / "run.sh").stat().st_mode & 0o777 == 0o550
+        assert (copy / "a.json").read_text() == "# private.json\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import selectors
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from guarded import PATIENCE_S, Attached, Step, attached, step
+from guarded import PATIENCE_S, Attached, Step, attached, key_of, step
 from meanwhile import repeated
 
 from ftslurm.guard import connection, processes
@@ -154,7 +155,7 @@ def test_a_guard_that_ends_as_somebody_attaches_is_heard_or_read(heard: bool, tm
         task.begin(WAITING)
         os.kill(task.process.pid, signal.SIGSTOP)
         with attached(folder) as there:
-            task.wait(lambda: connection.address(str(folder), "group-0000/0", 0) in connected(), "a connection")
+            task.wait(lambda: connection.address(key_of(folder), "group-0000/0", 0) in connected(), "a connection")
             if heard:
                 connection.write_end_file(
                     connection.end_file(str(folder), 0), [messages.encode_report(messages.Exited(5, None, False), 0)]
@@ -252,11 +253,11 @@ def test_where_there_is_no_guard_it_says_so_and_ends_with_a_code_of_its_own(tmp_
 def test_a_name_that_somebody_else_holds_is_no_way_in(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     squatter = socket.socket(socket.AF_UNIX)
-    squatter.bind(connection.address(str(folder), "group-0000/0", 0))
+    squatter.bind(connection.address(key_of(folder), "group-0000/0", 0))
     with squatter, step(folder, "--adoptable") as task:
         task.get_ready()
-        assert "the name of its socket is taken" in task.step_log()
         task.begin("print('now', flush=True)")  # it trains all the same
+        assert "the name of its socket is taken" in task.step_log()
         assert task.until("exited")["code"] == 0
         assert task.process.wait(PATIENCE_S) == 0
 
@@ -278,9 +279,10 @@ else:
     print("listens", flush=True)
     near.accept()[0].recv(100)
 """
-    name = connection.address(str(folder), "group-0000/0", 0).hex()
+    name = connection.address(key_of(folder), "group-0000/0", 0).hex()
     with step(folder, "--adoptable") as task:
         task.begin(WAITING)
+        assert not guessed(str(folder)) & names(), "what a stranger knows of a step gives its name away"
         said = subprocess.run(
             [sys.executable, "-c", other, "connect", name], capture_output=True, text=True, timeout=20
         )
@@ -295,11 +297,21 @@ else:
         squatter.kill()
 
 
+def names() -> set[str]:
+    """Return the abstract names on this machine, which all users can see."""
+    return {line.split()[7][1:] for line in Path("/proc/net/unix").read_text().splitlines()[1:] if " @" in line}
+
+
+def guessed(run: str) -> set[str]:
+    """Return the names that can be made of what is public of a step: its folder, its name, its task, its user."""
+    words = "\0".join((run, "group-0000/0", "0", str(os.getuid()))).encode()
+    return {f"ftslurm-{hashlib.sha256(words).hexdigest()[:40]}"}
+
+
 def test_names_differ_by_run_step_and_task() -> None:
-    names = {connection.address(run, s, task) for run in ("/a", "/b") for s in ("g/0", "g/1") for task in (0, 1)}
+    names = {connection.address(key, s, task) for key in (b"a", b"b") for s in ("g/0", "g/1") for task in (0, 1)}
     assert len(names) == 8
     assert all(len(name) < 100 and name.startswith(b"\0") for name in names)
-    assert connection.address("a", "g/0", 0) == connection.address(os.path.abspath("a"), "g/0", 0)
 
 
 def test_credentials_are_read_as_the_kernel_writes_them() -> None:

@@ -20,6 +20,7 @@ from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.messages import LONGEST, encode
+from ftslurm.run import last_words
 
 WAITING = """
 import time
@@ -59,6 +60,54 @@ def test_the_assignment_says_where_the_log_goes_and_what_the_step_is_called(tmp_
         assert task.until("exited")["code"] == 0
     assert (log_dir / "rank-0.log").read_text() == "group-0003/2\n"
     assert (log_dir / "rank-0.times").read_text()
+
+
+def test_the_node_that_cannot_reach_the_lighthouse_says_so_in_its_logs_and_to_the_controller(tmp_path: Path) -> None:
+    script = """
+import os, socket, time
+from urllib.parse import urlsplit
+print("now", flush=True)
+door = urlsplit(os.environ["TORCHFT_LIGHTHOUSE"])
+waits = socket.create_connection((door.hostname, door.port))
+time.sleep(1000)
+"""
+    with step(tmp_path / "run") as task:
+        begun = time.monotonic()
+        task.begin(script, lighthouse="http://no-such-node.invalid:4711/lighthouse")
+        words = str(task.until("warning")["text"])
+        assert time.monotonic() - begun < 12
+        assert words.startswith("n1 cannot reach http://no-such-node.invalid:4711/lighthouse (")
+        assert "cluster.interface=" in words
+        assert words in task.step_log()
+        # What no_first_step quotes of each group.
+        assert last_words.of_log(task.log_path).startswith("ftslurm: n1 cannot reach http://no-such-node.invalid:4711/")
+
+
+@pytest.mark.parametrize("name", ["train.py", "a name with spaces and ü" + "x" * 150 + ".py"])
+def test_guard_and_worker_say_in_ps_and_top_what_they_are(name: str, tmp_path: Path) -> None:
+    script = "import subprocess, time; print('now', flush=True); subprocess.run(['sleep', '1000'])"
+    flags = [f"--imports={'x' * 300}"] * (len(name) > 50)
+    rank3 = [RANK0 | {"rank": 3}]
+    with step(tmp_path / "run", *flags) as task:
+        task.get_ready()
+        path = tmp_path / name
+        path.write_text(script)
+        words = {"group": 7, "attempt": 2, "lighthouse": "", "module": None, "args": [], "script": str(path)}
+        task.send("assign", **words, ranks=rank3, run_id="x", groups=1, max_restarts=3)
+        task.send("store", addr="127.0.0.1", port=1)
+        log = tmp_path / "run/rank-3.log"
+        task.wait(lambda: log.exists() and "now" in log.read_text(), "the script to print")
+        for pid, part, short in ((task.process.pid, "guard", "7.3 guard"), (task.pid, "worker", f"7.3 {name}"[:15])):
+            seen = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True).stdout
+            assert seen.startswith(f"{name} group=7 rank=3 attempt=2 {part} ")
+            assert "guarded.py" in seen
+            assert Path(f"/proc/{pid}/comm").read_bytes().rstrip(b"\n") == short.encode()[:15]
+            found = subprocess.run(["pgrep", "-f", f"group=7 rank=3 attempt=2 {part}"], capture_output=True, text=True)
+            assert str(pid) in found.stdout.split()
+            assert not Path(f"/proc/{pid}/environ").read_bytes().startswith(b"\0")
+        assert {**dict(processes.of_run(str(tmp_path / "run")))}.keys() >= {task.process.pid, task.pid}
+        (below,) = processes.descendants(task.pid)
+        assert Path(f"/proc/{below}/cmdline").read_bytes().startswith(b"sleep\0")
 
 
 def test_without_them_it_is_as_it_was_started(tmp_path: Path) -> None:

@@ -71,8 +71,24 @@ def test_a_name_that_is_no_use_gives_way_to_the_route(names: dict[str, list[str]
     assert automatic("n1", THERE, ["127.0.0.1", "203.0.113.1"]) == Reach("192.0.2.7", interface="eth0")
     names["n2"] = ["2001:db8::2"]
     assert automatic("n1", THERE, ["127.0.0.1", "n2"]) == Reach("[2001:db8::7]", interface="ib0")
-    assert automatic("n1", THERE, ["127.0.0.1"]) == Reach("n1", interface="eth0")  # nobody else is known
+    # Nobody else is known: a name that stands for something may be of use to others.
+    assert automatic("n1", THERE, ["127.0.0.1"]) == Reach("n1" if own else "192.0.2.7", interface="eth0")
     assert automatic("n1", {"lo": ("127.0.0.1",)}, ["203.0.113.1"]) == Reach("n1")
+
+
+@pytest.mark.parametrize("others", [[], ["127.0.0.1"], ["n2"], ["203.0.113.1"], ["n2", "2001:db8::2"]])
+@pytest.mark.parametrize("routes", [True, False])
+@pytest.mark.parametrize("there", [THERE, {"lo": ("127.0.0.1",), "ib0": ("2001:db8::7",)}, {"eth1": ("192.0.2.9",)}])
+def test_a_name_that_stands_for_nothing_is_not_announced(
+    others: list[str], routes: bool, there: dict[str, tuple[str, ...]],
+    names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    names["n1"] = []
+    if not routes:
+        monkeypatch.setattr(interfaces, "route_to", lambda _: None)
+    found = automatic("n1", there, others)
+    assert found.host.strip("[]") in sum(there.values(), ())
+    assert found.interface != "lo"
 
 
 def test_the_user_s_own_variables_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
 import socket
 import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
 from example_journal import finished, lost_node, one_kill, started
-from observed import observed, until
+from observed import Observed, observed, until
 from prometheus_client.parser import text_string_to_metric_families
 
 from ftslurm.config.receivers import endpoint
 from ftslurm.errors import ConfigError
 from ftslurm.monitor.status_fold import fold_all
+from ftslurm.observer.metric_outputs import CLIENT_S
 from ftslurm.observer.metrics import METRICS, RECOVERY, RunCollector, rendered
 from ftslurm.run.deliveries import Delivery
 
@@ -182,3 +185,56 @@ def test_a_taken_port_is_told(tmp_path: Path) -> None:
 def test_only_loopback_and_sockets_are_accepted(listen: str) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.listen"):
         endpoint(listen)
+
+
+def address_of(run: Observed) -> tuple[str, int]:
+    until(lambda: any("http://" in name for name in run.told), "it listens")
+    (name,) = run.told
+    host, port = name.removeprefix("metrics http://").removesuffix("/metrics").split(":")
+    return host, int(port)
+
+
+def scraped(address: tuple[str, int], *headers: str, version: str = "1.1") -> bytes:
+    with socket.create_connection(address, 10) as client:
+        lines = [f"GET /metrics HTTP/{version}", *headers, "", ""]
+        client.sendall("\r\n".join(lines).encode())
+        text = b""
+        while piece := client.recv(1 << 16):
+            text += piece
+    return text
+
+
+def test_slow_and_silent_clients_hold_nobody_up_and_are_let_go(tmp_path: Path) -> None:
+    run = observed(tmp_path, metrics={"listen": "127.0.0.1:0"})
+    run.write(started(2))
+    with run.observer(), contextlib.ExitStack() as held:
+        address = address_of(run)
+        slow = [held.enter_context(socket.create_connection(address, 10)) for _ in range(60)]
+        deadline = time.monotonic() + 3 * CLIENT_S
+        while slow and time.monotonic() < deadline:
+            for client in list(slow):
+                try:
+                    client.sendall(b"X")  # a byte now and then: never silent, never done
+                except OSError:
+                    slow.remove(client)
+            begun = time.monotonic()
+            assert b"ftslurm_groups" in scraped(address, f"Host: 127.0.0.1:{address[1]}")
+            assert time.monotonic() - begun < 2
+            time.sleep(0.3)
+        assert not slow
+
+
+def test_a_page_of_a_browser_cannot_read_them_under_a_name_of_its_own(tmp_path: Path) -> None:
+    run = observed(tmp_path, metrics={"listen": "127.0.0.1:0"})
+    run.write(started(2))
+    with run.observer():
+        address = address_of(run)
+        for host in ("evil.example", f"a.b:{address[1]}", "127.0.0.1.evil.example", "localhost.evil", "", "10.0.0.1"):
+            answer = scraped(address, f"Host: {host}")
+            assert answer.startswith(b"HTTP/1.1 403"), host
+            assert b"ftslurm_" not in answer
+        assert scraped(address, "Host: 127.0.0.1", "hOsT:evil.example").startswith(b"HTTP/1.1 403")
+        for host in ("127.0.0.1", f"127.0.0.1:{address[1]}", "localhost:1", "localhost", "[::1]:9400", "127.1.2.3"):
+            assert b"ftslurm_groups" in scraped(address, f"Host: {host}"), host
+        assert b"ftslurm_groups" in scraped(address, version="1.0")
+        assert scraped(address, "X: " + "y" * 200_000) == b""

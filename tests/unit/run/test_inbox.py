@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from full_disk import full_disk
@@ -78,3 +80,21 @@ def test_somebody_elses_command_is_not_obeyed(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     os.chown(path, 65534, 65534)
     assert inbox.take(tmp_path) == []
+
+
+def test_folders_cost_one_listing_and_a_flood_of_files_is_taken_in_pieces(tmp_path: Path) -> None:
+    for n in range(3000):
+        (tmp_path / f"{n:05}.json").mkdir()
+    for n in range(3 * inbox.MOST_AT_ONCE):
+        (tmp_path / f"0{n:05}.json").write_text("x")
+    inbox.put(tmp_path, "stop")
+    looks = []
+    while not (found := inbox.take(tmp_path)):
+        looks.append(sum(not path.is_dir() for path in tmp_path.iterdir()))
+        assert len(looks) < 10
+    assert [command["what"] for command in found] == ["stop"]
+    assert [before - after for before, after in itertools.pairwise(looks)] == [inbox.MOST_AT_ONCE] * (len(looks) - 1)
+    opened: list[object] = []
+    with mock.patch.object(inbox.owned_files, "open_file", opened.append):
+        assert inbox.take(tmp_path) == []
+    assert not opened, "folders are not opened at each look"

@@ -42,6 +42,44 @@ def test_an_observer_that_is_killed_is_replaced_and_tells_the_rest(
     assert not list(processes.having("WATCHED", str(tmp_path)))
 
 
+def test_the_end_is_written_although_somebody_has_stopped_the_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHED", str(tmp_path))
+    path = tmp_path / "x.prom"
+    run = observed(tmp_path, metrics={"textfile": str(path), "every_s": 1.0})
+    with observing.observed(configuration.of_run(run.run), run.run, None):
+        run.write(started(2))
+        until(lambda: path.exists() and 'outcome="running",run="run"} 1.0' in path.read_text(), "the first metrics")
+        (pid,) = (pid for pid, _ in processes.having("WATCHED", str(tmp_path)))
+        os.kill(pid, signal.SIGSTOP)
+        run.write(finished(20))
+    assert 'outcome="succeeded",run="run"} 1.0' in path.read_text()
+    assert 'outcome="running",run="run"} 0.0' in path.read_text()
+
+
+def test_an_observer_that_hangs_at_the_end_has_its_outcome_written_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x.prom"
+    run = observed(tmp_path, metrics={"textfile": str(path), "every_s": 1.0}, hooks={"timeout_s": 0.1})
+    monkeypatch.setattr(observing, "_BEYOND_S", -9.0)
+    start = observing._Watched._start
+
+    def hangs(watched: observing._Watched) -> None:
+        watched._command, real = ["sleep", "1000"], watched._command
+        start(watched)
+        watched._command = real
+        monkeypatch.setattr(observing._Watched, "_start", start)
+        monkeypatch.setattr(observing, "_BEYOND_S", 5.0)
+
+    monkeypatch.setattr(observing._Watched, "_start", hangs)
+    with observing.observed(configuration.of_run(run.run), run.run, None):
+        run.write(started(2), finished(20))
+        monkeypatch.setattr("ftslurm.observer.observer.FINISH_S", 1.0)
+    assert 'outcome="succeeded",run="run"} 1.0' in path.read_text()
+
+
 def test_a_run_without_hooks_and_metrics_has_no_observer(tmp_path: Path) -> None:
     with observing.observed(Config(), RunDir(tmp_path), None):
         pass

@@ -1,0 +1,49 @@
+"""What other users and tools see of this process: its command line, and the name that top shows."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+
+PR_SET_NAME = 15
+
+
+def hide(values: Iterable[str]) -> None:
+    """Overwrite values in the command line. Never raises."""
+
+    def without(line: bytes) -> bytes:
+        for data in filter(None, map(os.fsencode, values)):
+            line = line.replace(data, b"*" * len(data))
+        return line
+
+    _rewrite(without)
+
+
+def entitle(script: str, group: int, rank: int, attempt: int, part: str) -> None:
+    """Put in front of the command line what the process is: `train.py group=1 rank=3 attempt=0 worker ...`.
+
+    Args:
+        part: worker or guard, which have been started by the same command.
+    """
+    import ctypes
+
+    name = os.path.basename(script)
+    title = os.fsencode(f"{name} group={group} rank={rank} attempt={attempt} {part}")
+    _rewrite(lambda line: b"\0".join((title, line))[: len(line) - 1] + b"\0")
+    short = os.fsencode(f"{group}.{rank} {name if part == 'worker' else part}")[:15]
+    ctypes.CDLL(None).prctl(PR_SET_NAME, short, 0, 0, 0)
+
+
+def _rewrite(change: Callable[[bytes], bytes]) -> None:
+    """Replace the bytes of the command line by as many others."""
+    import ctypes  # a hundredth of a second, which not all can spend
+
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/stat", "rb") as file:
+            numbers = file.read().rpartition(b")")[2].split()
+        begin, end = int(numbers[45]), int(numbers[46])  # arg_start and arg_end: fields 48 and 49 of proc(5)
+        line = ctypes.string_at(begin, end - begin)
+        with open("/proc/self/cmdline", "rb") as file:
+            if file.read() == line:
+                ctypes.memmove(begin, change(line), len(line))

@@ -19,8 +19,8 @@ BEGIN = """\
 # The command line
 
 `ftslurm VERB ...`; without a verb, `ftslurm job=ddp` is `ftslurm run job=ddp`. `RUN` is a run directory, a run id or
-its beginning, any of its Slurm jobs, or its name; default: the newest run under `runs/`. `ftslurm --version` prints the
-version, `ftslurm VERB --help` what stands here.
+its beginning, any of its Slurm jobs, or its name; default: the newest run under `runs/`, for verbs that change a run
+the only one that is going. `ftslurm --version` prints the version, `ftslurm VERB --help` what stands here.
 
 Exit codes: 0 it is done, or the run has succeeded; 1 the run has failed, or the request was refused; 2 bad input,
 before anything is done; 130 Ctrl-C. Where a verb differs, its section says so.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import platform
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from ftslurm.config import compose
 from ftslurm.config.schema import ClusterConfig, Config
@@ -15,18 +13,14 @@ from ftslurm.controller.resume_state import Story
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor.status import aged
 from ftslurm.protocol import records
-from ftslurm.run import liveness, results
+from ftslurm.run import results
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import Entry, not_readable
 from ftslurm.run.journal import first_line, last_line, number
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import visible
-from ftslurm.slurm.parse import QueuedJob
-from ftslurm.submission.jobs_of_run import LIVE_STATES, end_without_start, lives_here, never_started
-
-# What a run's state may be in a list. waiting: its job is in Slurm's queue. silent: it should run, and its controller
-# is not heard. lost: its controller is gone, and nobody has written an end.
-STATES = ("running", "waiting", "silent", "lost", "succeeded", "failed", "stopped", "unreadable")
+from ftslurm.submission import jobs_of_run
+from ftslurm.submission.jobs_of_run import STATES, Queue
 
 
 @dataclass(frozen=True)
@@ -53,28 +47,6 @@ class Brief:
     value: list[float | None] | None = None  # what its script has reported, a number for each objective; null: NaN
 
 
-@dataclass(frozen=True)
-class Queue:
-    """What squeue says of some users' jobs. Without an answer nothing is concluded from a job that is not in it."""
-
-    users: frozenset[str] = frozenset()  # whose jobs are known, all of them
-    by_mark: Mapping[str, Sequence[QueuedJob]] = field(default_factory=dict)
-    by_name: Mapping[str, QueuedJob] = field(default_factory=dict)
-    asked: float = math.inf  # when, in unix seconds; a job that was submitted later may be missing
-
-    def live(self, run: RunDir) -> list[QueuedJob]:
-        """Return the jobs of a run that wait or run."""
-        job = self.by_name.get(run.job() or "")
-        known = dict.fromkeys([*self.by_mark.get(run.mark(), ()), *([] if job is None else [job])])
-        return [job for job in known if job.state in LIVE_STATES]
-
-    def covers(self, entry: Entry) -> bool:
-        """Return whether a job of this run that is missing has left Slurm."""
-        with suppress(OSError):
-            return entry.user in self.users and entry.run.job_id.stat().st_mtime <= self.asked
-        return entry.user in self.users
-
-
 def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     """Return how a run stands. A run that is over costs two reads.
 
@@ -86,18 +58,18 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
     known = Brief(run.root.name, str(run.root), entry.user, "unreadable", entry.created)
     if not entry.readable:
         return replace(known, note=not_readable(entry))
-    started = None if head is None else read(head)
+    started = read(head or {})
     if isinstance(started, records.RunStarted):
         known = replace(known, groups=started.groups, total_steps=started.total_steps, name=started.name)
-        known = replace(known, sweep=started.sweep, cluster=started.cluster)
-    elif head is None:  # it waits
+        config = Config(cluster=ClusterConfig(kind=started.cluster or "slurm", mode=started.mode))
+        config.run.sweep = started.sweep
+    else:  # it waits
         config = _config(run)
-        known = replace(known, sweep=config.run.sweep, cluster=config.cluster.kind)
+    known = replace(known, sweep=config.run.sweep, cluster=config.cluster.kind, job=jobs_of_run.job_of(run))
     if known.sweep is not None:
         with suppress(ValueError):
             numbers = results.read(run)
             known = replace(known, value=[one if math.isfinite(one) else None for one in numbers or ()] or None)
-    known = replace(known, job=run.job() or (started.job_id if isinstance(started, records.RunStarted) else None))
     line = last_line(run.events)
     last = None if line is None else read(line)
     if line is not None and isinstance(last, records.RunFinished):
@@ -108,11 +80,7 @@ def brief(entry: Entry, queue: Queue | None = None) -> Brief:
         known = _unfinished(known, run)
     except FtslurmError as error:
         return replace(known, note=str(error))
-    kind = known.cluster or _config(run).cluster.kind
-    goes_on = isinstance(last, records.RunRequeued)
-    if head is None and (never := _never_started(entry, queue or Queue())) is not None:
-        return replace(known, state=never.outcome, note=f"never started: {never.reason}")
-    state, note = _local_state(run, started) if kind == "local" else _slurm_state(entry, started, goes_on, queue)
+    state, note = jobs_of_run.state(config, run, queue or Queue())
     return replace(known, state=state, note=note, steps_per_s=known.steps_per_s if state == "running" else None)
 
 
@@ -122,55 +90,6 @@ def _config(run: RunDir) -> Config:
         return compose.load(run.config, own=False)
     except FtslurmError:
         return Config(cluster=ClusterConfig(kind="slurm"))
-
-
-def _silent(run: RunDir) -> bool:
-    age = liveness.age_s(run.alive)
-    return age is None or age > liveness.SILENT_S
-
-
-def _local_state(run: RunDir, started: records.JournalEvent | None) -> tuple[str, str | None]:
-    """Return the state of a local run that is not over, and a note for a person."""
-    if not isinstance(started, records.RunStarted):
-        return ("waiting", "its controller starts") if lives_here(run) else ("lost", "its controller is gone")
-    if started.host == platform.node():
-        return ("running", None) if lives_here(run) else ("lost", "its controller is gone")
-    if _silent(run):
-        return "silent", f"its controller on {visible(started.host or '?')} is not heard"
-    return "running", None
-
-
-def _never_started(entry: Entry, queue: Queue) -> records.RunFinished | None:
-    """Return the end of a run without a journal whose jobs have left Slurm; None: they have not, or may not have."""
-    run, job, config = entry.run, entry.run.job(), _config(entry.run)
-    if config.cluster.kind == "local":
-        return never_started(config, run)
-    if job is None or queue.live(run) or not queue.covers(entry):
-        return None
-    known = queue.by_name.get(job)
-    return end_without_start(config, run, "" if known is None else known.state)
-
-
-def _slurm_state(
-    entry: Entry, started: records.JournalEvent | None, goes_on: bool, queue: Queue | None
-) -> tuple[str, str | None]:
-    """Return the state of a run on Slurm that is not over, and a note for a person.
-
-    Args:
-        goes_on: its last controller has left it to the next job.
-    """
-    queue, run = queue or Queue(), entry.run
-    jobs = queue.live(run)
-    if jobs and (started is None or goes_on or all(job.state == "PENDING" for job in jobs)):
-        waiting = next((job for job in jobs if job.state == "PENDING"), None)
-        why = f" ({visible(waiting.reason)})" if waiting is not None and waiting.reason not in ("", "None") else ""
-        note = "its controller starts" if waiting is None else f"Slurm job {waiting.name} is waiting in the queue{why}"
-        return "waiting", note
-    if not jobs and queue.covers(entry):
-        return "lost", "none of its Slurm jobs is left"
-    if not _silent(run):
-        return "running", None
-    return "silent", "its controller is not heard"
 
 
 def _unfinished(known: Brief, run: RunDir) -> Brief:

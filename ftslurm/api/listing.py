@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ftslurm.api.brief import Brief, Queue, brief
+from ftslurm.api.brief import Brief, brief
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.run.by_job import run_of
 from ftslurm.run.entries import Entry, entries, entry_of
@@ -16,7 +15,7 @@ from ftslurm.run.journal import last_event
 from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.parse import QueuedJob, read_jobs
-from ftslurm.submission.jobs_of_run import LIVE_STATES
+from ftslurm.submission.jobs_of_run import LIVE_STATES, Queue, ask_queue
 
 
 def under(root: Path) -> list[Brief]:
@@ -33,7 +32,7 @@ def under(root: Path) -> list[Brief]:
 def queue_of(found: Iterable[Entry]) -> Queue:
     """Return what Slurm says of the jobs of these runs; it is asked if one of them is not over."""
     open_ones = {entry.user for entry in found if entry.readable and last_event(entry.run.events) != "run_finished"}
-    return _queue(open_ones)
+    return ask_queue(open_ones) if open_ones else Queue()
 
 
 def of_user(user: str) -> list[Brief]:
@@ -46,7 +45,7 @@ def of_user(user: str) -> list[Brief]:
     if not answer.ok:
         raise EnvironmentProblem(f"squeue cannot show the jobs of {user}: {answer.text}")
     jobs = read_jobs(answer.out)
-    queue = _as_queue([user], jobs, asked)
+    queue = Queue(frozenset([user]), jobs, asked)
     of_run: dict[str, list[QueuedJob]] = defaultdict(list)
     for job in jobs:
         if job.mark is not None:
@@ -71,19 +70,3 @@ def _row(mark: str, jobs: Sequence[QueuedJob], queue: Queue) -> Brief:
     created = 0.0 if entry is None else entry.created
     told = f"{note}; Slurm says {states}"
     return Brief(visible(name), str(folder or ""), jobs[0].user, "unreadable", created, job=job, note=visible(told))
-
-
-def _queue(users: set[str]) -> Queue:
-    if not users or shutil.which("squeue") is None:
-        return Queue()
-    asked, answer = time.time(), client.call(commands.jobs_of_users(*sorted(users)))
-    return _as_queue(users, read_jobs(answer.out), asked) if answer.ok else Queue()
-
-
-def _as_queue(users: Iterable[str], jobs: Iterable[QueuedJob], asked: float) -> Queue:
-    by_mark, by_name = defaultdict[str, list[QueuedJob]](list), dict[str, QueuedJob]()
-    for job in jobs:
-        by_name[job.name] = job
-        if job.mark is not None:
-            by_mark[job.mark].append(job)
-    return Queue(frozenset(users), by_mark, by_name, asked)

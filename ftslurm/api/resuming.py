@@ -15,7 +15,7 @@ from ftslurm.config.schema import Config, Fault
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import EnvironmentProblem, FtslurmError
 from ftslurm.protocol.records import FaultInjected, FaultRefused
-from ftslurm.run import configuration, liveness, stored_checkpoints
+from ftslurm.run import configuration, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_lines import read
@@ -131,12 +131,8 @@ def _check_over(config: Config, run: RunDir) -> None:
             f"{run.root.name} is not over: its Slurm job {job} waits in the queue, and then it goes on by itself; "
             f"to resume it in another way, take it out first: {stop}"
         )
-    if status.outcome != "running" or jobs_of_run.abandoned(config, run) is not None:
+    if status.outcome != "running" or jobs_of_run.state(config, run)[0] not in jobs_of_run.GOING:
         return
-    if job is None and (not run.alive.exists() or liveness.silent_s(config, run) is not None):
-        left = jobs_of_run.live_jobs(config, run) if config.cluster.pilots else []
-        if left == []:
-            return  # its controller has run in an allocation that is gone, or in a task of an array that is
     raise EnvironmentProblem(f"{run.root.name} is not over; to resume it, end it first: {stop}")
 
 

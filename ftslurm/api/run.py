@@ -128,13 +128,16 @@ class Run:
         submitting.settle(resumption.config, judge=not resumption.code.kept)
         return Run(submitting.launch(resumption.config, resumption.create).root)
 
-    def stop(self) -> str:
+    def stop(self, save: bool = False) -> str:
         """End the run: SIGTERM to the scripts, SIGKILL after stop.grace_s. Return what has happened, for a person.
 
+        Args:
+            save: save a checkpoint before, as `save` does; if that fails, the run goes on.
+
         Raises:
-            NotDone: the controller does not answer.
+            NotDone: no checkpoint could be saved, or the controller does not answer.
         """
-        return stopping.stop(self.files)
+        return stopping.stop(self.files, save)
 
     def scale(self, groups: int) -> Answer[Scaled]:
         """Give the run more groups, or fewer; the others train on meanwhile.

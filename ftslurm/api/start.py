@@ -7,13 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ftslurm.api import submitting
+from ftslurm.api import listing, submitting
 from ftslurm.api.run import Run
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
-from ftslurm.errors import ConfigError
+from ftslurm.errors import ConfigError, RunNotFound
 from ftslurm.run import find
+from ftslurm.security import owned_files
 from ftslurm.submission import preflight
+from ftslurm.submission.jobs_of_run import GOING
 
 log = logging.getLogger("ftslurm")
 
@@ -64,6 +66,24 @@ def find_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> 
         RunNotFound: there is none, or several match.
     """
     return Run(find.find(name, Path(root)).root)
+
+
+def only_run(name: str | None = None, root: str | os.PathLike[str] = "runs") -> Run:
+    """Return the run with this name, as `find_run` does; None: the only one of this user that is going.
+
+    Raises:
+        RunNotFound: there is none, or several match; the message names them.
+    """
+    if name is not None:
+        return find_run(name, root)
+    rows = [row for row in listing.under(Path(root)) if row.state in GOING and owned_files.is_own(Path(row.dir))]
+    if len(rows) == 1:
+        return Run(rows[0].dir)
+    named = "".join(f"\n  {row.dir} ({row.state})" for row in rows)
+    count = len(rows) or "no"
+    raise RunNotFound(
+        f"{count} runs of yours are going under {Path(root).absolute()}: name the one that is meant{named}"
+    )
 
 
 def all_runs(root: str | os.PathLike[str] = "runs") -> list[Run]:

@@ -42,15 +42,15 @@ def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
     story.read()
     status = with_last_lines(story.shown() if harmless else story.status, run)
     status = with_hooks(replace(status, run_id=status.run_id or run.root.name), run)
-    if status.started is None and (never := jobs_of_run.never_started(config, run)) is not None:
-        status = replace(status, outcome=never.outcome, reason=never.reason)
-        note = f"never started: {never.reason}"
-    running = status.outcome == "running"
-    if running and status.started is not None:
-        note = jobs_of_run.abandoned(config, run) or jobs_of_run.silence(config, run)
-    elif running and config.cluster.kind == "slurm":
-        note = jobs_of_run.in_queue(run)
-    return Look(status, liveness.moment(config, run) if running else time.time(), note)
+    if status.outcome == "running":
+        state, note = jobs_of_run.state(config, run)
+        if state not in jobs_of_run.GOING:
+            status = replace(status, outcome=state, reason=(note or "").removeprefix(jobs_of_run.NEVER))
+        elif status.started is not None:
+            note = jobs_of_run.silence(config, run)
+        elif config.cluster.kind == "slurm":
+            note = jobs_of_run.in_queue(run)
+    return Look(status, liveness.moment(config, run) if status.outcome in ("running", "lost") else time.time(), note)
 
 
 def report(config: Config, run: RunDir) -> Report:
@@ -60,10 +60,10 @@ def report(config: Config, run: RunDir) -> Report:
         EnvironmentProblem: the journal cannot be read.
     """
     found = read_report(config, run)
-    if found.history.begun:
+    if found.history.outcome != "running":
         return found
     seen = look(config, run)
-    reason = (seen.note or "") if seen.status.outcome == "running" else seen.status.reason
+    reason = seen.status.reason or seen.note or ""
     return replace(found, history=replace(found.history, outcome=seen.status.outcome, reason=reason))
 
 

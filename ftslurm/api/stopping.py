@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ftslurm.api import answers
+from ftslurm.api import answers, steering
 from ftslurm.config.schema import Config
 from ftslurm.core.state.model import Saved
 from ftslurm.errors import FtslurmError, NotDone
@@ -15,16 +15,23 @@ from ftslurm.run import configuration, inbox, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader, last_event
 from ftslurm.run.replay import newest_checkpoint, read_past
-from ftslurm.slurm import client
 from ftslurm.submission import jobs_of_run, observing, requeue
 
 
-def stop(run: RunDir) -> str:
+def stop(run: RunDir, save: bool = False) -> str:
     """End a run. Return what has happened, for a person; it may not have ended yet.
 
+    Args:
+        save: save a checkpoint before; without one the run goes on.
+
     Raises:
-        NotDone: the controller does not answer.
+        NotDone: no checkpoint could be saved, or the controller does not answer.
     """
+    if save:
+        try:
+            steering.save(run)
+        except FtslurmError as error:
+            raise NotDone(f"{error}. Nothing is stopped: ftslurm stop {run.root} stops it without saving") from error
     config, reader = configuration.to_steer(run), JournalReader(run.events)
     status = answers.read_status(reader)
     if message := _end_without_controller(config, run, status):
@@ -32,9 +39,8 @@ def stop(run: RunDir) -> str:
     inbox.put(run.inbox, "stop")
     if last_event(run.events) == RunRequeued.event:
         return f"{run.root.name} is between two jobs: it stops as soon as the next one starts"
-    job = _slurm_job(config, run)
-    if status.started is None and job is not None:
-        return _cancel_before_start(run, job)
+    if status.started is None and (job := _slurm_job(config, run)) is not None:
+        return f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts"
     if status.started is not None:
         answer, status = answers.wait_for_answer(reader, status, _is_stop, answers.ANSWER_S)
         if answer is None and status.outcome == "running":
@@ -69,53 +75,31 @@ def _slurm_job(config: Config, run: RunDir) -> str | None:
 def _end_without_controller(config: Config, run: RunDir, status: RunStatus) -> str | None:
     """End a run whose controller cannot. Return a message for the user, or None if the controller must be asked."""
     job, array = _slurm_job(config, run), config.cluster.mode == "array"
-    began = status.started is not None and status.outcome in ("running", "stopped")
+    began = status.outcome in ("running", "stopped")
     # In array mode the job may wait in the queue while another process leads the run.
     silent_s = liveness.silent_s(config, run) if began and (array or status.outcome == "running") else None
-    no_leader = not array or silent_s is not None
+    no_leader = not array or silent_s is not None or status.started is None
     if job is not None and began and no_leader and jobs_of_run.take_out_of_queue(job):
-        jobs_of_run.cancel(config, run)
+        jobs_of_run.cancel(run)
         requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled")
-        return f"{run.root.name} was waiting in the queue to go on: Slurm job {job} is cancelled"
+        return f"{run.root.name} was waiting in the queue: Slurm job {job} is cancelled"
     if status.outcome != "running":
         return f"{run.root.name} is over already: {status.outcome}"
     if (never := jobs_of_run.never_started(config, run)) is not None:
         inbox.put(run.inbox, "stop")  # Slurm may know the job after all: that of another cluster, or one it requeues
         requeue.end_journal(run, never.reason, never.outcome)
         return f"{run.root.name} never started: {never.reason}"
-    why = jobs_of_run.abandoned(config, run)
+    silent = None if silent_s is None else f"its controller has not been heard for {sentences.seconds(silent_s)}"
+    why = jobs_of_run.abandoned(config, run) or (silent if config.cluster.kind == "local" else None)
     if why is not None and run.events.exists():
-        return _end_abandoned(config, run, why, silent_s)
+        past, _ = read_past(run)
+        requeue.end_journal(run, f"stopped without a controller: {why}", left=past.live if past is not None else ())
+        return f"{run.root.name} had lost its controller and counts as stopped now: {why}"
     has_jobs = job is not None or (array and config.cluster.kind == "slurm")
-    if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(config, run)):
+    if silent_s is not None and has_jobs and (cancelled := jobs_of_run.cancel(run)):
         observing.tell_the_end(run)
-        jobs = "job" if len(cancelled) == 1 else "jobs"
-        are = "is" if len(cancelled) == 1 else "are"
-        return (
-            f"the controller of {run.root.name} has not been heard for {sentences.seconds(silent_s)}: "
-            f"Slurm {jobs} {', '.join(cancelled)} {are} cancelled"
-        )
+        return f"{run.root.name} is stopped: {silent}. Cancelled: Slurm job {', '.join(cancelled)}"
     return None
-
-
-def _end_abandoned(config: Config, run: RunDir, why: str, silent_s: float | None) -> str:
-    """Write the end of a run's journal, which no controller will write, and tell its hooks. Return a message."""
-    if config.cluster.kind == "local" and silent_s is None:  # it may live on another machine
-        observing.tell_the_end(run)
-        return f"{run.root.name} cannot be stopped: {why}"
-    past, _ = read_past(run)
-    requeue.end_journal(run, f"stopped without a controller: {why}", left=past.live if past is not None else ())
-    return f"{run.root.name} had lost its controller and counts as stopped now: {why}"
-
-
-def _cancel_before_start(run: RunDir, job: str) -> str:
-    """Cancel a job that has not started. Return a message for the user."""
-    # --state: a job that has started meanwhile has a controller, which reads its inbox.
-    client.cancel(job, pending_only=True)
-    if jobs_of_run.job_state(job) == "CANCELLED" and not run.events.exists():
-        requeue.end_journal(run, f"stopped in the queue: Slurm job {job} was cancelled before it started")
-        return f"{run.root.name} had not started: Slurm job {job} is cancelled"
-    return f"{run.root.name} had not started: Slurm job {job} stops as soon as it starts"
 
 
 def _is_stop(record: JournalEvent) -> bool:

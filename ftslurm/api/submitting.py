@@ -25,11 +25,10 @@ def settle(config: Config, preview: bool = False, judge: bool = True) -> list[st
         FtslurmError: the cluster cannot hold the run, a secret is missing, the script has a syntax error, or another
             run uses checkpoint.dir and this one would start at once.
     """
-    found = list(filter(None, [capabilities.resolve(config, preview)]))
-    found += keep_secrets(config)
+    found = capabilities.resolve(config, preview) + keep_secrets(config)
     if judge:
         preflight.check_script(config)
-    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config, os.environ))
+    secret_variables.check_submitter(config.job.secrets, os.environ, submit.exported(config))
     if config.cluster.controller == "job":  # else this process is in an allocation, and may be a part of another run
         found += filter(None, [_checkpoints_in_use(config, preview) or checkpoint_owner.goes_on_from(config)])
     if not preview and config.hooks.callbacks:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ftslurm.api import listing, stopping
 from ftslurm.api.brief import Brief
-from ftslurm.errors import FtslurmError, RunNotFound
+from ftslurm.errors import FtslurmError, NotDone, RunNotFound
 from ftslurm.run.directory import RunDir
+from ftslurm.submission.jobs_of_run import GOING
 
-OPEN = ("running", "waiting", "silent", "lost")  # states of a run that has no end
+OPEN = (*GOING, "lost")  # states of a run that has no end
 
 
 def together(rows: Sequence[Brief]) -> list[Brief]:
@@ -21,7 +22,7 @@ def together(rows: Sequence[Brief]) -> list[Brief]:
     return sorted(rows, key=lambda row: first[row.sweep or row.dir])
 
 
-def stop(root: Path, sweep: str) -> Iterator[str]:
+def stop(root: Path, sweep: str, save: bool = False) -> Iterator[str]:
     """End all runs of a sweep that are not over. Yield what has happened to each, for a person.
 
     Raises:
@@ -33,8 +34,11 @@ def stop(root: Path, sweep: str) -> Iterator[str]:
     going = [row for row in mine if row.state in OPEN]
     if not going:
         yield f"all {len(mine)} runs of {sweep} are over already"
+    failed = list[str]()
     for row in reversed(going):  # the oldest first
         try:
-            yield stopping.stop(RunDir(Path(row.dir)))
+            yield stopping.stop(RunDir(Path(row.dir)), save)
         except FtslurmError as error:
-            yield f"{row.id}: {error}"
+            failed.append(f"{row.id}: {error}")
+    if failed:
+        raise NotDone("; ".join(failed))

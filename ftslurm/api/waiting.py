@@ -52,9 +52,7 @@ def wait_for_exit(there: Callable[[], bool]) -> None:
 
 def no_verdict(config: Config, run: RunDir) -> str:
     """Return the message about a run whose controller is gone without an outcome."""
-    if (never := jobs_of_run.never_started(config, run)) is not None:
-        return f"{run.root.name} never started: {never.reason}"
-    return (
-        f"the controller of {run.root.name} is gone and left no verdict; its workers end by themselves. "
-        f"See {run.controller_log} and the files in {run.submitit}"
-    )
+    state, why = jobs_of_run.state(config, run)
+    if state != "lost":
+        return f"{run.root.name} {why or 'goes on'}"
+    return f"{run.root.name} is lost: {why}. See {run.controller_log} and the files in {run.submitit}"

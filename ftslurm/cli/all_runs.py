@@ -11,14 +11,14 @@ from rich.live import Live
 from rich.text import Text
 
 from ftslurm.api import listing
-from ftslurm.api.brief import STATES, Brief, Queue, brief
+from ftslurm.api.brief import Brief, brief
 from ftslurm.cli import list_table
 from ftslurm.errors import FtslurmError
 from ftslurm.monitor import table
 from ftslurm.monitor.keys import Keys
 from ftslurm.run.directory import RunDir
 from ftslurm.run.entries import entries
-from ftslurm.submission.jobs_of_run import QUEUE_S
+from ftslurm.submission.jobs_of_run import QUEUE_S, STATES, Queue
 
 EVERY_S = 2.0  # between two looks at the runs, or five times what a look takes
 KEYS = "s: sort ({order})  up, down: choose  enter: open  q: leave"

@@ -89,7 +89,8 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         raise EnvironmentProblem(f"--python or --srun: {error}") from error
     options = Options(root, python, nodes, args.partition, extra, args.gpus, args.wait)
     if slurm is None:
-        yield warn("slurm", f"{why_not}: only this machine is looked at", "on a cluster, log in where sbatch works")
+        finding = fail if client.installed() else warn
+        yield finding("slurm", f"{why_not}: only this machine is looked at", "on a cluster, log in where sbatch works")
     else:
         yield from check_slurm(slurm)
     yield from _trust(root)

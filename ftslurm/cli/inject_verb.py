@@ -8,6 +8,7 @@ from ftslurm.api import drills
 from ftslurm.cli.run_argument import find_run, parser_for
 from ftslurm.config.schema import AUTO
 from ftslurm.config.validate import FAULTS
+from ftslurm.errors import NotDone
 
 HARM = {
     "kill": "SIGKILL to one rank, as the kernel or an admin would do it",
@@ -25,14 +26,19 @@ HELP = "faults\n" + "\n".join(f"  {name:<11} {HARM[name]}" for name in FAULTS)
 
 def main(words: list[str]) -> int:
     """Inject one fault."""
-    about = "Do one real fault to a running run, to see it recover. It happens at once, without a question."
+    about = "Do one real fault to a running run, to see it recover. On a terminal you are asked first."
     parser = parser_for("inject", about, HELP)
     parser.add_argument("fault", metavar="FAULT", help="one of those below")
     parser.add_argument("--group", type=int, metavar="N", help="of this group (default: the lowest one that runs)")
     parser.add_argument("--rank", type=int, metavar="R", help="this rank of the group, or its node (default: 0)")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
     args = parser.parse_intermixed_args(words)
     drills.check_fault(args.fault)
     run = find_run(args)
+    if not args.yes and sys.stdin.isatty():
+        print(f"do {args.fault} to {run.dir}? [y/N] ", end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise NotDone("nothing is done")
     print(run.inject(args.fault, args.group, args.rank))
     if args.fault in ("stop", "hang") and run.config.health.hang_after_s == 0:
         print(

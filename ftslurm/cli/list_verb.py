@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ftslurm.api import listing, sweeps
-from ftslurm.api.brief import STATES
 from ftslurm.cli import list_table
 from ftslurm.cli.parser import Parser
 from ftslurm.monitor import table
+from ftslurm.submission.jobs_of_run import STATES
 
 EPILOG = """\
 states: running, waiting (its job is in the queue), silent (its controller is not

@@ -71,12 +71,13 @@ ELSEWHERE = {
 OVERVIEW = """\
 ftslurm trains with torchft replica groups and restarts only those that fail.
 
-  ftslurm job=ddp               the example: on Slurm if it answers, else here
+  ftslurm job=ddp               the example: on Slurm where there is one
   ftslurm job.script=train.py groups.count=4 groups.nodes=2 groups.workers=8
                                 your script: 4 groups of 2 nodes with 8 workers
 {verbs}
 RUN is a run directory, a run id or its beginning, any of its Slurm jobs, or its
-name; default: the newest run under runs/ (--root DIR: another folder).
+name; default: the newest under runs/ (--root DIR: another folder), for verbs
+that change a run the only one that is going.
 `ftslurm VERB --help` has the options of a verb.
 """
 

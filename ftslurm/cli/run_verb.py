@@ -114,8 +114,6 @@ def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     from ftslurm.submission import keeper, requeue
 
     steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
-    for key in ("partition", "account", "qos") if steps else ():  # for jobs that replace a lost node
-        setattr(config.cluster, key, getattr(config.cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
     before = requeue.of_this_job(config, os.environ) if steps else None
     if before is not None:
         run, outcome = before

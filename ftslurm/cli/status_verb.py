@@ -81,10 +81,8 @@ def _show_live(config: Config, run: RunDir) -> bool:
     console = table.console()
     note = partial(jobs_of_run.silence, config, run, liveness.Watch())
     pressed = keys.of_terminal(may_quit=True)
-    status = table.follow(
-        run, console=console, until=lambda: not there(), history=HISTORY_LINES, keys=pressed, note=note
-    )
+    table.follow(run, console=console, until=lambda: not there(), history=HISTORY_LINES, keys=pressed, note=note)
     if pressed is not None and pressed.quit:
         return True
-    console.print(summary.summary(status, run))
+    console.print(summary.summary(look(config, run, harmless=True).status, run))
     return False

@@ -142,7 +142,7 @@ def check_launcher(name: object) -> None:
     """
     if name not in (BASIC, None):
         raise ConfigError(
-            f"hydra/launcher={name}: ftslurm submits each run by itself, to Slurm if it answers; leave the launcher "
+            f"hydra/launcher={name}: ftslurm submits each run itself, to Slurm where there is one; leave the launcher "
             f"out. With -m it makes a run of each combination, and what a launcher would ask of Slurm are settings "
             f"here: cluster.partition, cluster.time, groups.nodes, groups.gpus, ... (ftslurm help scripts)"
         )

@@ -133,7 +133,7 @@ class Range:
 class ClusterConfig:
     """Where the run trains, and what Slurm is asked for."""
 
-    kind: str = "auto"  # auto (Slurm if it answers, else local), local (this machine) or slurm
+    kind: str = "auto"  # auto (Slurm where it is installed, else local), local (this machine) or slurm
     # steps: one Slurm job, with one Slurm step for each group. array: one Slurm job for each group; they come and go.
     mode: str = "steps"
     partition: str | None = None  # sbatch --partition; default: Slurm's, also of the next seven

@@ -55,8 +55,6 @@ class Story:
             self._reading.fold(event)
             folding.apply(event)
         self.status = folding.status
-        if self._journal.offset - self._saved >= LONG:
-            self._save()
         return self._reading.past, self._reading.outcome
 
     def shown(self) -> RunStatus:
@@ -64,7 +62,12 @@ class Story:
         return unpack(RunStatus, readable(pack(self.status)))
 
     def told(self, tell: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Return a function that passes each event of the journal to `tell` and saves the file when it is due."""
+        """Return a function that passes each event of the journal to `tell` and saves the file when it is due.
+
+        For the controller alone: others may read the journal, and write nothing.
+        """
+        if self._journal.offset - self._saved >= LONG:
+            self._save()
 
         def also(event: Event) -> None:
             tell(event)

@@ -621,7 +621,7 @@ def _because(reason: str | None) -> str:
 
 def ended(outcome: str) -> str:
     """Return the verb for the outcome of a run."""
-    return {"stopped": "was stopped", "running": "has not finished"}.get(outcome, outcome)
+    return {"stopped": "was stopped", "running": "has not finished", "lost": "is lost"}.get(outcome, outcome)
 
 
 def phase(group: GroupStatus, status: RunStatus) -> str:

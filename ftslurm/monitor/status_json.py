@@ -108,7 +108,7 @@ class StatusJson(TypedDict):
     mode: Annotated[str, "cluster.mode, or local; empty: not started yet"]
     job_id: Annotated[str | None, "Slurm job of the controller"]
     job_starts: Annotated[int, "how many Slurm jobs, or starts of one, the controller has had"]
-    outcome: Annotated[str, "running, succeeded, failed or stopped"]
+    outcome: Annotated[str, "running, succeeded, failed, stopped or lost (without a controller)"]
     reason: Annotated[str, "why, for a person"]
     step: Annotated[int, "the last committed step of the run"]
     total_steps: Annotated[int | None, "job.total_steps"]

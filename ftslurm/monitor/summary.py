@@ -115,7 +115,7 @@ def _called(groups: Sequence[GroupStatus]) -> str:
 
 def next_command(status: RunStatus, run: RunDir) -> str | None:
     """Return how a run that was stopped or has failed is continued; None: there is nothing to continue."""
-    if status.outcome not in ("stopped", "failed"):
+    if status.outcome not in ("stopped", "failed", "lost"):
         return None
     command, code = f"continue with: ftslurm resume {shlex.quote(str(run.root))}", ""
     if _script_failed(status) and run.code.is_dir():

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from ftslurm.core.state.model import Phase
 from ftslurm.monitor.status import RunStatus, aged
 
-OUTCOMES = ("running", "succeeded", "failed", "stopped")
+OUTCOMES = ("running", "succeeded", "failed", "stopped", "lost")
 BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  # of recoveries
 Sample = tuple[tuple[str, ...], float]  # values of the labels, and the value
 
@@ -71,7 +71,7 @@ METRICS = (
     ),
     Described(
         "ftslurm_run_outcome",
-        "1 for the present outcome: running, succeeded, failed or stopped; 0 for the others.",
+        "1 for the present outcome: running, succeeded, failed, stopped or lost (no controller); 0 for the others.",
         lambda s: _counted({outcome: int(s.outcome == outcome) for outcome in OUTCOMES}),
         ("outcome",),
     ),

@@ -122,7 +122,7 @@ class ReportJson(TypedDict):
     run_id: str
     name: str
     parent: Annotated[str | None, "directory of the run that this one resumes"]
-    outcome: Annotated[str, "running, succeeded, failed or stopped"]
+    outcome: Annotated[str, "running, succeeded, failed, stopped or lost (without a controller)"]
     reason: str
     mode: str
     begin: float

@@ -149,7 +149,7 @@ def check_submitter(names: Sequence[str], environ: Mapping[str, str], export: st
     if "ALL" not in parts and (lost := [name for name in names if name not in parts]):
         raise EnvironmentProblem(
             f"job.secrets: {', '.join(lost)} would not reach the job, sbatch is told --export={export}: add the name "
-            f"there (cluster.sbatch.export, or SBATCH_EXPORT in this environment), or leave --export out"
+            f"there (cluster.sbatch.export), or leave --export out"
         )
 
 
@@ -161,7 +161,7 @@ def check_worker(environ: Mapping[str, str]) -> None:
     """
     if lacks := missing(filter(None, environ.get(NAMES, "").split(",")), environ):
         raise RuntimeError(
-            f"job.secrets: {', '.join(lacks)} has not reached the worker: sbatch --export (SBATCH_EXPORT), "
+            f"job.secrets: {', '.join(lacks)} has not reached the worker: sbatch --export (cluster.sbatch), "
             f"srun --export (cluster.srun) or a prefix in job.python keeps the environment from it; let it pass there"
         )
 

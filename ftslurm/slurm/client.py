@@ -11,19 +11,22 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from ftslurm.slurm import commands
+from ftslurm.slurm import commands, sbatch_variables
 from ftslurm.slurm.parse import Partition, is_busy, read_partitions, read_topology
 
 ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
 TOPOLOGY_S = 5.0  # a controller that takes over must not wait for long
 PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
+PATIENCE_S, AGAIN_S = 10.0, 1.0  # slurmctld is away for seconds when it is restarted
+PROGRAMS = ("sbatch", "srun", "sinfo")
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
-_DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN")
+_DEFAULTS = ("SQUEUE_", "SINFO_", "SCANCEL_", "SCONTROL_", "SLURM_TOPO_LEN", sbatch_variables.PREFIX)
 _UNSET = ("NOT_SET", "Partition_Limit", "INVALID", "UNLIMITED")  # what squeue and sacct print instead of a time limit
 
 
@@ -132,19 +135,23 @@ def leaves() -> dict[str, str]:
     return read_topology(answer.out) if answer.ok else {}
 
 
+def installed() -> bool:
+    """Return whether this machine belongs to a cluster, as far as the PATH tells: it has one of Slurm's programs."""
+    return any(map(shutil.which, PROGRAMS))
+
+
 def partitions() -> tuple[list[Partition], str]:
-    """Return the cluster's partitions, or none and the reason."""
-    for program in ("sbatch", "srun", "sinfo"):
+    """Return the cluster's partitions, or none and the reason after some seconds in which Slurm does not answer."""
+    for program in PROGRAMS:
         if shutil.which(program) is None:
             return [], f"{program} is not on PATH"
     conf = os.environ.get("SLURM_CONF")
     if conf and not Path(conf).exists():  # sinfo would try for long
         return [], f"there is no file SLURM_CONF={conf}"
-    answer = call(commands.partitions(), PARTITIONS_S)
-    if answer.failure is Failure.TIMED_OUT:
-        return [], f"Slurm's controller has not answered within {PARTITIONS_S:g} s (sinfo)"
-    if not answer.ok:
-        lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
-        return [], f"no Slurm answers ({lines[-1].removeprefix('sinfo: ') if lines else 'no message'})"
-    rows = read_partitions(answer.out)
-    return rows, "" if rows else "sinfo shows no partition"
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = call(commands.partitions(), PARTITIONS_S)
+        rows = read_partitions(answer.out)
+        if rows or time.monotonic() >= deadline:
+            return rows, answer.text.rpartition("\n")[2] or "sinfo shows no partition"
+        time.sleep(AGAIN_S)

@@ -126,11 +126,10 @@ QUEUE_FIELDS = (
 )  # fmt: skip
 
 
-def queue(user: int | None = None) -> list[str]:
-    """Ask for all jobs of a user, by default this one: cheaper for slurmctld than one job or all jobs."""
+def queue() -> list[str]:
+    """Ask for all jobs of this user: cheaper for slurmctld than one job or all jobs."""
     fields = ",".join(f"{field}:|" for field in QUEUE_FIELDS)
-    whose = os.getuid() if user is None else user
-    return [*_SQUEUE, "--array", "--states=all", f"--user={whose}", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", f"--user={os.getuid()}", f"--Format={fields}"]
 
 
 FINDING_FIELDS = ("JobArrayID", "JobID", "State", "Reason", "UserName", "Command", "Comment")

@@ -14,7 +14,7 @@ from ftslurm.config.schema import Config, fixed_standbys, most_groups, nodes_nee
 from ftslurm.config.store_url import is_url
 from ftslurm.errors import ConfigError, EnvironmentProblem
 from ftslurm.launchers import container
-from ftslurm.slurm import client, commands
+from ftslurm.slurm import client, commands, sbatch_variables
 from ftslurm.slurm.parse import Partition, partition_names
 
 ASK_S = 10.0  # for srun --help
@@ -22,32 +22,39 @@ OPTIONS = ("partition", "account", "qos", "time", "constraint", "exclude", "node
 SLURM_ONLY = (*OPTIONS, "switches", "segment", "sbatch", "srun", "container_image")
 
 
-def resolve(config: Config, preview: bool = False) -> str:
-    """Set what the configuration leaves open (cluster.kind, groups.gpus), in place. Return a line about it, or "".
+def resolve(config: Config, preview: bool = False) -> list[str]:
+    """Set what the configuration leaves open (cluster.kind, groups.gpus, SBATCH_*), in place. Return lines about it.
 
     Args:
         preview: nothing will be submitted, so cluster=slurm is accepted without Slurm.
 
     Raises:
-        ConfigError: drills that a local run cannot do.
-        EnvironmentProblem: cluster=slurm without Slurm, more than the partition has, or a CUDA context without GPUs.
+        ConfigError: drills that a local run cannot do, or a variable of sbatch's that cannot be.
+        EnvironmentProblem: cluster=slurm without Slurm, a Slurm that does not answer, more than the partition has, or a
+            CUDA context without GPUs.
     """
-    note, cluster = "", config.cluster
+    notes, cluster, here = list[str](), config.cluster, config.cluster.controller == "here"
     partitions, why_not = ([], "") if cluster.kind == "local" else client.partitions()
     if cluster.kind == "auto" and cluster.mode == "array":
         cluster.kind = "slurm"  # an array needs it
+    if not partitions and (not preview if cluster.kind == "slurm" else cluster.kind == "auto" and client.installed()):
+        raise EnvironmentProblem(
+            f"cluster={cluster.kind}, but Slurm does not answer: {why_not}; try again (set SLURM_CONF, or load the "
+            f"site's module, if its configuration is elsewhere), or cluster=local if you mean this machine"
+        )
     if cluster.kind == "auto":
         asked = [f"cluster.{key}" for key in SLURM_ONLY if getattr(cluster, key)]
         asked += ["cluster.interface"] if cluster.interface not in ("auto", None) else []
         if not partitions and asked:
             raise EnvironmentProblem(f"{', '.join(asked)} asks for Slurm, but {why_not}; cluster=local would ignore it")
         cluster.kind = "slurm" if partitions else "local"
-        here = cluster.controller == "here"
         doing = "running in this allocation" if here else "run would submit to it" if preview else "submitting to it"
-        note = f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"
-    elif cluster.kind == "slurm" and not partitions and not preview:
-        raise EnvironmentProblem(f"cluster=slurm, but {why_not}; cluster=local runs on this machine alone")
-    if cluster.kind == "slurm" and cluster.controller == "here" and (cluster.mode == "steps" or cluster.pilots):
+        notes += [f"Slurm answers: {doing}" if partitions else f"{why_not}: running on this machine (cluster=local)"]
+    if cluster.kind == "slurm":
+        for key in ("partition", "account", "qos") if here else ():  # for jobs in its place
+            setattr(cluster, key, getattr(cluster, key) or os.environ.get(f"SLURM_JOB_{key.upper()}"))
+        notes += sbatch_variables.take(config, os.environ)
+    if cluster.kind == "slurm" and here and (cluster.mode == "steps" or cluster.pilots):
         _share_gpus_of_allocation(config, os.environ)
     elif cluster.kind == "slurm" and partitions:
         _fit(config, partitions, cluster.partition)
@@ -55,19 +62,18 @@ def resolve(config: Config, preview: bool = False) -> str:
             if one.partition is not None:
                 _fit(config, partitions, one.partition, f"cluster.ranges: groups={one.groups}, partition")
     elif cluster.kind == "slurm":
-        note = f"{why_not}: cannot check whether the cluster has these nodes and GPUs"
         config.groups.gpus = config.groups.gpus or 0
-        return note
+        return [*notes, f"{why_not}: cannot check whether the cluster has these nodes and GPUs"]
     else:
         _check_drills(config)
-        note = "; ".join(part for part in (note, _share_local_gpus(config)) if part)
+        notes += filter(None, [_share_local_gpus(config)])
     _check_standby(config)
     _check_process_group(config)
     _check_container(config)
     if is_url(config.checkpoint.dir or ""):
         _check_store(config.checkpoint.dir or "")
     _check_segments(config)
-    return note
+    return notes
 
 
 def _check_store(url: str) -> None:

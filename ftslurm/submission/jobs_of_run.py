@@ -6,11 +6,13 @@ once its controller is gone, so Slurm is asked, or the process table for a local
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ftslurm.config.schema import Config
@@ -20,14 +22,76 @@ from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import first_line, last_event, last_line
 from ftslurm.run.journal_lines import read
+from ftslurm.security import owned_files
+from ftslurm.security.terminal import visible
 from ftslurm.slurm import client, commands
-from ftslurm.slurm.evidence import read_queue
+from ftslurm.slurm.parse import QueuedJob, read_jobs
 
 LIVE_STATES = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING"} | {
     "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "STAGE_OUT", "UNKNOWN",
 }  # fmt: skip
 NEVER_RUN = ("", "CANCELLED", "DEADLINE")  # last states of a job that may not have started; "": no longer known
+NEVER = "never started: "
 QUEUE_S = 15.0  # how often Slurm is asked about one job
+
+
+# What a run's state may be. waiting: its job is in Slurm's queue. silent: it should run, and its controller is not
+# heard. lost: its controller is gone, and nobody has written an end.
+STATES = ("running", "waiting", "silent", "lost", "succeeded", "failed", "stopped", "unreadable")
+GOING = STATES[:3]
+
+
+@dataclass(frozen=True)
+class Queue:
+    """What squeue says of some users' jobs. Without an answer nothing is concluded from a job that is not in it."""
+
+    users: frozenset[str] = frozenset()  # whose jobs are known, all of them
+    jobs: Sequence[QueuedJob] = ()
+    asked: float = math.inf  # when, in unix seconds; a job that was submitted later may be missing
+
+    def live(self, run: RunDir) -> list[QueuedJob]:
+        """Return the jobs of a run that wait or run, its controller's and its groups'."""
+        names, mark = {*run.pools(), own := job_of(run) or ""}, run.mark()
+        tasks = f"{own.partition('_')[0]}_"  # of an array that was submitted by hand
+        mine = (job for job in self.jobs if job.mark == mark or job.name in names or job.name.startswith(tasks))
+        return [job for job in mine if job.state in LIVE_STATES]
+
+    def covers(self, run: RunDir) -> bool:
+        """Return whether a job of this run that is missing has left Slurm."""
+        submitted = 0.0
+        with suppress(OSError):
+            submitted = run.job_id.stat().st_mtime
+        return _owner(run) in self.users and submitted <= self.asked
+
+
+def ask_queue(users: Iterable[str]) -> Queue:
+    """Ask Slurm for all jobs of some users."""
+    asked, answer = time.time(), client.call(commands.jobs_of_users(*sorted(users)))
+    return Queue(frozenset(users), read_jobs(answer.out), asked) if answer.ok else Queue()
+
+
+def state(config: Config, run: RunDir, queue: Queue | None = None) -> tuple[str, str | None]:
+    """Return how a run stands whose journal has no end: one of STATES, and a note for a person.
+
+    Args:
+        queue: what Slurm says; None: it is asked if that matters.
+    """
+    if (never := never_started(config, run, queue)) is not None:
+        return never.outcome, f"{NEVER}{never.reason}"
+    if (why := abandoned(config, run, queue)) is not None:
+        return "lost", why
+    begun, local = _begun(run), config.cluster.kind == "local"
+    if not begun and (local or run.job() is None):
+        return ("waiting", "its controller starts") if run.job() else ("lost", "its controller is gone")
+    jobs = [] if queue is None or local else queue.live(run)
+    goes_on = last_event(run.events) == "run_requeued"
+    if jobs and (not begun or goes_on or all(job.state == "PENDING" for job in jobs)):
+        waiting = next((job for job in jobs if job.state == "PENDING"), None)
+        return "waiting", "its controller starts" if waiting is None else _waits(waiting.name, waiting.reason)
+    if _heard(run):
+        return "running", None
+    host = _elsewhere(run)
+    return "silent", f"its controller{f' on {visible(host)}' if host else ''} is not heard"
 
 
 def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
@@ -40,15 +104,8 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
 
     def ask() -> bool:
         nonlocal asked, answer
-        job = run.job()
-        if job is None:
-            return True
-        if config.cluster.kind == "local":
-            return lives_here(run)
-        if time.monotonic() - asked >= QUEUE_S:
-            asked = time.monotonic()
-            array = config.cluster.mode == "array"
-            answer = abandoned(config, run) is None if array else job_state(job) in LIVE_STATES
+        if config.cluster.kind == "local" or time.monotonic() - asked >= QUEUE_S:
+            asked, answer = time.monotonic(), _last_state(config, run, None) is None
         return answer
 
     return ask
@@ -59,21 +116,21 @@ def job_state(job: str) -> str:
     return client.job_state(job)[0]
 
 
-def abandoned(config: Config, run: RunDir) -> str | None:
+def abandoned(config: Config, run: RunDir, queue: Queue | None = None) -> str | None:
     """Return why no controller will write the end of this run's journal; None if one may."""
-    state = _last_state(config, run)
+    state = _last_state(config, run, queue)
     if state is None:
         return None
     if not _begun(run):
-        return f"it never started: {end_without_start(config, run, state).reason}"
+        return f"it {NEVER}{end_without_start(config, run, state).reason}"
     if config.cluster.kind == "local":
         return "its controller is gone; its workers have ended with it"
     if config.cluster.mode == "array":
         return "none of its Slurm jobs is left"
-    return f"its controller is gone: Slurm job {run.job()} is {state or 'unknown to Slurm'}"
+    return f"its controller is gone: Slurm job {job_of(run)} is {state or 'unknown to Slurm'}"
 
 
-def never_started(config: Config, run: RunDir) -> RunFinished | None:
+def never_started(config: Config, run: RunDir, queue: Queue | None = None) -> RunFinished | None:
     """Return the end of a run that never started: its journal's only line, or what would be; None: it has, or it may.
 
     Its controller has written nothing, and none of its jobs is left that could start one.
@@ -81,7 +138,7 @@ def never_started(config: Config, run: RunDir) -> RunFinished | None:
     first = first_line(run.events)
     if first is not None and isinstance(end := read(first), RunFinished):
         return end if first == last_line(run.events) else None  # a job that Slurm starts once more goes on with it
-    state = None if _begun(run) else _last_state(config, run)
+    state = None if _begun(run) else _last_state(config, run, queue)
     if state is None or _begun(run):  # it may have begun and ended meanwhile
         return None
     return end_without_start(config, run, state)
@@ -109,20 +166,39 @@ def _begun(run: RunDir) -> bool:
     return first_line(run.events) is not None or last_event(run.events) is not None
 
 
-def _last_state(config: Config, run: RunDir) -> str | None:
+def _last_state(config: Config, run: RunDir, queue: Queue | None) -> str | None:
     """Return the last state of the job of a controller that is gone, "" if that is not known; None: it may live."""
-    job = run.job()
-    if job is None:
-        return None  # cluster.controller=here: the job of its allocation is not known
+    job, array = job_of(run), config.cluster.mode == "array"
     if config.cluster.kind == "local":
-        return None if lives_here(run) else ""
-    if config.cluster.mode == "array":  # the leader's job may be a pilot's
-        age = liveness.age_s(run.alive)
-        # A live leader spares asking Slurm.
-        left = live_jobs(config, run) if age is None or age > liveness.SILENT_S else None
-        return "" if left == [] else None
-    state = job_state(job)
-    return None if state in LIVE_STATES else state
+        return None if _elsewhere(run) or _lives_here(run) or job is None else ""
+    # In array mode the leader's job may be a pilot's. A live leader spares asking Slurm.
+    if job is None or (array and _heard(run)):
+        return None
+    queue = ask_queue({_owner(run)}) if queue is None else queue
+    state = next((one.state for one in queue.jobs if one.name == job), "")
+    return None if (queue.live(run) if array else state in LIVE_STATES) or not queue.covers(run) else state
+
+
+def job_of(run: RunDir) -> str | None:
+    """Return the Slurm job of a controller (in an allocation: from the journal), or the process of a local run's."""
+    begun = _started(run)
+    return run.job() or (begun.job_id if begun else None)
+
+
+def _started(run: RunDir) -> RunStarted | None:
+    begun = read(first_line(run.events) or {})
+    return begun if isinstance(begun, RunStarted) else None
+
+
+def _elsewhere(run: RunDir) -> str | None:
+    """Return the machine of a controller; None: it is this one, or not known."""
+    begun = _started(run)
+    return begun.host if begun and begun.host != platform.node() else None
+
+
+def _heard(run: RunDir) -> bool:
+    age = liveness.age_s(run.alive)
+    return age is not None and age <= liveness.SILENT_S
 
 
 def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
@@ -140,26 +216,15 @@ def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) ->
     return f"the controller has not been heard for {seconds(silent)}{ends}"
 
 
-def live_jobs(config: Config, run: RunDir) -> list[str] | None:
-    """Return the jobs of this run that wait or run, its controller's and its groups'; None if Slurm does not answer."""
-    answer = client.call(commands.queue(_owner(run)))
-    if not answer.ok:
-        return None
-    own = run.job()
-    known = run.pools() | ({own: 0} if own else {})
-    jobs = read_queue(answer.out, run.mark(), config.cluster.pilots, known)
-    return [job.name for job in jobs if job.state in LIVE_STATES]
-
-
-def _owner(run: RunDir) -> int | None:
+def _owner(run: RunDir) -> str:
     with suppress(OSError):
-        return run.root.stat().st_uid
-    return None
+        return owned_files.user_name(run.root.stat().st_uid)
+    return ""
 
 
-def cancel(config: Config, run: RunDir) -> list[str]:
+def cancel(run: RunDir) -> list[str]:
     """Cancel every job of a run whose controller is silent. Return those that Slurm has accepted to cancel."""
-    left = live_jobs(config, run) or []
+    left = [job.name for job in ask_queue({_owner(run)}).live(run)]
     return left if client.cancel(*left) else []
 
 
@@ -178,11 +243,15 @@ def in_queue(run: RunDir) -> str | None:
         return None
     state, reason = client.job_state(job)
     if state == "PENDING":
-        reason += ": Slurm holds a requeued job for two minutes" if reason == "BeginTime" else ""
-        return f"Slurm job {job} is waiting in the queue" + (f" ({reason})" if reason not in ("", "None") else "")
+        return _waits(job, reason)
     if state == "UNKNOWN":
         return f"Slurm does not answer how job {job} stands"
     return f"Slurm job {job} is {state}" if state else f"Slurm does not know job {job} any more"
+
+
+def _waits(job: str, reason: str) -> str:
+    reason += ": Slurm holds a requeued job for two minutes" if reason == "BeginTime" else ""
+    return f"Slurm job {job} is waiting in the queue" + (f" ({visible(reason)})" if reason not in ("", "None") else "")
 
 
 @lru_cache(maxsize=1)
@@ -190,12 +259,11 @@ def _in_queue_at(run: RunDir, moment: int) -> str | None:  # noqa: ARG001 caches
     return in_queue(run)
 
 
-def lives_here(run: RunDir) -> bool:
-    """Return whether the controller of a local run lives here."""
-    job, begun = run.job() or "", read(first_line(run.events) or {})
-    if isinstance(begun, RunStarted) and begun.host != platform.node():
-        return False
-    return job.isdecimal() and _process_lives(int(job))
+def _lives_here(run: RunDir) -> bool:
+    """Return whether the controller of a local run lives here: the one that was started, or that of the journal."""
+    begun = _started(run)
+    processes = (run.job() or "", str(begun.pid) if begun else "")
+    return any(pid.isdecimal() and _process_lives(int(pid)) for pid in processes)
 
 
 def _process_lives(pid: int) -> bool:

@@ -195,13 +195,12 @@ def topology_options(config: Config, group: bool) -> dict[str, Any]:
     return options
 
 
-def exported(config: Config, environ: Mapping[str, str]) -> str | None:
+def exported(config: Config) -> str | None:
     """Return the value of sbatch's --export, or None if it is not set or no job is submitted."""
     if config.cluster.kind == "local" or config.cluster.controller == "here":
         return None
     options = config.cluster.sbatch | (config.cluster.controller_sbatch if config.cluster.mode == "array" else {})
-    told = environ.get("SBATCH_EXPORT") or options.get("export")  # sbatch prefers the variable to the lines of a script
-    return None if told is None else str(told)
+    return None if (told := options.get("export")) is None else str(told)
 
 
 def sbatch_script(config: Config, run: RunDir) -> str:

@@ -34,6 +34,9 @@ def test_a_group_restarts_on_request_and_the_others_miss_no_step_and_what_cannot
     code, said = ask(run, "save")
     assert code == 1
     assert said.startswith("ftslurm: save refused: no script of the run has an ftslurm.checkpoint.Checkpointer")
+    code, again = ask(run, "stop", "--save")  # without a checkpoint the run goes on, as the rest of this test shows
+    hint = f". Nothing is stopped: ftslurm stop {run.dir} stops it without saving\n"
+    assert (code, again) == (1, said.rstrip("\n") + hint)
     code, said = ask(run, "restart", "--group", "1", "--rank", "0")
     assert (code, said) == (0, "restart: group 1 is asked to leave, and starts again as attempt 1\n")
     run.wait_until_back(1)
@@ -55,7 +58,15 @@ def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
     assert (code, said) == (0, f"save: checkpoint of step {done['step']}: {done['path']}\n")
     assert (Path(str(done["path"])) / "manifest.json").exists()
     assert run.named("checkpoint_saved", step=done["step"])
-    assert ask(run, "stop")[0] == 0
+    code, said = ask(run, "stop", "--save")
+    last = run.named("checkpoint_saved")[-1]["step"]
+    assert int(str(last)) > int(str(done["step"]))
+    assert (code, said.partition(",")[0]) == (
+        0,
+        f"{run.dir.name} is stopping: the last checkpoint is of step {last}",
+    )
     run.until(lambda: run.named("run_finished"), "the end")
+    code, said = ask(run, "stop", "--save")
+    assert (code, said.partition(";")[0]) == (1, f"ftslurm: {run.dir.name} is over: was stopped")
     code, said = ask(run, "save")
     assert (code, said) == (2, f"ftslurm: {run.dir.name} is over: was stopped; nothing is left to save\n")

@@ -82,7 +82,7 @@ def test_a_job_that_never_starts_can_be_stopped(slurm: Backend, slurm_cluster: C
     assert run.process.wait(60) == 130
     stop = slurm.launch("stop", str(run.dir))
     assert stop.process.wait(60) == 0
-    assert "had not started" in stop.text
+    assert "was waiting in the queue" in stop.text
     states = slurm_cluster.run(["squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T"])
     assert states.strip() == "CANCELLED"
 

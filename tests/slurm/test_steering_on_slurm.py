@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from harness import Backend, Run
@@ -95,6 +99,32 @@ def test_in_array_mode_a_drained_node_is_left_for_a_new_job(slurm: Backend) -> N
     run.finish()
     assert [e["cause"] for e in run.named("step_exited", group=1)] == ["requested", "killed", "ok"]
     assert len(set(run.weights().values())) == 1
+
+
+def test_what_variables_give_to_sbatch_every_job_of_the_run_has_and_it_saves_before_it_stops(slurm: Backend) -> None:
+    """SBATCH_* reach the pilots, which a job submits; the time limit of the settings wins."""
+    slurm.environ |= {
+        "SBATCH_TIMELIMIT": "7",
+        "SBATCH_ACCOUNT": "physics",
+        "SBATCH_WAIT": "1",
+        "SBATCH_OUTPUT": "/x/%j",
+    }
+    words = ("groups.count=2", "cluster.mode=array", "cluster.time=120")
+    run = slurm.start(*words, script="light_saving.py", args={"steps": 100000, "step-time": 0.1})
+    for group in (0, 1):
+        run.wait_for("group_joined", group=group)
+    assert "ftslurm: SBATCH_ACCOUNT becomes cluster.account=physics\n" in run.text
+    assert "ftslurm: SBATCH_TIMELIMIT=7 is not used: a setting says time=120\n" in run.text
+    command = ["squeue", "--noheader", "--format=%a %l", "--states=RUNNING"]
+    shown = subprocess.run(command, env=os.environ | slurm.environ, capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines() == ["physics 2:00:00"] * 3
+    for pid in run.processes():
+        with suppress(OSError):
+            assert b"\0SBATCH_" not in b"\0" + Path(f"/proc/{pid}/environ").read_bytes() or pid == run.process.pid
+    code, said = run.ask("stop", "--save")
+    saved = run.named("checkpoint_saved")[-1]
+    assert (code, f"the last checkpoint is of step {saved['step']}" in said) == (0, True)
+    run.finish(1, outcome="stopped")
 
 
 def test_a_shell_beside_a_standby_that_has_become_a_group(slurm: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,13 +14,14 @@ from programs import Programs
 from rich.console import Console
 
 from ftslurm.api import listing
-from ftslurm.api.brief import Queue, brief
+from ftslurm.api.brief import brief
 from ftslurm.cli.list_table import render
 from ftslurm.cli.main import main
 from ftslurm.errors import RunNotFound
 from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.entries import Entry, entry_of
 from ftslurm.slurm.parse import QueuedJob, read_jobs
+from ftslurm.submission.jobs_of_run import Queue
 
 
 def new_run(root: Path, name: str, *lines: ex.Line, age_s: float = 0.0, alive: bool = False) -> RunDir:
@@ -49,8 +50,7 @@ def queued(run: RunDir, state: str = "RUNNING", name: str = "81", reason: str = 
 
 
 def squeue(run: RunDir, *jobs: QueuedJob) -> Queue:
-    by_mark = {run.mark(): jobs} if jobs else {}
-    return Queue(frozenset({entry(run).user}), by_mark, {job.name: job for job in jobs})
+    return Queue(frozenset({entry(run).user}), jobs)
 
 
 def test_a_run_that_is_over_is_told_by_its_last_line(tmp_path: Path) -> None:
@@ -73,9 +73,9 @@ def test_a_run_that_trains_has_its_step_rate_and_groups_at_work(tmp_path: Path) 
     ("state", "alive", "expected", "note"),
     [
         ("RUNNING", True, "running", None),
-        ("RUNNING", False, "silent", "its controller is not heard"),
-        (None, True, "lost", "none of its Slurm jobs is left"),
-        ("CANCELLED", True, "lost", "none of its Slurm jobs is left"),
+        ("RUNNING", False, "silent", "its controller on n1 is not heard"),
+        (None, True, "lost", "its controller is gone: Slurm job 81 is unknown to Slurm"),
+        ("CANCELLED", True, "lost", "its controller is gone: Slurm job 81 is CANCELLED"),
         ("PENDING", True, "waiting", "Slurm job 81 is waiting in the queue (Resources)"),
     ],
 )

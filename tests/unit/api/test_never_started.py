@@ -162,7 +162,9 @@ def test_a_local_run_whose_controller_ended_at_once_never_started(
     assert said(capsys, "status", str(run.root), "--once")[1].startswith(f"wait-1: {note}\n")
     assert [(row.state, row.note) for row in listing.under(run.root.parent)] == [("failed", note)]
     replace_text(run.job_id, str(os.getpid()))
-    assert said(capsys, "report", str(run.root))[1].startswith("run wait-1 has not started yet\n")
+    assert said(capsys, "report", str(run.root))[1].startswith(
+        "run wait-1 has not started yet: its controller starts\n"
+    )
 
 
 def test_a_run_that_has_begun_and_lost_its_job_has_started(run: RunDir, programs: Programs) -> None:

@@ -81,7 +81,7 @@ def test_a_process_in_an_allocation_may_be_a_part_of_the_run_that_uses_them(
     """A task of an array that starts late, or a batch job that Slurm has requeued."""
     config = beside_another(tmp_path, "slurm")
     config.job.script = __file__
-    monkeypatch.setattr(submitting.capabilities, "resolve", lambda *_: None)  # no cluster is asked
+    monkeypatch.setattr(submitting.capabilities, "resolve", lambda *_: [])  # no cluster is asked
     assert "is running" in " ".join(submitting.settle(config))
     config.cluster.controller = "here"
     assert submitting.settle(config) == []

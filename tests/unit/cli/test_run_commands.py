@@ -129,7 +129,10 @@ def test_what_the_run_does_not_have_is_refused(
     assert list(run.inbox.iterdir()) == []
 
 
-def test_a_run_that_is_over_or_gone_is_refused(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_over_or_gone_is_refused(
+    run: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "n1")  # the machine of its controller
     run.submitit.mkdir()
     (run.submitit / "job_id").write_text(str(2**22 + 1))  # no process can have this id
     assert main(["inject", str(run.root), "kill"]) == 2

@@ -34,6 +34,7 @@ def begun(tmp_path: Path, lines: list[dict[str, Any]], monkeypatch: pytest.Monke
     with monkeypatch.context() as patched:
         patched.setattr("ftslurm.controller.resume_state.LONG", 1)
         story.read()
+        story.told(print)
     assert run.past.stat().st_mode & 0o777 == 0o600
     return write(run, iter(lines))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from example_journal import finished, lost_node, one_kill, started
+from example_journal import event, finished, lost_node, one_kill, started
 from observed import Observed, observed, until
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -101,13 +101,20 @@ def test_every_metric_of_the_dashboard_exists() -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_the_textfile_is_whole_readable_by_others_and_keeps_the_outcome(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [([finished(200)], "succeeded"), ([], "lost"), ([event(200, "run_requeued", reason="time_limit")], "running")],
+    ids=["over", "its controller is gone", "it goes on in another job"],
+)
+def test_the_textfile_is_whole_readable_by_others_and_keeps_the_outcome(
+    end: list[dict[str, object]], outcome: str, tmp_path: Path
+) -> None:
     path = tmp_path / "ftslurm.prom"
     run = observed(tmp_path, metrics={"textfile": str(path), "every_s": 1.0})
-    run.write(*one_kill(), finished(200))
+    run.write(*(line for line in one_kill() if line["event"] != "run_finished"), *end)
     run.observe()
     text = path.read_text().replace('run="run"', 'run="run-1"')
-    assert value(parsed(text), "ftslurm_run_outcome", outcome="succeeded") == 1
+    assert value(parsed(text), "ftslurm_run_outcome", outcome=outcome) == 1
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert not list(tmp_path.glob(".*.part"))
     assert run.told[f"metrics {path}"].failed == 0

@@ -27,7 +27,7 @@ from ftslurm.run.directory import RunDir
 QUEUE = """
 state=${STATE:-RUNNING}
 case "$*" in
-*JobArrayID*) echo "77|77|$state|None|n1|N/A|N/A|N/A|77|ftslurm:ddp|"; printf "%b" "$EXTRA" ;;
+*UserName*) echo "77|77|$state|None|me|/runs/ddp/submitit/x.sh|ftslurm:ddp|"; printf "%b" "$EXTRA" ;;
 *) echo "$state" ;;
 esac
 """
@@ -141,11 +141,11 @@ def test_stop_cancels_the_groups_jobs_too_and_nobody_elses(
     config = compose.load(run.config)
     config.cluster.mode = "array"
     run.config.write_text(compose.dump(config))
-    end = "RUNNING|None|n2|N/A|N/A|N/A|80|ftslurm"
+    end = "RUNNING|None|me|/x.sh|ftslurm"
     monkeypatch.setenv("EXTRA", rf"80_1|81|{end}:ddp-0930-k3:0|\n90|90|{end}:other:0|\n91|91|{end}:ddp-0930-k3-2:0|\n")
     silent_for(run, 100)
     assert main(["stop", str(run.root)]) == 0
-    assert "Slurm jobs 77, 80_1 are cancelled" in capsys.readouterr().out
+    assert "Cancelled: Slurm job 77, 80_1\n" in capsys.readouterr().out
     assert "scancel 77 80_1" in slurm.calls()
 
 
@@ -154,7 +154,7 @@ def test_stop_cancels_the_job_of_a_controller_that_is_not_heard(
 ) -> None:
     silent_for(run, 100)
     assert main(["stop", str(run.root)]) == 0
-    assert "has not been heard for 100 s: Slurm job 77 is cancelled" in settled(capsys.readouterr().out)
+    assert "has not been heard for 100 s. Cancelled: Slurm job 77" in settled(capsys.readouterr().out)
     assert slurm.calls()[-1] == "scancel 77"
     assert inbox.take(run.inbox) == []
 

@@ -132,14 +132,13 @@ def test_one_that_sbatch_would_not_pass_on_is_refused_too(export: str | None, re
 def test_what_sbatch_is_told_to_export_is_known() -> None:
     config = Config()
     config.cluster.kind = "slurm"
-    assert exported(config, {}) is None
+    assert exported(config) is None
     config.cluster.sbatch = {"export": "NONE"}
-    assert exported(config, {}) == "NONE"
-    assert exported(config, {"SBATCH_EXPORT": "ALL"}) == "ALL"
+    assert exported(config) == "NONE"
     config.cluster.mode, config.cluster.controller_sbatch = "array", {"export": "X"}
-    assert exported(config, {}) == "X"
+    assert exported(config) == "X"
     config.cluster.controller = "here"
-    assert exported(config, {}) is None
+    assert exported(config) is None
 
 
 def test_a_worker_without_one_does_not_start() -> None:

@@ -16,6 +16,7 @@ from ftslurm.submission.capabilities import resolve
 def config(monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     made = Config()
+    made.job.script, made.run.name = "train.py", "train"
     made.cluster.kind, made.standby.cuda = "local", True
     return made
 
@@ -28,18 +29,18 @@ def test_a_standby_cannot_warm_up_gpus_that_the_groups_do_not_have(config: Confi
 
 def test_with_gpus_it_can(config: Config) -> None:
     config.standby.count = 1
-    assert (resolve(config), config.groups.gpus) == ("", 1)
+    assert (resolve(config), config.groups.gpus) == ([], 1)
 
 
 def test_without_a_standby_nothing_is_warmed_up(config: Config) -> None:
     config.groups.gpus = 0
-    assert resolve(config) == ""
+    assert resolve(config) == []
 
 
 def test_where_nobody_could_be_asked_a_plan_is_still_shown(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     config.cluster.kind, config.standby.count = "slurm", 1
-    assert "cannot check" in resolve(config, preview=True)
+    assert "cannot check" in resolve(config, preview=True)[0]
 
 
 def test_an_sbatch_without_segments_is_told_before_anything_is_submitted(config: Config, programs: Programs) -> None:

@@ -1,0 +1,67 @@
+"""Turns the variables by which sbatch takes options (SBATCH_PARTITION, ...) into settings of the run.
+
+sbatch prefers them to the lines of a script, and a job submitted later has another environment. As settings they are
+checked, shown by `ftslurm plan`, and the same for every job of the run; each sbatch is started without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ftslurm.config.schema import Config
+from ftslurm.config.validate import check
+from ftslurm.errors import ConfigError
+
+PREFIX = "SBATCH_"
+_SETTINGS = {"account", "constraint", "partition", "qos", "reservation", "switches", "time"}  # of cluster
+_FLAGS = {"ignore-pbs", "overcommit", "spread-job", "use-min-nodes"}  # without a value
+# The options of "INPUT ENVIRONMENT VARIABLES" in sbatch(1), of Slurm 22.05 to 25.11, without those that are the run's:
+# array, error, gpus-per-node, input, job-name, no-kill, open-mode, output, requeue, signal, verbose, wait.
+_OPTIONS = {
+    *("acctg-freq", "batch", "clusters", "container", "container-id", "core-spec", "cpus-per-gpu", "delay-boot"),
+    *("distribution", "exclusive", "export", "get-user-env", "gpu-bind", "gpu-freq", "gpus", "gpus-per-task", "gres"),
+    *("gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "network", "power", "profile", "segment"),
+    *("thread-spec", "threads-per-core", "tres-bind", "tres-per-task", "wait-all-nodes", "wckey"),
+} | (_SETTINGS | _FLAGS)
+# The variables that are not called as their options; SBATCH_GRES_FLAGS is --gres-flags.
+_RENAMED = {"mem-per-node": "mem", "req-switch": "switches", "segment-size": "segment", "timelimit": "time"}
+
+
+def found(environ: Iterable[str]) -> list[str]:
+    """Return the names of the variables that sbatch would read, and of any that look so."""
+    return sorted(name for name in environ if name.startswith(PREFIX))
+
+
+def take(config: Config, environ: Mapping[str, str]) -> list[str]:
+    """Set in place what the variables say and no setting does. Return a line about each that is not set already.
+
+    Raises:
+        ConfigError: a variable contradicts other settings, or has a value that cannot be.
+    """
+    return [note for variable in found(environ) if (note := _take(config, variable, environ[variable])) is not None]
+
+
+def _take(config: Config, variable: str, value: str) -> str | None:
+    name = variable.removeprefix(PREFIX).lower().replace("_", "-")
+    option, said = _RENAMED.get(name, name), value or name in ("exclusive", "get-user-env")
+    if option not in _OPTIONS or (option == "export" and "=" in value):  # a value may be secret
+        return f"{variable} is not used: the run decides that, or sbatch has no such option (cluster.sbatch, job.env)"
+    if option in _FLAGS:
+        said = value in ("", "yes") or value.strip("0").isdecimal()
+    if not said:
+        return None
+    cluster, options = config.cluster, config.cluster.sbatch
+    given = options.get(option, options.get(option.replace("-", "_")))
+    for told in (given, getattr(cluster, option, None), getattr(config.groups, option, None)):
+        if told is not None:
+            return None if str(told) == str(said) else f"{variable}={said} is not used: a setting says {option}={told}"
+    place = "cluster" if option in _SETTINGS else "cluster.sbatch"
+    if option in _SETTINGS:
+        setattr(cluster, option, said)
+    else:
+        options[option] = said
+    try:
+        check(config)
+    except ConfigError as error:
+        raise ConfigError(f"{variable}={value}: {error}") from error
+    return f"{variable} becomes {place}.{option}={said}"

@@ -9,6 +9,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import StatusFold
+from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import JournalReader
 from ftslurm.run.journal_filter import Skim
@@ -54,7 +55,8 @@ def no_verdict(config: Config, run: RunDir) -> str:
     """Return the message about a run whose controller is gone without an outcome."""
     if (never := jobs_of_run.never_started(config, run)) is not None:
         return f"{run.root.name} never started: {never.reason}"
+    said = liveness.complaint(run)
     return (
         f"the controller of {run.root.name} is gone and left no verdict; its workers end by themselves. "
-        f"See {run.controller_log} and the files in {run.submitit}"
+        f"{f'Its last word: {said}. ' if said else ''}See {run.controller_log} and the files in {run.submitit}"
     )

@@ -66,11 +66,13 @@ def abandoned(config: Config, run: RunDir) -> str | None:
         return None
     if not _begun(run):
         return f"it never started: {end_without_start(config, run, state).reason}"
+    said = liveness.complaint(run)
+    word = f"; its last word: {said}" if said else ""
     if config.cluster.kind == "local":
-        return "its controller is gone; its workers have ended with it"
+        return f"its controller is gone; its workers have ended with it{word}"
     if config.cluster.mode == "array":
-        return "none of its Slurm jobs is left"
-    return f"its controller is gone: Slurm job {run.job()} is {state or 'unknown to Slurm'}"
+        return f"none of its Slurm jobs is left{word}"
+    return f"its controller is gone: Slurm job {run.job()} is {state or 'unknown to Slurm'}{word}"
 
 
 def never_started(config: Config, run: RunDir) -> RunFinished | None:
@@ -126,7 +128,7 @@ def _last_state(config: Config, run: RunDir) -> str | None:
 
 
 def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
-    """Return a note that the controller is silent, and what to do; None if it is heard.
+    """Return a note that the controller is silent, and what to do, or what it complains of; None if all is well.
 
     Args:
         watch: see liveness.silent_s.
@@ -135,7 +137,7 @@ def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) ->
         return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
     silent, job = liveness.silent_s(config, run, watch), run.job()
     if silent is None:
-        return None
+        return liveness.complaint(run)
     ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
     return f"the controller has not been heard for {seconds(silent)}{ends}"
 

@@ -147,7 +147,7 @@ class BrokenQuorums:
 
         A thread starts to read it at the first process group: a script without torchft needs none.
         """
-        self.orders = orders
+        self.orders, self.pipe = orders, os.fstat(orders)
 
     def _listen(self) -> None:
         orders, self.orders = self.orders, None
@@ -156,10 +156,11 @@ class BrokenQuorums:
 
     def _read(self, orders: int) -> None:
         lines = messages.Lines()
-        while data := os.read(orders, 65536):
-            for line in lines.feed(data):
-                if isinstance(message := messages.ORDERS.decode(messages.parse(line)), messages.Broken):
-                    self.tell(message.quorum)
+        with suppress(OSError):  # the script may have closed it, and have a file of its own of that number
+            while os.path.samestat(os.fstat(orders), self.pipe) and (data := os.read(orders, 65536)):
+                for line in lines.feed(data):
+                    if isinstance(message := messages.ORDERS.decode(messages.parse(line)), messages.Broken):
+                        self.tell(message.quorum)
 
     def tell(self, quorum: int) -> None:
         """Handle that a quorum has lost a member."""

@@ -22,6 +22,7 @@ from ftslurm.guard import faults, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import secret_variables, sharing
@@ -106,16 +107,28 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.flush()
         channel.say_failed(error, watchers.progress.step, started=True)
 
-    def finished() -> bool:
+    def finished() -> int | None:
         watchers.flush()
         watchers.unhealed.ended()
         channel.say(messages.Done(watchers.progress.step))
+        if ours - descriptors():
+            return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks))
         # An ordinary exit kills daemon threads in the middle of C++ code.
-        return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
+        return 0 if watchers.progress.waits_for_quorum or watchers.quorums.connecting else None
 
+    ours = descriptors()
     args = fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return the sockets, pipes and the like that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return {(name, what) for name, what in found if "[" in what and name not in "012"}
 
 
 class Channel:
@@ -487,17 +500,17 @@ def reach_loopback(environ: MutableMapping[str, str]) -> None:
 
 
 def open_log(path: str) -> None:
-    """Redirect stdout and stderr to the rank's log, unbuffered, so that a SIGKILL loses nothing."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sharing.make_folder(os.path.dirname(path))
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    """Redirect stdout and stderr to the rank's log. If it cannot be made (a full disk), they stay in the step's."""
+    try:
+        sharing.make_folder(os.path.dirname(path))
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        print_warning(f"{path} cannot be made: {error.strerror}")
+        return
     sharing.follow(log, path)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(write_through=True)  # type: ignore[union-attr]
 
 
 def host_store(gateway: Gateway) -> tuple[str, int]:

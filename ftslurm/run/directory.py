@@ -56,7 +56,7 @@ class RunDir:
 
     @property
     def alive(self) -> Path:
-        """Touched by the controller with every heartbeat (ftslurm.run.liveness)."""
+        """Touched by the controller with every heartbeat; holds its complaint, if it has one (ftslurm.run.liveness)."""
         return self.root / "alive"
 
     @property

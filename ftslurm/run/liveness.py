@@ -21,7 +21,7 @@ from ftslurm.security import owned_files
 from ftslurm.security.terminal import visible
 
 SILENT_S = 30.0  # file servers propagate a new time stamp to other machines with a delay
-_ROOM = 512  # bytes
+_ROOM = 2048  # bytes of `alive`
 POLL_S = 0.1  # between two checks of a caller that waits for certainty
 _NONE = (errno.ENOENT, *owned_files.REFUSED)  # there is no such file, or it belongs to another user
 
@@ -60,10 +60,11 @@ def touch(path: Path, complaint: str = "") -> None:
     Raises:
         OSError: it can be neither made nor touched.
     """
-    number = owned_files.open_fd(path, os.O_WRONLY | os.O_CREAT)
+    number, text = owned_files.open_fd(path, os.O_RDWR | os.O_CREAT), complaint.encode(errors="replace")
     try:
         os.utime(number)
-        os.pwrite(number, complaint.encode(errors="replace")[:_ROOM].ljust(_ROOM), 0)
+        if os.pread(number, _ROOM, 0) != (text := text[:_ROOM].ljust(_ROOM)):
+            os.pwrite(number, text, 0)
     finally:
         os.close(number)
 

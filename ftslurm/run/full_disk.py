@@ -24,5 +24,5 @@ def outlive() -> None:
     """Replace sys.stdout and sys.stderr; they are not buffered, so that a SIGKILL loses nothing."""
     for number, name in enumerate(("stdout", "stderr"), 1):
         old = getattr(sys, name)
-        file = io.BufferedWriter(_File(number, "w", closefd=False))
+        file: Any = _File(number, "w", closefd=False)
         setattr(sys, name, io.TextIOWrapper(file, old.encoding, old.errors, write_through=True))

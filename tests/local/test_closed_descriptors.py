@@ -43,10 +43,12 @@ def test_it_succeeds_and_the_loss_is_said(local: Backend, form: str) -> None:
 
 @pytest.mark.nightly
 def test_a_training_that_closes_them_at_its_end_has_succeeded(local: Backend) -> None:
-    toy = SCRIPTS / "toy.py"
-    text = (
-        f"import runpy, sys\nsys.path.insert(0, {str(SCRIPTS)!r})\nrunpy.run_path({str(toy)!r}, run_name='__main__')\n"
-    )
+    text = f"""
+import atexit, os, runpy, sys
+sys.path.insert(0, {str(SCRIPTS)!r})
+runpy.run_path({str(SCRIPTS / "toy.py")!r}, run_name="__main__")
+atexit.unregister(os._exit)
+"""
     run = local.start("groups.count=2", script=local.script(text + ALL, "toy.py"), args={"steps": 10})
     run.finish(warns=True).check_training(10, survivors={0, 1})
 

@@ -43,7 +43,8 @@ SECTIONS = {
 INTRO = f"""# The journal
 
 `events.jsonl` in the run directory has one JSON object per line: `seq` (from 1), `time` (unix seconds), `event` and the
-fields below. Lines are appended only. They are on disk before the action that they record (`progress`: soon after).
+fields below. Lines are appended only. They are on disk before the action that they record (`progress`: soon after; all:
+later if the disk is full).
 Readers ignore events and fields they do not know. Version {VERSION} of the format; the JSON Schema is
 [schema/events.schema.json](schema/events.schema.json).
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from ftslurm.config.schema import Config
+from ftslurm.controller.resume_state import Story
 from ftslurm.errors import EnvironmentProblem, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
-from ftslurm.monitor.status_fold import fold, fold_all
+from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
 from ftslurm.run import configuration, inbox
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
-from ftslurm.run.journal_filter import Skim
 from ftslurm.run.journal_lines import read
 from ftslurm.security.terminal import readable
 from ftslurm.submission import jobs_of_run
@@ -55,8 +55,7 @@ class Conversation:
             EnvironmentProblem: the run is over, has not started, or has lost its controller.
         """
         self.run, self.config = run, config or configuration.to_steer(run)
-        self._reader = JournalReader(run.events)
-        self.status = read_status(self._reader)
+        self.status, self._reader = read_status(run)
         if self.status.outcome != "running":
             ended = sentences.ended(self.status.outcome)
             raise EnvironmentProblem(f"{run.root.name} is over: {ended}; {impossible}")
@@ -124,9 +123,11 @@ class Conversation:
         return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
 
 
-def read_status(reader: JournalReader) -> RunStatus:
-    """Read the journal up to its present end."""
-    return fold_all(map(readable, Skim().read(reader)))
+def read_status(run: RunDir) -> tuple[RunStatus, JournalReader]:
+    """Return how a run stands, and a reader of what its journal gets from now on."""
+    story = Story(run)
+    story.read()
+    return story.shown(), story.journal
 
 
 def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:

@@ -122,7 +122,7 @@ def _check_over(config: Config, run: RunDir) -> None:
     Raises:
         EnvironmentProblem: it may.
     """
-    status, job = read_status(JournalReader(run.events)), run.job()
+    (status, _), job = read_status(run), run.job()
     stop = f"ftslurm stop {run.root}"
     # A job that Slurm itself has requeued goes on, although its controller has written that it was stopped.
     slurm = config.cluster.kind == "slurm" and job is not None and status.outcome in ("running", "stopped")

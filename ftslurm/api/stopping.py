@@ -6,16 +6,20 @@ from contextlib import suppress
 
 from ftslurm.api import answers, steering
 from ftslurm.config.schema import Config
+from ftslurm.controller.resume_state import Story
 from ftslurm.core.state.model import Saved
-from ftslurm.errors import FtslurmError, NotDone
+from ftslurm.errors import EnvironmentProblem, FtslurmError, NotDone
 from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
+from ftslurm.monitor.status_fold import fold_all
 from ftslurm.protocol.records import Command, JournalEvent, RunRequeued
 from ftslurm.run import configuration, inbox, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import JournalReader, last_event
+from ftslurm.run.journal import JournalReader, first_line, last_event, last_line
 from ftslurm.run.replay import newest_checkpoint, read_past
 from ftslurm.submission import jobs_of_run, observing, requeue
+
+_MOST = 1 << 24  # bytes of the journal that are read for what is only said
 
 
 def stop(run: RunDir, save: bool = False) -> str:
@@ -32,11 +36,14 @@ def stop(run: RunDir, save: bool = False) -> str:
             steering.save(run)
         except FtslurmError as error:
             raise NotDone(f"{error}. Nothing is stopped: ftslurm stop {run.root} stops it without saving") from error
-    config, reader = configuration.to_steer(run), JournalReader(run.events)
-    status = answers.read_status(reader)
+    config = configuration.to_steer(run)
+    status, reader = _glance(run)
     if message := _end_without_controller(config, run, status):
         return message
-    inbox.put(run.inbox, "stop")
+    try:
+        inbox.put(run.inbox, "stop")
+    except EnvironmentProblem as error:
+        raise EnvironmentProblem(f"{error}. End it with: {_by_hand(config, run)}") from error
     if last_event(run.events) == RunRequeued.event:
         return f"{run.root.name} is between two jobs: it stops as soon as the next one starts"
     if status.started is None and (job := _slurm_job(config, run)) is not None:
@@ -45,14 +52,32 @@ def stop(run: RunDir, save: bool = False) -> str:
         answer, status = answers.wait_for_answer(reader, status, _is_stop, answers.ANSWER_S)
         if answer is None and status.outcome == "running":
             return _unanswered(config, run)
-    return f"{run.root.name} is stopping{_kept(config, run, status)}"
+    return f"{run.root.name} is stopping{_kept(config, run)}"
 
 
-def _kept(config: Config, run: RunDir, status: RunStatus) -> str:
-    """Return which committed steps are in a checkpoint so far, to follow "is stopping"; "": none is committed.
+def _glance(run: RunDir) -> tuple[RunStatus, JournalReader]:
+    """Return whether a run has begun and is over, by two lines of its journal, and a reader of what follows."""
+    reader = JournalReader(run.events)
+    with suppress(OSError):
+        reader.offset = run.events.stat().st_size
+    return fold_all(filter(None, (first_line(run.events), last_line(run.events)))), reader
+
+
+def _by_hand(config: Config, run: RunDir) -> str:
+    """Return the command that ends a run whose controller reads no inbox."""
+    return f"scancel {job}" if (job := _slurm_job(config, run)) else f"kill {(first_line(run.events) or {}).get('pid')}"
+
+
+def _kept(config: Config, run: RunDir) -> str:
+    """Return which committed steps are in a checkpoint so far, to follow "is stopping"; "": none, or not known.
 
     An object store is not asked, it may answer late: of its checkpoints those count that the journal tells of.
     """
+    story = Story(run)
+    if not run.events.exists() or run.events.stat().st_size > story.journal.offset + _MOST:
+        return ""
+    story.read()
+    status = story.status
     if status.step == 0:
         return ""
     saved = None if status.checkpoint is None else Saved("", status.checkpoint)
@@ -115,9 +140,7 @@ def _unanswered(config: Config, run: RunDir) -> str:
     why = jobs_of_run.abandoned(config, run)  # the controller may have ended meanwhile
     if why is not None:
         return f"{run.root.name} cannot be stopped: {why}"
-    job = _slurm_job(config, run)
-    by_hand = f"scancel {job}" if job else f"see {run.controller_log}"
     raise NotDone(
         f"the controller of {run.root.name} has not answered within {answers.ANSWER_S:g} s. It will stop when it reads "
-        f"{run.inbox}; if it is gone, {by_hand}"
+        f"{run.inbox}; what it does is in {run.controller_log}. To end it without: {_by_hand(config, run)}"
     )

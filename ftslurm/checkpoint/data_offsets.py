@@ -128,14 +128,8 @@ class DataPositions:
             self.records = {s: content for s, content in self.records.items() if s > last or s in needed}
         self.path.parents[1].mkdir(mode=0o700, parents=True, exist_ok=True)
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
-        part = self.path.with_name(f".{self.path.name}.part")
-        part.unlink(missing_ok=True)
-        try:
-            owned_files.write_file(part, b"".join(_record(step, content) for step, content in self.records.items()))
-            part.replace(self.path)
-        except OSError:
-            part.unlink(missing_ok=True)
-            raise
+        data = b"".join(_record(step, content) for step, content in self.records.items())
+        owned_files.replace_file(self.path, data, durable=True)
         self.close()
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
 

@@ -109,10 +109,11 @@ def _launch_and_follow(config: Config, create: Callable[[Config], RunDir], sweep
 
 def _control_here(config: Config, create: Callable[[Config], RunDir]) -> int:
     """Keep a controller running below this process, in its allocation. A requeued batch job continues its run."""
-    from ftslurm.run import configuration
+    from ftslurm.run import configuration, full_disk
     from ftslurm.slurm import commands
     from ftslurm.submission import keeper, requeue
 
+    full_disk.outlive()
     steps = config.cluster.kind == "slurm" and config.cluster.mode == "steps"
     before = requeue.of_this_job(config, os.environ) if steps else None
     if before is not None:

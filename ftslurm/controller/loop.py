@@ -5,7 +5,7 @@ The loop never waits for a Slurm command and never imports torch.
 
     gather   _gather: messages of workers, lines of srun, exits, answers of Slurm, signals, the inbox -> events
     decide   error_boundary.decide: events -> the next state and a list of actions (core/rules.py)
-    write    _write: the records among the actions, on disk before anything is done
+    write    _write: the records among the actions, on disk before anything is done, or told that they are not
     act      _act: all other actions (execution.py)
     tell     _tell: the records again, to those who show them; after the actions, which do not wait for that
 """
@@ -59,13 +59,13 @@ from ftslurm.core.state.units import step_tasks
 from ftslurm.launchers.background import Answered
 from ftslurm.launchers.step_processes import Children, LauncherPrinted, News, Received, StepEnded
 from ftslurm.protocol import messages, records
-from ftslurm.run import inbox, leadership, stored_checkpoints
+from ftslurm.run import inbox, leadership, liveness, stored_checkpoints
 from ftslurm.run.directory import RunDir
 from ftslurm.run.first_step_report import with_last_lines
 from ftslurm.run.journal import Journal
 from ftslurm.run.metadata import run_started
 from ftslurm.run.replay import begin_with, home, newest_checkpoint
-from ftslurm.security import owned_files, run_key
+from ftslurm.security import run_key
 from ftslurm.security.json_text import brief
 from ftslurm.slurm.commands import is_batch, job_name
 from ftslurm.slurm.evidence import out_of_time, read_attach, read_srun
@@ -77,6 +77,7 @@ COLLECT_GARBAGE_AFTER = (100_000, 50, 100)
 SRUN_SAYS, MOST_SAID = "srun: error: ", 500
 INBOX_S = 0.25  # how often the inbox is read: one listing of a local folder
 INBOX_SHARE = 20  # of this process's time it takes at most the 20th part, whatever members of a group leave there
+UNWRITTEN_S = 10.0  # at the end of a run; Slurm kills a cancelled job after 30 s (KillWait)
 NODE_LOST = ("Requested node configuration is not available", "Node failure on")  # srun: the job may have lost a node
 log = logging.getLogger("ftslurm.controller.loop")
 
@@ -113,9 +114,9 @@ class Controller:
         self.local = config.cluster.kind == "local"
         self.separate_jobs = array(config) and self.job.isdigit()  # the groups' jobs go on when this job ends
         self._origin = time.time() - time.monotonic()  # a clock that is unix time at the start and never goes back
-        self.journal = Journal(run.events, clock=self.now)
+        self.journal = Journal(run.events, self.now, lambda: number is None or leadership.held(run, number))
         with contextlib.suppress(OSError):
-            owned_files.touch(run.alive)
+            liveness.touch(run.alive)
 
         self.state = begin(config)
         name = job_name(os.environ) if self.separate_jobs else self.job
@@ -143,14 +144,18 @@ class Controller:
     def now(self) -> float:
         return self._origin + time.monotonic()
 
-    def run(self) -> str:
+    def run(self, tell_at_once: Callable[[Mapping[str, Any]], None] = lambda _: None) -> str:
         """Keep the run running until it is over, or until another controller goes on with it.
+
+        Args:
+            tell_at_once: called with the lines that must not wait until they can be written.
 
         Returns:
             The outcome of the run: succeeded, failed, stopped or requeued; `left` if this controller has handed over to
             another one; `superseded` if another one has taken the lead because this one was silent. After `left` and
             `superseded` nothing more is written and all steps run on.
         """
+        self.tell_at_once = tell_at_once
         gc.set_threshold(*COLLECT_GARBAGE_AFTER)
         groups = self.config.groups
         tasks = groups.nodes * groups.workers if self.local else 1  # a local step is a process for each worker
@@ -186,12 +191,21 @@ class Controller:
             self._write([line for unit in self.state.groups for line in progress_lines.told(unit, self.now())[1]])
             self._tell()
             self.tell(self.journal.append(records.ControllerLeft(reason=self.leaving, leader=self.number)))
-        with contextlib.suppress(OSError):
-            self.journal.close()
         outcome = self.state.ending.outcome if self.state.ending else "left"
+        self._close_journal()
         if self.state.finished and outcome != RunOutcome.REQUEUED:
             staging.release(self.run_dir)
         return outcome
+
+    def _close_journal(self) -> None:
+        """Close the journal. If the end of the run cannot be written, leave it for `status`, and wait UNWRITTEN_S."""
+        until, ending = self.now() + UNWRITTEN_S, self.state.ending
+        while ending is not None and not self._flush(sync=True) and self.now() < until:
+            said = f"the run has ended ({ending.outcome}: {ending.reason}), and {self.journal.complaint}"
+            self._beat(said)
+            time.sleep(INBOX_S)
+        with contextlib.suppress(OSError):
+            self.journal.close()
 
     def _check_lead(self) -> None:
         """Raise Superseded if another controller leads: this process may have been paused, or a file server away."""
@@ -225,11 +239,16 @@ class Controller:
     def _ping(self) -> None:
         """Show the guards and other candidates for the lead that this controller lives."""
         self._check_lead()
-        with contextlib.suppress(OSError):
-            os.utime(self.run_dir.alive)
+        self._flush(sync=False)
+        self._beat(self.journal.complaint)
         ping = messages.encode(messages.Ping(continuity.reached(self.state, self.config)))
         for step in list(self.children.steps):
             self.children.send(step, ping)
+
+    def _beat(self, complaint: str) -> None:
+        """Show that this controller lives."""
+        with contextlib.suppress(OSError):
+            liveness.touch(self.run_dir.alive, complaint)
 
     def _commanded(self, command: Mapping[str, Any]) -> None:
         """Read a command from the inbox."""
@@ -364,11 +383,20 @@ class Controller:
             self._check_lead()
         lines = [action for action in actions if isinstance(action, records.JournalRecord)]
         for record in lines:
+            if isinstance(record, records.RunFinished) and self.journal.lost:
+                self._record(records.Warned(group=None, text=self.journal.loss))
             self._record(self._completed(record))
-        try:
-            self.journal.flush(sync=any(not isinstance(record, records.Progress) for record in lines))
-        except OSError as error:  # the lines are kept and written with the next ones
-            log.error("the journal cannot be written: %s", error)
+        self._flush(sync=any(not isinstance(record, records.Progress) for record in lines))
+
+    def _flush(self, sync: bool) -> bool:
+        """Write the journal; return whether all is written. Tell when that begins to fail, and when it works again."""
+        failed_before, done = self.journal.error is not None, self.journal.flush(sync)
+        if failed_before != (self.journal.error is not None) and not self.state.finished:
+            said = self.journal.complaint
+            text = f"{said}: the training goes on" if said else self.journal.loss
+            self._record(records.Warned(group=None, text=text))
+            self.tell_at_once(self.written[-1])
+        return done
 
     def _tell(self) -> None:
         """Pass what has been written to `tell`."""

@@ -37,7 +37,7 @@ class Story:
 
     def __init__(self, run: RunDir) -> None:
         """Load the saved file. The journal is not read yet."""
-        self._run, self._journal, self._skim = run, JournalReader(run.events), Skim()
+        self._run, self.journal, self._skim = run, JournalReader(run.events), Skim()
         self._reading, self.status = Reading(), RunStatus()
         self._saved = 0  # offset in the journal when the file was saved last
         with suppress(OSError, ValueError, RecursionError):
@@ -51,7 +51,7 @@ class Story:
             EnvironmentProblem: the journal cannot be read.
         """
         folding = StatusFold(self.status)
-        for event in self._skim.read(self._journal):
+        for event in self._skim.read(self.journal):
             self._reading.fold(event)
             folding.apply(event)
         self.status = folding.status
@@ -66,7 +66,7 @@ class Story:
 
         For the controller alone: others may read the journal, and write nothing.
         """
-        if self._journal.offset - self._saved >= LONG:
+        if self.journal.offset - self._saved >= LONG:
             self._save()
 
         def also(event: Event) -> None:
@@ -79,7 +79,7 @@ class Story:
         return also
 
     def _save(self) -> None:
-        self._next, self._saved = time.monotonic() + SAVE_S, self._journal.offset
+        self._next, self._saved = time.monotonic() + SAVE_S, self.journal.offset
         seq = _seq_before(self._run, self._saved)
         known = {"version": VERSION, "offset": self._saved, "seq": seq}
         with suppress(OSError):  # a full disk: the successor reads the whole journal
@@ -95,7 +95,7 @@ class Story:
             return
         reading, status = unpack(Reading, file.get("past")), unpack(RunStatus, file.get("status"))
         self._reading, self.status, self._saved = reading, status, offset
-        self._journal.offset, self._skim = offset, Skim(group.group for group in status.groups)
+        self.journal.offset, self._skim = offset, Skim(group.group for group in status.groups)
 
 
 def _seq_before(run: RunDir, offset: int) -> int | None:

@@ -9,9 +9,11 @@ import types
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+_hints = lru_cache(get_type_hints)
 
 
 def pack(value: object) -> Any:
@@ -65,7 +67,7 @@ def _unpack(kind: Any, data: Any) -> Any:
 
 
 def _record(kind: Any, data: Any) -> Any:
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     if not is_dataclass(kind):
         data = dict(zip(kind._fields, _list(data), strict=True))
     if not isinstance(data, dict) or data.keys() != hints.keys():

@@ -21,12 +21,14 @@ from typing_extensions import assert_never
 
 from ftslurm.errors import FtslurmError
 from ftslurm.launchers.job_command import JobRole
+from ftslurm.run import full_disk
 from ftslurm.run.directory import RunDir
 
 
 def main(words: Sequence[str]) -> int:
     """Run a role; returns the exit code: the run's, or 2 if nothing could be begun (the output says why)."""
     role, run = JobRole(words[0]), RunDir(Path(words[1]))
+    full_disk.outlive()
     try:
         match role:
             case JobRole.STEPS:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ftslurm.errors import Distrusted
-from ftslurm.guard.connection import address, end_file, peer_uid
+from ftslurm.guard.connection import address, complain, end_file, peer_uid
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security import owned_files, run_key
@@ -54,7 +54,7 @@ def main() -> NoReturn:
     code = _pump(guard, options.orphan_after_s)
     told = _say_for(left_behind) if code == ExitCode.DETACHED else code  # the guard may have been ending already
     if told is None:
-        _say(f"{who} has left: another controller has attached, or it was killed")
+        complain(f"{who} has left: another controller has attached, or it was killed")
     os._exit(ExitCode.DETACHED if told is None else told)
 
 
@@ -129,12 +129,8 @@ def _pump(guard: socket.socket, orphan_after_s: float) -> int:
 
 
 def _fail(words: str) -> NoReturn:
-    _say(words)
+    complain(words)
     os._exit(ExitCode.NO_GUARD)
-
-
-def _say(words: str) -> None:
-    os.write(2, f"ftslurm: {words}\n".encode())
 
 
 if __name__ == "__main__":

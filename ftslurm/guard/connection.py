@@ -18,8 +18,12 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
+from ftslurm.guard.file_calls import FileCalls
 from ftslurm.protocol import messages
+from ftslurm.security import owned_files
 
 MOST_UNSENT = 1 << 18  # bytes that wait for a slow reader; further messages are dropped
 # The last message of each of these types is sent again to a new controller.
@@ -123,6 +127,7 @@ class Wire:
         self.receive = receive
         self.clock = clock
         self.notes = TakeoverNotes()
+        self.files = FileCalls()
         self.heard = clock()  # time of the controller's last bytes
         self.stdin_ended = False
         self.reports: int | None = None
@@ -157,7 +162,7 @@ class Wire:
         """
         self.story, self.end, self.blame, self.attached = story, end, blame, attached
         with contextlib.suppress(OSError):
-            os.unlink(end)  # an earlier attempt of the Lighthouse has the same log folder
+            self.files.result(partial(os.unlink, end), None)  # of an earlier attempt of the Lighthouse
         os.set_blocking(reports, False)
         os.set_blocking(1, False)
         self.reports = reports
@@ -172,7 +177,7 @@ class Wire:
             listener.bind(name)
         except OSError as error:
             listener.close()
-            _complain(f"no other controller can adopt this task: the name of its socket is taken: {error.strerror}")
+            complain(f"no other controller can adopt this task: the name of its socket is taken: {error.strerror}")
             return
         listener.listen(4)
         listener.setblocking(False)
@@ -186,7 +191,7 @@ class Wire:
                 os.write(1, line)
             return
         if self.notes.reported(line) in LEFT:
-            self.left = write_end_file(self.end, self.story())
+            self.left = self.files.result(partial(write_end_file, self.end, self.story()), late=False)
         if self.far is not None and len(self.unsent) < MOST_UNSENT:
             self.unsent += line
             self._flush()
@@ -267,7 +272,7 @@ class Wire:
         except OSError:
             return
         if peer_uid(peer) != os.getuid():
-            _complain(f"refused user {peer_uid(peer)}, who tried to control this task")
+            complain(f"refused user {peer_uid(peer)}, who tried to control this task")
             peer.close()
             return
         self._leave()
@@ -339,20 +344,16 @@ def end_file(folder: str, task: int) -> str:
 
 def write_end_file(path: str, lines: list[bytes]) -> bool:
     """Write the end file atomically; return whether it is written."""
-    part = f"{path}.part"
     try:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.writelines(lines)
-        os.replace(part, path)
+        owned_files.replace_file(Path(path), b"".join(lines))
     except OSError as error:
-        _complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
+        complain(f"cannot write how this task has ended, for a new controller: {path}: {error.strerror}")
         return False
     return True
 
 
-def _complain(words: str) -> None:
+def complain(words: str) -> None:
+    """Write a line to the step's log."""
     with contextlib.suppress(OSError):
         os.write(2, f"ftslurm: {words}\n".encode())
 

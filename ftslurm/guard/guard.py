@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib
 import os
 import resource
@@ -39,7 +40,7 @@ from functools import partial
 from typing import NoReturn
 
 from ftslurm.guard import broken_hardware, faults, memory, pilot_presence, processes, stacks
-from ftslurm.guard.connection import Wire, address, boottime, end_file, slurm_step
+from ftslurm.guard.connection import Wire, address, boottime, complain, end_file, slurm_step
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.kernel_tail import Tail
 from ftslurm.guard.network import Network
@@ -49,10 +50,14 @@ from ftslurm.guard.stack_files import StackFiles
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
-from ftslurm.run import last_words
+from ftslurm.run import full_disk, last_words
 from ftslurm.security import process_title
 
 ENVIRONMENT = "ftslurm-environment"  # name of the memory in which a guard keeps its worker's environment
+CUT_OFF = (
+    "the script of rank {} has closed descriptors that it had not opened (os.closerange?): what it did after that was "
+    "not seen. It has ended well; let it close only its own"
+)
 DYING_S = 0.5  # longest time a process needs to end: freeing much memory on a busy machine is slow
 
 
@@ -138,7 +143,7 @@ def _end_if_late(task: Task, newer: int | None) -> None:
     """End this guard if a newer attempt of its unit is on the node: the controller that launched this one is gone."""
     if newer is not None:
         step = os.environ["FTSLURM_STEP"]
-        _complain(
+        complain(
             f"{task.node} task {task.index}: {step} starts too late: attempt {newer} is on this node already; ending"
         )
         os._exit(ExitCode.ORPHANED)
@@ -162,6 +167,7 @@ def _take_stdio(reports: int | None) -> int:
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)  # until the rank log is open, output goes to step.log
+    full_disk.outlive()
     ours = [reports]
 
     def let_go() -> None:  # in the script's forked children; only once, because they may reuse the number
@@ -233,7 +239,7 @@ class Guard:
             if now >= next_mark:
                 next_mark = now + 1.0
                 if self.log is not None:
-                    self.log.tend()
+                    self.wire.files.start(self.log.tend)
                 self.stack_files.tend()
                 self.kernel.tend()
                 self.tell_room()
@@ -253,7 +259,7 @@ class Guard:
             try:
                 order = messages.ORDERS.decode(messages.parse(line))
             except messages.BadMessage as error:
-                _complain(f"a bad message of the controller is ignored: {error}")
+                complain(f"a bad message of the controller is ignored: {error}")
                 continue
             if order is not None and not self.over:
                 self.obey(order)
@@ -273,7 +279,8 @@ class Guard:
                 self.say_alive(number)
             case messages.Dump(by):
                 who = f"rank {self.rank}" if self.rank is not None else f"task {self.task.index}"
-                stacks.dump(self.worker, self.task.position, self.log.path if self.log else None, who, by)
+                log = self.log.path if self.log else None
+                self.wire.files.result(partial(stacks.dump, self.worker, self.task.position, log, who, by), None)
                 self.say(messages.Dumped())
             case messages.TakeStacks():
                 self.take_stacks(order)
@@ -306,6 +313,8 @@ class Guard:
             self.say(messages.StacksTaken(order.command, file))
 
         try:
+            if self.wire.files.result(partial(os.stat, self.log.path), None) is None:
+                raise TimeoutError(errno.ETIMEDOUT, "its file system does not answer", self.log.path)
             self.stack_files.take(self.worker, self.task.position, self.log.path, self.rank, order.by, taken)
         except OSError as error:
             self.say(messages.StacksTaken(order.command, "", f"{error.filename or 'the file'}: {error.strerror}"))
@@ -365,11 +374,12 @@ class Guard:
         code = os.waitstatus_to_exitcode(status)
         self.over = True
         self.wire.pass_reports()
-        if self.log is not None:
-            self.log.tend()
+        if code == ExitCode.CUT_OFF:
+            code = 0
+            self.say(messages.Notice(CUT_OFF.format(self.rank)))
         killed = code < 0
         crashed = code > 0 or -code in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-        words = last_words.of_log(self.log.path) if crashed and self.log else ""
+        words = self.wire.files.result(partial(self.close_log, crashed), "")
         if -code == signal.SIGBUS:
             words = "; ".join(filter(None, (words, broken_hardware.shared_memory())))
         oom = killed and processes.oom_kills() > self.oom_kills
@@ -386,8 +396,14 @@ class Guard:
         os.kill(os.getpid(), -code)
         os._exit(128 - code)  # the signal does not end processes by default
 
+    def close_log(self, crashed: bool) -> str:
+        """Write the last time mark of the log; return its line to quote."""
+        if self.log is not None:
+            self.log.tend(last=True)
+        return last_words.of_log(self.log.path) if crashed and self.log else ""
+
     def exit_orphaned(self, why: str) -> NoReturn:
-        _complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
+        complain(f"{self.task.node} task {self.task.index}: {why}; ending the worker")
         self.kill_descendants()
         options = self.task.options
         if options.ends_job and self.task.index == 0:
@@ -414,6 +430,10 @@ class Guard:
         self.end_tree(ExitCode.KILLED_BY_ORDER)
 
     def broken_hardware(self, seconds: float) -> str | None:
+        """Return what blames the node's hardware for the worker's end; None: nothing, or its log cannot be read."""
+        return self.wire.files.result(partial(self._broken_hardware, seconds), None)
+
+    def _broken_hardware(self, seconds: float) -> str | None:
         """Return what blames the node's hardware for the worker's end, in its log or the kernel's; None: nothing."""
         script = dict(pair.partition(b"=")[::2] for pair in os.pread(self.task.environment, 1 << 20, 0).split(b"\0"))
         visible = script.get(b"CUDA_VISIBLE_DEVICES", os.environb.get(b"CUDA_VISIBLE_DEVICES", b""))
@@ -473,10 +493,9 @@ class Guard:
     def warn(self, words: str) -> None:
         """Tell the user something, in the step's and the rank's log and through the controller."""
         words = f"{self.task.node} {words}"
-        _complain(words)
+        complain(words)
         if self.log is not None:
-            with contextlib.suppress(OSError), open(self.log.path, "a") as log:
-                log.write(f"ftslurm: {words}\n")
+            self.wire.files.result(partial(self.log.note, words), None)
         self.say(messages.Notice(words))
 
     def story(self) -> list[bytes]:
@@ -494,12 +513,6 @@ class Guard:
         self.lines = messages.Lines()
         for line in self.story():
             self.wire.say(line)
-
-
-def _complain(words: str) -> None:
-    """Write a line to the step's log."""
-    with contextlib.suppress(OSError):
-        os.write(2, f"ftslurm: {words}\n".encode())
 
 
 def _drain(pipe: int) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from pathlib import Path
+from typing import IO
 
 from ftslurm.run import log_cap
-from ftslurm.security import sharing
+from ftslurm.security import owned_files, sharing
+
+WRITE_S = 10.0  # between two writes of marks: with thousands of ranks each costs the file server something
 
 
 class RankLog:
@@ -18,20 +22,35 @@ class RankLog:
         self.path, self.max_mb = path, max_mb
         self.marks = path.removesuffix(".log") + ".times"
         self.size = 0
+        self._log: int | None = None
+        self._sink: IO[str] | None = None  # of the marks
+        self._due = 0.0
 
-    def tend(self) -> None:
-        """Cut the log if it is too large, and write a mark with its size and the time. Called about once a second."""
-        cut = log_cap.cut(self.path, self.max_mb)
-        if cut is not None:
-            with contextlib.suppress(OSError):
-                self._move_marks(*cut)
+    def tend(self, last: bool = False) -> None:
+        """Note the log's size and the time, and cut it if it is too large. Called about once a second."""
         with contextlib.suppress(OSError):
-            size = os.stat(self.path).st_size
+            if self._log is None:
+                self._log = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            if self._sink is None:
+                self._sink = open(self.marks, "a")  # noqa: SIM115 kept open
+                sharing.follow(self._sink.fileno(), self.marks)
+            size = os.fstat(self._log).st_size
             if size != self.size:
                 self.size = size
-                with open(self.marks, "a") as marks:
-                    sharing.follow(marks.fileno(), self.marks)
-                    marks.write(f"{time.time():.3f} {size}\n")
+                self._sink.write(f"{time.time():.3f} {size}\n")
+            too_large = 0 < self.max_mb * log_cap.MB < size
+            if last or too_large or time.monotonic() >= self._due:
+                self._due = time.monotonic() + WRITE_S
+                self._sink.flush()
+            if too_large and (cut := log_cap.cut(self.path, self.max_mb)) is not None:
+                self._sink.close()
+                self._sink = None
+                self._move_marks(*cut)
+
+    def note(self, words: str) -> None:
+        """Add a line of ftslurm's."""
+        with contextlib.suppress(OSError), open(self.path, "a") as log:
+            log.write(f"ftslurm: {words}\n")
 
     def _move_marks(self, before: log_cap.Gap, after: log_cap.Gap) -> None:
         """Move the marks to the new offsets of their lines, and drop those of lines that were cut."""
@@ -41,8 +60,5 @@ class RankLog:
                 with contextlib.suppress(ValueError):
                     when, size = mark.split()
                     kept.setdefault(after.offset(before.stream(int(size))), when)
-        part = f"{self.marks}.part"
-        with open(part, "w") as marks:
-            sharing.follow(marks.fileno(), part)
-            marks.writelines(f"{when} {size}\n" for size, when in kept.items())
-        os.replace(part, self.marks)
+        text = "".join(f"{when} {size}\n" for size, when in kept.items())
+        owned_files.replace_file(Path(self.marks), text.encode())

@@ -18,10 +18,12 @@ import os
 import struct
 import threading
 import zlib
+from pathlib import Path
 
 from ftslurm.lighthouse.protobuf import Malformed, read_quorum
 from ftslurm.lighthouse.quorum import Quorum
 from ftslurm.lighthouse.registry import MOST_STEPS, Memory
+from ftslurm.security import owned_files
 from ftslurm.security.json_text import MOST, brief, is_whole, read_object
 
 _CAREFULLY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # no link leads elsewhere, and no named pipe blocks
@@ -148,16 +150,7 @@ class Keep:
             self._open_quorum()
 
     def _replace(self, text: str) -> None:
-        part = self._state + ".part"
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _CAREFULLY, 0o600)
-        try:
-            data = text.encode()
-            while data:
-                data = data[os.write(fd, data) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        os.replace(part, self._state)
+        owned_files.replace_file(Path(self._state), text.encode(), durable=True)
         folder = os.open(os.path.dirname(self._state), os.O_RDONLY)
         with contextlib.suppress(OSError):  # not every file system can
             os.fsync(folder)

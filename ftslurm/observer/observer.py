@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any
 
 from ftslurm.config import receivers
-from ftslurm.config.schema import Config
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.guard import processes
 from ftslurm.monitor import sentences
@@ -34,6 +33,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader, number, text
 from ftslurm.run.journal_filter import Skim
 from ftslurm.run.journal_lines import read
+from ftslurm.security.json_text import read_object
 from ftslurm.security.terminal import readable
 
 POLL_S = 0.5  # between two reads of the journal
@@ -61,9 +61,10 @@ class Observer:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self.run_dir, self.leader, self.umask = run, leader, os.umask(0o077)
         self.config = configuration.of_run(run)
-        _log_to(run, self.config)
+        log_cap.log_to(log, run.observer_log, self.config.logs.max_mb)
         run.observer.mkdir(mode=0o700, exist_ok=True)
         self._changes = threading.Lock()
+        self.ahead: set[object] = set()  # numbers of the lines that were told before the journal had them
 
     def run(self) -> None:
         """Observe until standard input is closed, or until another controller leads."""
@@ -97,10 +98,15 @@ class Observer:
         self.outputs = list(outputs(self.config.metrics, self.run_dir, lambda: rendered(collector)))
         ends, last = False, None
         while not ends and self._leads():
-            ends = _input_closed(POLL_S)  # before the last read, so that all that was written until then is told
+            given = _given(POLL_S)
+            ends = given == b""  # before the last read, so that all that was written until then is told
+            for line in filter(None, map(read_object, (given or b"").splitlines())):
+                self.ahead.add(line.get("seq"))
+                self._tell(readable(line), None)
             try:
                 for line in journal.iter_new():
-                    self._tell(readable(line), journal.offset)
+                    if line.get("seq") not in self.ahead:
+                        self._tell(readable(line), journal.offset)
                     last = text(line, "event")
             except EnvironmentProblem as problem:
                 log.warning("%s", problem)
@@ -138,8 +144,8 @@ class Observer:
     def _leads(self) -> bool:
         return self.leader is None or leadership.held(self.run_dir, self.leader)
 
-    def _tell(self, line: Event, offset: int) -> None:
-        if offset > self.folded:
+    def _tell(self, line: Event, offset: int | None) -> None:
+        if offset is None or offset > self.folded:
             self.folding.apply(line)
         record, name = read(line), text(line, "event") or ""
         found = occurrences.of(record)
@@ -186,19 +192,11 @@ def _folded_until(journal: JournalReader) -> tuple[StatusFold, int]:
     return folding, skimmed.offset
 
 
-def _input_closed(timeout_s: float) -> bool:
-    """Wait at most so long; return whether the controller has closed this process's standard input, or has died."""
+def _given(timeout_s: float) -> bytes | None:
+    """Wait at most so long; return the lines that the controller gives; b"": it ends this process, or has died."""
     if not select.select([sys.stdin.fileno()], [], [], timeout_s)[0]:
-        return False
-    return not os.read(sys.stdin.fileno(), 512)
-
-
-def _log_to(run: RunDir, config: Config) -> None:
-    handler = log_cap.Handler(run.observer_log, config.logs.max_mb)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+        return None
+    return os.read(sys.stdin.fileno(), select.PIPE_BUF)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -27,7 +28,7 @@ class Told:
 
     names: frozenset[str]  # its kind, and its name in the journal
     message: dict[str, Any]  # what hooks get as JSON
-    offset: int  # in the journal, behind its line
+    offset: int | None  # in the journal, behind its line; None: it is not there yet
 
     @property
     def json(self) -> bytes:
@@ -72,7 +73,7 @@ class Sink:
 
     def put(self, told: Told) -> None:
         """Add an event, if the receiver has chosen it and has not had it yet."""
-        if not told.names & self.receiver.events or told.offset <= self.delivery.offset:
+        if not told.names & self.receiver.events or (told.offset or math.inf) <= self.delivery.offset:
             return
         with self._news:
             self._waiting.append(told)
@@ -111,7 +112,7 @@ class Sink:
             if error is not None:
                 log.warning("%s, at %s: %s", self.receiver.name, told.message["kind"], error)
                 now = replace(now, failed=now.failed + 1, last_error=error[:500])
-            self.delivery = replace(now, offset=told.offset, done=now.done + 1)
+            self.delivery = replace(now, offset=told.offset or now.offset, done=now.done + 1)
             self._changed()
 
     def _next(self) -> Told | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,7 +56,7 @@ class RunDir:
 
     @property
     def alive(self) -> Path:
-        """Touched by the controller with every heartbeat (ftslurm.run.liveness)."""
+        """Touched by the controller with every heartbeat; holds its complaint, if it has one (ftslurm.run.liveness)."""
         return self.root / "alive"
 
     @property
@@ -210,17 +209,9 @@ class RunDir:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file atomically: readers, also on other nodes, see either the old text or the new one.
-
-    Only this user may read it. The temporary file has a random name, so that nobody can place a file or link there.
+    """Replace a file atomically by a text (owned_files.replace_file).
 
     Raises:
         OSError: it cannot be written.
     """
-    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-    try:
-        owned_files.write_file(part, text.encode(errors="surrogateescape"), durable=False)
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    owned_files.replace_file(path, text.encode(errors="surrogateescape"))

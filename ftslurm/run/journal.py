@@ -11,6 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -27,49 +28,119 @@ Event = Mapping[str, Any]
 
 _BLOCK = 1 << 20
 _TAIL = 4096  # bytes; the lines that end a run are shorter
+_WRITE = os.O_RDWR | os.O_APPEND
+_PROGRESS = b'"event":"progress"'
+MOST_WAITING = 1 << 24  # bytes of lines that wait in memory while they cannot be written
+RETRY_S, CALM_S = 1.0, 5.0
 
 
 class Journal:
-    """The writer of a run's journal. `append` collects lines; `flush` writes them at once."""
+    """The writer of a run's journal. `append` collects lines; `flush` writes them at once.
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    Lines stay in memory until they are on disk: a full quota may show only when the file is synced. After an error
+    what may be lost is cut off and written again, with the same bytes where readers have seen them.
+    """
+
+    def __init__(
+        self, path: Path, clock: Callable[[], float] = time.time, leads: Callable[[], bool] = lambda: True
+    ) -> None:
         """Open the journal, or create it.
+
+        Args:
+            leads: asked before anything is cut off: whether no other controller may have written meanwhile.
 
         Raises:
             OSError: the file cannot be opened or written, or is no regular file.
         """
-        self._clock = clock
-        self._pending = bytearray()
-        self._fd = owned_files.open_fd(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._path, self._clock, self._leads = path, clock, leads
+        self._fd = owned_files.open_fd(path, _WRITE | os.O_CREAT)
         self._seq = _seal(self._fd)
+        self._size = os.fstat(self._fd).st_size  # bytes that are on disk
+        self._lines: list[bytes] = []  # those after them, oldest first
+        self._written = self._shown = 0  # bytes of them that are in the file, and that have been there
+        self._failed = float("-inf")  # when they could not be written last
+        self.error: OSError | None = None  # the first one, until nothing has failed for CALM_S
+        self.lost = 0  # lines that did not fit into memory
+
+    @property
+    def complaint(self) -> str:
+        """Return what to tell while lines cannot be written; "": they can."""
+        why = self.error and self.error.strerror
+        return f"{self._path} cannot be written ({why}), so its lines wait in memory" if why else ""
+
+    @property
+    def loss(self) -> str:
+        """Return what to tell once they can."""
+        return f"{self._path} can be written again; {self.lost} of its lines are lost"
 
     def append(self, record: JournalRecord) -> dict[str, object]:
         """Add a record to those that the next flush writes, and return its line as readers see it."""
         line = {"seq": self._seq + 1, "time": self._clock(), "event": record.event} | record.fields
         # ASCII only: a script's output may contain bytes that are not text, and these must not stop the controller.
-        self._pending += json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n"
+        self._lines.append(json.dumps(line, default=str, separators=(",", ":")).encode("ascii") + b"\n")
         self._seq += 1
         return line
 
-    def flush(self, sync: bool = True) -> None:
-        """Write the collected lines; with `sync` they are on disk when this returns.
+    def flush(self, sync: bool = True) -> bool:
+        """Write the collected lines; with `sync` they are on disk when this returns True.
 
-        Raises:
-            OSError: the disk is full or lost. Lines that could not be written are kept for the next flush.
+        Never raises: after an error (`error`) it is tried again every RETRY_S.
         """
-        wrote = bool(self._pending)
-        while self._pending:  # usually one write; more only if the disk is almost full
-            written = os.write(self._fd, self._pending)
-            del self._pending[:written]
-        if sync and wrote:
+        now = self._clock()
+        if self.error is None or now >= self._failed + RETRY_S:
+            try:
+                self._write(sync)
+            except OSError as error:
+                self.error, self._failed, self._written = self.error or error, now, 0
+                with suppress(OSError):
+                    self._shown = max(self._shown, os.fstat(self._fd).st_size - self._size)
+                self._make_room()
+            else:
+                self.error = self.error if now < self._failed + CALM_S else None
+        return not self._lines
+
+    def _write(self, sync: bool) -> None:
+        if self.error is not None and not self._written:
+            fd = owned_files.open_fd(self._path, _WRITE)  # the old one may be stale
+            os.dup2(fd, self._fd, inheritable=False)
+            os.close(fd)
+            if not self._leads():
+                return
+            if os.fstat(self._fd).st_size > self._size:
+                os.ftruncate(self._fd, self._size)
+        data = b"".join(self._lines)
+        while self._written < len(data):
+            self._written += os.write(self._fd, memoryview(data)[self._written :])
+        if data and (sync or len(data) > _BLOCK):
             os.fsync(self._fd)
+            self._size += len(data)
+            self._lines, self._written, self._shown = [], 0, 0
+
+    def _make_room(self) -> None:
+        """Drop lines that no reader can have seen if they take more than MOST_WAITING bytes: first of progress."""
+        for droppable in (_PROGRESS, b""):
+            over, at = sum(map(len, self._lines)) - MOST_WAITING, 0
+            if over <= 0:
+                return
+            lines, self._lines = self._lines, []
+            for line in lines:
+                if over > 0 and at >= self._shown and droppable in line:
+                    over -= len(line)
+                    self.lost += 1
+                else:
+                    self._lines.append(line)
+                at += len(line)
 
     def close(self) -> None:
-        """Write what is left and close the file."""
-        try:
-            self.flush()
-        finally:
-            os.close(self._fd)
+        """Write what is left and close the file.
+
+        Raises:
+            OSError: the disk is full or lost, and lines with it.
+        """
+        done = self.flush()
+        os.close(self._fd)
+        if not done and self.error is not None:
+            raise self.error
 
     def __enter__(self) -> Journal:
         return self

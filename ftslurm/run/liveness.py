@@ -18,8 +18,10 @@ from pathlib import Path
 from ftslurm.config.schema import Config
 from ftslurm.run.directory import RunDir
 from ftslurm.security import owned_files
+from ftslurm.security.terminal import visible
 
 SILENT_S = 30.0  # file servers propagate a new time stamp to other machines with a delay
+_ROOM = 2048  # bytes of `alive`
 POLL_S = 0.1  # between two checks of a caller that waits for certainty
 _NONE = (errno.ENOENT, *owned_files.REFUSED)  # there is no such file, or it belongs to another user
 
@@ -48,6 +50,30 @@ class Watch:
         if known is None or known[0] != stamp or stamp == (-1, -1):
             self._seen[path] = stamp, now
         return now - self._seen[path][1]
+
+
+def touch(path: Path, complaint: str = "") -> None:
+    """Touch the file, with what `status` is to say of a journal that cannot be written.
+
+    The text has its place in the file from the start: a full disk takes what replaces the bytes of a file.
+
+    Raises:
+        OSError: it can be neither made nor touched.
+    """
+    number, text = owned_files.open_fd(path, os.O_RDWR | os.O_CREAT), complaint.encode(errors="replace")
+    try:
+        os.utime(number)
+        if os.pread(number, _ROOM, 0) != (text := text[:_ROOM].ljust(_ROOM)):
+            os.pwrite(number, text, 0)
+    finally:
+        os.close(number)
+
+
+def complaint(run: RunDir) -> str | None:
+    """Return what the controller has last said of a journal that it cannot write; None: nothing."""
+    with suppress(OSError):
+        return visible(owned_files.read_text(run.alive).strip()) or None
+    return None
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -107,14 +133,14 @@ def kept(path: Path, every_s: float, ours: Callable[[], bool]) -> Iterator[None]
     """Touch a file regularly during a long operation, as long as `ours` returns true."""
     done = threading.Event()
 
-    def touch() -> None:
+    def keep() -> None:
         while ours():
             with suppress(OSError):
-                owned_files.touch(path)
+                touch(path)
             if done.wait(every_s):
                 return
 
-    thread = threading.Thread(target=touch, name="alive", daemon=True)
+    thread = threading.Thread(target=keep, name="alive", daemon=True)
     thread.start()
     try:
         yield

@@ -120,16 +120,29 @@ def _catch_up(fd: int, start: int, end: int, most: int, max_mb: int) -> int:
     return copied + (os.pwrite(fd, notice(left, max_mb), end + copied) if left > 0 else 0)
 
 
-class Handler(logging.FileHandler):
-    """A logging handler that writes to a file and keeps it below the limit."""
+def log_to(logger: logging.Logger, path: Path, max_mb: int) -> None:
+    """Write a logger's records into a file of limited size."""
+    logger.addHandler(_Handler(path, max_mb))
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+class _Handler(logging.FileHandler):
+    """Keeps the file below the limit; leaves out what a full disk does not take."""
 
     def __init__(self, path: Path, max_mb: int) -> None:
-        super().__init__(path)
-        if self.stream is not None:
-            sharing.follow(self.stream.fileno(), path)
+        super().__init__(path, delay=True)
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self.max_mb = max_mb
+        with contextlib.suppress(OSError):
+            self.stream = self._open()
+            sharing.follow(self.stream.fileno(), path)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, and cut the file if it is too large."""
-        super().emit(record)
+        with contextlib.suppress(OSError):
+            super().emit(record)
         cut(self.baseFilename, self.max_mb)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 its name in logging
+        """Print no traceback for each record that cannot be written."""

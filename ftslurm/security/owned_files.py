@@ -11,6 +11,7 @@ import errno
 import grp
 import os
 import pwd
+import secrets
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -106,19 +107,6 @@ def read_text(path: Path, *, own: bool = False) -> str:
     return text.decode(errors="surrogateescape")
 
 
-def touch(path: Path) -> None:
-    """Set the time of a file to now, and make it if it is missing.
-
-    Raises:
-        OSError: it can be neither made nor touched.
-    """
-    number = open_fd(path, os.O_WRONLY | os.O_CREAT)
-    try:
-        os.utime(number)
-    finally:
-        os.close(number)
-
-
 def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = False) -> None:
     """Write a new file of mode 0600; in a folder that is shared with a group (sharing.py) 0640.
 
@@ -137,6 +125,23 @@ def write_file(path: Path, data: bytes, *, durable: bool = True, secret: bool = 
         file.flush()
         if durable:
             os.fsync(number)
+
+
+def replace_file(path: Path, data: bytes, *, durable: bool = False, secret: bool = False) -> None:
+    """Replace a file atomically: readers, also on other nodes, see either the old data or the new.
+
+    Only this user may read it. The temporary file has a random name, so that nobody can place a file or link there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
+    try:
+        write_file(part, data, durable=durable, secret=secret)
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def make_folders(path: Path) -> None:

@@ -25,9 +25,7 @@ def load_or_make(path: Path) -> bytes:
         OSError: the key cannot be written.
     """
     if not os.path.lexists(path):
-        part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
-        owned_files.write_file(part, secrets.token_bytes(SIZE), secret=True)
-        part.rename(path)  # atomic; there is one controller at a time
+        owned_files.replace_file(path, secrets.token_bytes(SIZE), durable=True, secret=True)
     try:
         with owned_files.open_own(path) as file:
             others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077

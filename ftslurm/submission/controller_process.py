@@ -24,11 +24,11 @@ from ftslurm.guard.processes import PR_SET_PDEATHSIG, prctl
 from ftslurm.launchers import local, srun
 from ftslurm.monitor.status import RunStatus
 from ftslurm.protocol.records import RunFinished
-from ftslurm.run import configuration, leadership, liveness, log_cap
+from ftslurm.run import configuration, full_disk, leadership, liveness, log_cap
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, last_event
 from ftslurm.submission import observing
-from ftslurm.submission.keeper import BAD_INPUT
+from ftslurm.submission.keeper import BAD_INPUT, UNWRITTEN
 
 if TYPE_CHECKING:
     from ftslurm.monitor.table import Lines
@@ -48,6 +48,8 @@ def main(words: Sequence[str]) -> int:
         for number in (*SIGNALS, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    full_disk.outlive()
 
     from ftslurm.controller.slurm_requests import PILOT
 
@@ -121,7 +123,8 @@ def control(
     Returns:
         The exit code of the run: 0 if it has succeeded or goes on with another controller, else 1.
     """
-    logger = _controller_log(config, run)
+    logger = logging.getLogger("ftslurm")
+    log_cap.log_to(logger, run.controller_log, config.logs.max_mb)
     story = Story(run)
     try:
         allocation = local.allocation(config) if config.cluster.kind == "local" else srun.allocation(config, os.environ)
@@ -136,8 +139,8 @@ def control(
 
             leaf_of = _leaves() if config.cluster.kind == "slurm" and config.groups.nodes > 1 else {}
             controller = Controller(config, run, allocation, story.told(tell), past, number, signals, after, leaf_of)
-        with observing.observed(config, run, number):
-            outcome = controller.run()
+        with observing.observed(config, run, number) as tell_at_once:
+            outcome = controller.run(tell_at_once)
     except EnvironmentProblem:
         raise
     except Exception:
@@ -153,6 +156,8 @@ def control(
         tell(requeue.end_journal(run, why_not))
     if last_event(run.events) == RunFinished.event:
         _write_report(config, run, logger)
+    elif outcome in ("failed", "stopped"):
+        return UNWRITTEN
     return 0 if outcome in ("succeeded", "left", leadership.SUPERSEDED) else 1
 
 
@@ -170,16 +175,6 @@ def _write_report(config: Config, run: RunDir, logger: logging.Logger) -> None:
         read_report(config, run).write_page(run.report)
     except Exception:
         logger.exception("report.html could not be written; `ftslurm report %s` tries it again", run.root)
-
-
-def _controller_log(config: Config, run: RunDir) -> logging.Logger:
-    handler = log_cap.Handler(run.controller_log, config.logs.max_mb)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("ftslurm")
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    return logger
 
 
 if __name__ == "__main__":

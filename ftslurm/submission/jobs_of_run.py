@@ -123,11 +123,13 @@ def abandoned(config: Config, run: RunDir, queue: Queue | None = None) -> str | 
         return None
     if not _begun(run):
         return f"it {NEVER}{end_without_start(config, run, state).reason}"
+    said = liveness.complaint(run)
+    word = f"; its last word: {said}" if said else ""
     if config.cluster.kind == "local":
-        return "its controller is gone; its workers have ended with it"
+        return f"its controller is gone; its workers have ended with it{word}"
     if config.cluster.mode == "array":
-        return "none of its Slurm jobs is left"
-    return f"its controller is gone: Slurm job {job_of(run)} is {state or 'unknown to Slurm'}"
+        return f"none of its Slurm jobs is left{word}"
+    return f"its controller is gone: Slurm job {job_of(run)} is {state or 'unknown to Slurm'}{word}"
 
 
 def never_started(config: Config, run: RunDir, queue: Queue | None = None) -> RunFinished | None:
@@ -202,7 +204,7 @@ def _heard(run: RunDir) -> bool:
 
 
 def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) -> str | None:
-    """Return a note that the controller is silent, and what to do; None if it is heard.
+    """Return a note that the controller is silent, and what to do, or what it complains of; None if all is well.
 
     Args:
         watch: see liveness.silent_s.
@@ -211,7 +213,7 @@ def silence(config: Config, run: RunDir, watch: liveness.Watch | None = None) ->
         return f"the run goes on in its next job: {_in_queue_at(run, int(time.monotonic() / QUEUE_S))}"
     silent, job = liveness.silent_s(config, run, watch), run.job()
     if silent is None:
-        return None
+        return liveness.complaint(run)
     ends = f"; ftslurm stop cancels Slurm job {job}" if job is not None and config.cluster.kind == "slurm" else ""
     return f"the controller has not been heard for {seconds(silent)}{ends}"
 

@@ -33,6 +33,7 @@ from ftslurm.slurm.commands import job_name
 COMMAND = programs.module("ftslurm.submission.controller_process")
 MOST, WITHIN_S = 3, 60.0  # after so many crashes within this time the next controller would crash too
 BAD_INPUT = 2  # exit code of a controller that could not begin
+UNWRITTEN = 3  # of one whose run has not succeeded, which it could not write into the journal
 INTERRUPTED = 130  # exit code of the keeper after Ctrl-C
 # The last event of a controller that ended on purpose. As text: the controller starts only when this module has been
 # imported, so it imports nothing that is not needed for that.
@@ -73,7 +74,7 @@ def start(run: RunDir, number: int, *options: str, pass_fds: tuple[int, ...] = (
 
 def crashed(run: RunDir, code: int) -> str | None:
     """Return how a controller has crashed; None if it ended on purpose or could not begin."""
-    if code in (0, BAD_INPUT) or last_event(run.events) in LAST:
+    if code in (0, BAD_INPUT, UNWRITTEN) or last_event(run.events) in LAST:
         return None
     if code < 0:
         from ftslurm.core.groups.verdict import signal_name

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ftslurm.config import receivers
@@ -14,7 +15,7 @@ from ftslurm.config.schema import Config
 from ftslurm.errors import FtslurmError
 from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
-from ftslurm.run.journal import last_event
+from ftslurm.run.journal import Event, last_event
 from ftslurm.security import programs
 
 AGAIN_S = 5.0  # before an observer that has died is started again
@@ -23,14 +24,17 @@ log = logging.getLogger("ftslurm.submission.observing")
 
 
 @contextmanager
-def observed(config: Config, run: RunDir, leader: int | None) -> Iterator[None]:
-    """Keep an observer running, if the run needs one. At the end wait, for a limited time, until it has told all."""
+def observed(config: Config, run: RunDir, leader: int | None) -> Iterator[Callable[[Event], None]]:
+    """Keep an observer running, if the run needs one. At the end wait, for a limited time, until it has told all.
+
+    Yields a function that gives it a line which the journal cannot take now.
+    """
     if not receivers.needed(config):
-        yield
+        yield lambda _: None
         return
     watched = _Watched(config, run, leader)
     try:
-        yield
+        yield watched.tell
     finally:
         watched.end()
 
@@ -69,6 +73,13 @@ class _Watched:
             if self._process is None or self._process.poll() is not None:
                 log.warning("the observer, which tells hooks and metrics, is gone; another one goes on")
                 self._start()
+
+    def tell(self, line: Event) -> None:
+        """Give the observer a line that is not in the journal yet. If it is dead, the next one reads it there."""
+        if self._process is not None and self._process.stdin is not None:
+            with suppress(OSError, ValueError):
+                self._process.stdin.write(json.dumps(line).encode() + b"\n")
+                self._process.stdin.flush()
 
     def end(self) -> None:
         """Let the observer tell what is in the journal, and end."""

@@ -22,7 +22,7 @@ def run(
     args: list[str],
     folder: str,
     on_failure: Callable[[BaseException], None],
-    on_success: Callable[[], bool],
+    on_success: Callable[[], int | None],
 ) -> NoReturn:
     """Run the script as `__main__` and end the process as Python would, except that a failed script ends at once.
 
@@ -32,8 +32,8 @@ def run(
     Args:
         folder: where a module is looked for first.
         on_failure: called last, with the error; its traceback has no frames of this module.
-        on_success: called when the script has returned or called sys.exit(0); returns whether an ordinary exit is safe,
-            that is, will not wait for a quorum that may never come.
+        on_success: called when the script has returned or called sys.exit(0); returns the code to end with at once
+            where an ordinary exit is not safe (it may wait for a quorum that never comes); None: it is.
     """
     try:
         code, main = _load(script, module, folder)
@@ -46,8 +46,8 @@ def run(
         _print_traceback(error)
         _end(1, error, on_failure)
     _flush()
-    if not on_success():
-        _end(0, None, on_failure)
+    if (code_at_once := on_success()) is not None:
+        _end(code_at_once, None, on_failure)
     sys.exit(0)  # threads are joined and atexit functions called, as always
 
 

@@ -22,6 +22,7 @@ from ftslurm.guard import faults, interfaces, stacks
 from ftslurm.guard.gateway import Gateway, publish
 from ftslurm.guard.guard import Task
 from ftslurm.protocol import addresses, messages, outbox
+from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.stages import Stage
 from ftslurm.run import last_words
 from ftslurm.security import process_title, secret_variables, sharing
@@ -106,16 +107,28 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
         watchers.flush()
         channel.say_failed(error, watchers.progress.step, started=True)
 
-    def finished() -> bool:
+    def finished() -> int | None:
         watchers.flush()
         watchers.unhealed.ended()
         channel.say(messages.Done(watchers.progress.step))
+        if ours - descriptors():
+            return ExitCode.CUT_OFF  # what torch does at an ordinary exit aborts the process
         leave_together(me.rank, len(assign.ranks), begin)
         # An ordinary exit kills daemon threads in the middle of C++ code.
-        return not watchers.progress.waits_for_quorum and not watchers.quorums.connecting
+        return 0 if watchers.progress.waits_for_quorum or watchers.quorums.connecting else None
 
+    ours = descriptors()
     args = fill(assign.args, os.environ)
     script.run(code.script(assign.script), assign.module, args, code.place(os.getcwd()), failed, finished)
+
+
+def descriptors() -> set[tuple[str, str]]:
+    """Return the sockets, pipes and the like that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add((name, os.readlink(f"/proc/self/fd/{name}")))
+    return {(name, what) for name, what in found if "[" in what and name not in "012"}
 
 
 class Channel:
@@ -124,7 +137,7 @@ class Channel:
     def __init__(self, task: int, orders: int, reports: int) -> None:
         """Arguments as for `main`."""
         self.task, self.orders, self.reports = task, orders, reports
-        self._pipe = os.fstat(reports)
+        self._pipe, self._orders = os.fstat(reports), os.fstat(orders)
         self._lines = messages.Lines()
         self._waiting: list[messages.ToWorker] = []
 
@@ -154,8 +167,8 @@ class Channel:
             while self._waiting:
                 if isinstance(order := self._waiting.pop(0), kind):
                     return order
-            data = os.read(self.orders, 65536)
-            if not data:
+            # A script that closes all descriptors may reuse the number for a file of its own.
+            if not os.path.samestat(os.fstat(self.orders), self._orders) or not (data := os.read(self.orders, 65536)):
                 raise OSError("the guard is gone")
             decoded = (messages.ORDERS.decode(messages.parse(line)) for line in self._lines.feed(data))
             self._waiting += [order for order in decoded if order is not None]
@@ -508,17 +521,17 @@ def reach_loopback(environ: MutableMapping[str, str]) -> None:
 
 
 def open_log(path: str) -> None:
-    """Redirect stdout and stderr to the rank's log, unbuffered, so that a SIGKILL loses nothing."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sharing.make_folder(os.path.dirname(path))
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    """Redirect stdout and stderr to the rank's log. If it cannot be made (a full disk), they stay in the step's."""
+    try:
+        sharing.make_folder(os.path.dirname(path))
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        print_warning(f"{path} cannot be made: {error.strerror}")
+        return
     sharing.follow(log, path)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(write_through=True)  # type: ignore[union-attr]
 
 
 def host_store(gateway: Gateway) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from rich.console import Console
 from ftslurm.api import stopping
 from ftslurm.config import compose
 from ftslurm.config.schema import Config
+from ftslurm.controller.resume_state import Story
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.monitor.summary import summary
@@ -56,6 +57,28 @@ def stopped(run: RunDir) -> str:
     said = stopping.stop(run)
     thread.join()
     return said.removeprefix(run.root.name)
+
+
+def test_stop_reads_a_long_journal_only_at_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = new_run(tmp_path, None, JOINED)
+    ex.write(run, [ex.progress(second, 0, 51) for second in range(3, 120_003)])
+    read, real = [0], os.pread
+
+    def pread(*args: int) -> bytes:
+        data = real(*args)
+        read[0] += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", pread)
+    assert stopped(run) == " is stopping"
+    assert read[0] < 3_000_000
+    story = Story(run)  # the controller's
+    story.read()
+    story.told(lambda _: None)
+    ex.write(run, [ex.progress(120_003, 0, 51)])
+    read[0] = 0
+    assert stopped(run) == " is stopping: nothing is saved of its 51 committed steps"
+    assert read[0] < 3_000_000
 
 
 @pytest.mark.parametrize(

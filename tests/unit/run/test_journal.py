@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import random
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from raw_record import RawRecord
 
 from ftslurm.errors import EnvironmentProblem
-from ftslurm.run.journal import Journal, JournalReader, last_event
+from ftslurm.run.journal import CALM_S, RETRY_S, Journal, JournalReader, last_event
 
 
 @pytest.fixture
@@ -90,13 +96,104 @@ def test_a_write_that_fails_is_kept_for_the_next_flush(path: Path) -> None:
     journal = Journal(path)
     journal.append(RawRecord("a"))
     fd, closed = journal._fd, os.open(path, os.O_RDONLY)  # a descriptor that cannot be written stands for a full disk
-    journal._fd = closed
-    with pytest.raises(OSError, match="Bad file"):
-        journal.flush(sync=True)
-    journal._fd = fd
-    journal.flush(sync=True)
+    os.dup2(closed, fd)
+    assert not journal.flush()
+    assert "cannot be written (Bad file descriptor)" in journal.complaint
     os.close(closed)
+    time.sleep(RETRY_S)
+    assert journal.flush()
     assert [r["event"] for r in JournalReader(path).read_new()] == ["a"]
+
+
+class Disk:
+    """Stands in for the calls that write a journal: each may fail with one of the errors of a file system, or halfway.
+
+    A call that has failed halfway has written a part of its data.
+    """
+
+    def __init__(self, dice: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.dice, self.fails, real = dice, 0.0, SimpleNamespace(**{n: getattr(os, n) for n in CALLS})
+
+        def stand_in(name: str) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                number = dice.choice(ERRORS)
+                if dice.random() < self.fails:
+                    if name == "write" and dice.random() < 0.5:
+                        real.write(args[0], bytes(args[1])[: dice.randrange(len(args[1]))])
+                    raise OSError(number, os.strerror(number))
+                if name == "write" and dice.random() < 0.2:  # fewer bytes than there are is no error
+                    return real.write(args[0], bytes(args[1])[: dice.randrange(1, len(args[1]) + 1)])
+                return getattr(real, name)(*args, **kwargs)
+
+            return call
+
+        for name in CALLS:
+            monkeypatch.setattr(os, name, stand_in(name))
+
+
+CALLS = ("write", "fsync", "ftruncate", "dup2")
+ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_after_any_errors_each_line_is_there_once_and_readers_saw_no_other(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    now, dice = [0.0], random.Random(seed)
+    disk, journal, reader = Disk(dice, monkeypatch), Journal(path, clock=lambda: now[0]), JournalReader(path)
+    written, read = [], []
+    for _ in range(300):
+        if dice.random() < 0.05:
+            disk.fails = dice.choice([0.0, 0.2, 1.0])
+        written.append(journal.append(RawRecord(dice.choice(["progress", "other"]), x="y" * dice.randrange(2000))))
+        journal.flush(sync=dice.random() < 0.5)
+        now[0] += dice.random()
+        read += reader.read_new()
+    disk.fails = 0.0
+    now[0] += RETRY_S
+    assert journal.flush()
+    assert JournalReader(path).read_new() == written
+    assert [*read, *reader.read_new()] == written
+    now[0] += CALM_S
+    journal.flush()
+    assert journal.complaint == ""
+
+
+def test_of_lines_that_wait_the_oldest_progress_goes_first_and_is_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ftslurm.run.journal.MOST_WAITING", 10_000)
+    now = [0.0]
+    disk = Disk(random.Random(1), monkeypatch)
+    journal = Journal(path, clock=lambda: now[0])
+    disk.fails = 1.0
+    for number in range(300):
+        journal.append(RawRecord("progress" if number % 10 else "other", number=number, x="y" * 100))
+        journal.flush()
+        now[0] += RETRY_S
+    disk.fails = 0.0
+    assert journal.flush()
+    kept = [line["number"] for line in JournalReader(path).read_new()]
+    assert journal.lost == 300 - len(kept)
+    assert f"{journal.lost} of its lines are lost" in journal.loss
+    assert {number for number in range(300) if number % 10 == 0} <= set(kept)
+    progress = [number for number in kept if number % 10]
+    assert progress == [number for number in range(300) if number % 10][-len(progress) :]
+    assert path.stat().st_size < 11_000
+
+
+def test_another_controllers_lines_are_not_cut_off(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    disk, journal = Disk(random.Random(1), monkeypatch), Journal(path, lambda: now[0], leads=lambda: False)
+    journal.append(RawRecord("old"))
+    disk.fails = 1.0
+    journal.flush()
+    disk.fails = 0.0
+    with Journal(path) as other:
+        other.append(RawRecord("new"))
+    now[0] += RETRY_S
+    assert not journal.flush()
+    assert [line["event"] for line in JournalReader(path).read_new()] == ["new"]
 
 
 def test_neither_reader_nor_writer_waits_for_a_pipe_or_follows_a_link(path: Path) -> None:

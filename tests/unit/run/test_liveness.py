@@ -13,6 +13,7 @@ from pathlib import Path
 
 import example_journal as ex
 import pytest
+from full_disk import fill, full_disk, make_room
 from meanwhile import repeated
 from programs import Programs
 
@@ -238,3 +239,17 @@ def test_who_follows_a_run_sees_silence_by_his_own_clock(run: RunDir) -> None:
 def test_a_run_older_than_the_file_is_shown_as_ever(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     main(["status", "--json", str(run.root)])
     assert json.loads(capsys.readouterr().out)["note"] is None
+
+
+def test_a_complaint_replaces_the_one_before_on_a_full_disk(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "disk") as disk:
+        make_room(disk)
+        run = RunDir(disk)
+        liveness.touch(run.alive)
+        assert liveness.complaint(run) is None
+        fill(disk)
+        for said in ("events.jsonl cannot be written (No space left on device)", "it has ended, \x1b[31mstopped", ""):
+            liveness.touch(run.alive, said)
+            assert (liveness.complaint(run) or "") == said.replace("\x1b", "\\x1b")
+        liveness.touch(run.alive, "x" * 5000)
+        assert 0 < len(liveness.complaint(run) or "") < 5000

@@ -54,6 +54,7 @@ def test_a_checkpoint_is_saved_on_request(local: Backend) -> None:
     run = local.start("groups.count=1", script=script, args={"steps": 100000, "step-time": 0.1})
     run.wait_for("group_joined", group=0)
     code, said = ask(run, "save")
+    assert code == 0, said
     (done,) = run.named("command_done", what="save")
     assert (code, said) == (0, f"save: checkpoint of step {done['step']}: {done['path']}\n")
     assert (Path(str(done["path"])) / "manifest.json").exists()

@@ -38,7 +38,7 @@ class Manager(light_worker.Manager):
         if committed and GROUP == 0 and due:
             self.saved = self._step
             part = self.store.begin(self._step, self.me)
-            file = self.store.place(part) / "digest"
+            file = Path(self.store.place(part)) / "digest"
             file.touch(mode=0o600)
             file.write_text(self.digest)
             name = self.store.finish(part, self._step, self.me, 1, {"digest": len(self.digest)}, {})

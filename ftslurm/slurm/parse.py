@@ -23,6 +23,15 @@ def is_busy(text: str) -> bool:
     return any(words in text for words in _BUSY)
 
 
+_JOB_ID = re.compile(r"^\s*([0-9]{1,10})(?:;[\w.-]+)?\s*$|Submitted batch job ([0-9]{1,10})\b", re.MULTILINE)
+
+
+def read_job_id(text: str) -> str | None:
+    """Parse sbatch's answer: 81 or 81;CLUSTER (--parsable), or its sentence; None: it names no job."""
+    found = [number or words for number, words in _JOB_ID.findall(text)]
+    return found[-1] if found else None
+
+
 _LEAF = re.compile(rf"(?:SwitchName=(?P<switch>{NODE}) Level=0|BlockName=(?P<block>{NODE})) .*?\bNodes=(?P<nodes>\S+)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -27,6 +28,11 @@ from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gpus_per_nod
 
 # How Slurm calls what such an option asks for, if not by the option's name.
 _CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name"}
+
+
+_OF_A_NODE = re.compile(
+    "gres|gpus.*|tres.*|mem.*|cpus-per-.*|exclusive|ntasks.*|cores.*|sockets.*|threads.*|spread-job"
+)
 
 
 def create(config: Config, give_code: code_of_run.GiveCode = code_of_run.take) -> RunDir:
@@ -171,8 +177,13 @@ def sbatch_parameters(config: Config, run: RunDir, group: bool = False) -> dict[
             options[key] = getattr(cluster, key)
     if not alone:
         options |= topology_options(config, group)
-    more = cluster.sbatch | (cluster.controller_sbatch if alone else {})
-    options |= {key.replace("_", "-"): value for key, value in more.items()}
+    more = {key.replace("_", "-"): value for key, value in cluster.sbatch.items()}
+    if alone:  # what groups need of a node is not for the controller
+        more = {key: value for key, value in more.items() if not _OF_A_NODE.fullmatch(key)}
+        more |= {key.replace("_", "-"): value for key, value in cluster.controller_sbatch.items()}
+    elif any(key == "gres" or key.startswith("gpus") for key in more):
+        options.pop("gpus-per-node", None)  # both at once are an error since Slurm 26.05
+    options |= more
     for key in [key for key, value in options.items() if value is None or value is False]:
         del options[key]  # cluster.sbatch.no-requeue=false takes an option back
     return {

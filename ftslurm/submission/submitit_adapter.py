@@ -19,6 +19,7 @@ from typing import Any
 
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import commands
+from ftslurm.slurm.parse import read_job_id
 
 
 class SbatchRefused(EnvironmentProblem):
@@ -37,6 +38,7 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
 
     Raises:
         SbatchRefused: sbatch has refused it, or cannot be run.
+        EnvironmentProblem: sbatch has accepted it, and its answer has no job id that can be read.
     """
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -44,12 +46,25 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
     executor: Any = submitit.SlurmExecutor(folder)
     executor.update_parameters(**parameters)
     executor.parameters.update(_array(tasks))  # update_parameters does not take map_count
+    executor._make_submission_command = lambda script: ["sbatch", "--parsable", str(script)]
+    executor._get_job_id_from_submission_command = _job_id
     try:
         # submitit prints sbatch's message; so does the caller.
         with redirect_stderr(StringIO()), _environment(commands.for_sbatch(os.environ)):
             return str(executor._submit_command(command).job_id)
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError) as error:
         raise SbatchRefused(message(str(getattr(error, "stderr", None) or error))) from error
+
+
+def _job_id(answer: str | bytes) -> str:
+    """Return the job's id from sbatch's answer. A site's wrapper may add lines, or leave out --parsable."""
+    text = answer if isinstance(answer, str) else answer.decode(errors="replace")
+    if (job := read_job_id(text)) is None:
+        raise EnvironmentProblem(
+            f"sbatch has accepted the job, but which one it is cannot be read from its answer {text.strip()!r:.300}: "
+            f"squeue --me shows it"
+        )
+    return job
 
 
 def sbatch_script(folder: Path, command: str, parameters: Mapping[str, Any], tasks: int = 1) -> str:

@@ -127,6 +127,22 @@ def test_further_options_are_the_users(sbatch: dict[str, Any], asked: dict[str, 
     assert asked.items() <= options(cluster={"sbatch": sbatch}).items()
 
 
+@pytest.mark.parametrize(
+    "sbatch", [{"gres": "gpu:a100:4"}, {"exclusive": True}, {"mem_per_gpu": "10G"}, {"gpus": 4}, {"tres-per-node": "x"}]
+)
+def test_what_groups_need_of_a_node_is_not_asked_for_the_controllers_own_job(sbatch: dict[str, Any]) -> None:
+    made = config(groups={"gpus": 4}, cluster={"mode": "array", "sbatch": sbatch | {"mail-type": "END"}})
+    own = sbatch_parameters(made, RUN)["additional_parameters"]
+    of_a_group = sbatch_parameters(made, RUN, group=True)["additional_parameters"]
+    wanted = {key.replace("_", "-"): value for key, value in sbatch.items()}
+    assert wanted.keys().isdisjoint(own)
+    assert (own["mem"], own["mail-type"]) == ("1G", "END")
+    assert wanted.items() <= of_a_group.items()
+    assert ("gpus-per-node" in of_a_group) != ("gres" in sbatch or "gpus" in sbatch)  # never two ways at once
+    made.cluster.controller_sbatch = {"mem": "8G"}
+    assert sbatch_parameters(made, RUN)["additional_parameters"]["mem"] == "8G"
+
+
 @pytest.mark.parametrize("value", [False, None])
 def test_an_option_can_be_taken_back(value: bool | None) -> None:
     assert options(cluster={"requeue": False})["no-requeue"] is True

@@ -24,6 +24,8 @@ from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.security import owned_files, run_key
 
+LOOK_S = 1.0
+
 
 def main() -> NoReturn:
     parser = argparse.ArgumentParser(prog="python -m ftslurm.guard.attach", description=__doc__)
@@ -100,20 +102,22 @@ def _pass_on(lines: list[bytes]) -> int | None:
 def _pump(guard: socket.socket, orphan_after_s: float) -> int:
     """Copy in both directions until one side ends; return the exit code."""
     lines, end = messages.Lines(), int(ExitCode.DETACHED)
-    poll, heard = select.poll(), time.monotonic()
+    poll, left = select.poll(), orphan_after_s
     poll.register(0, select.POLLIN)
     poll.register(guard, select.POLLIN)
     while True:
-        left = heard + orphan_after_s - time.monotonic()
-        if left <= 0:
+        begun = time.monotonic()
+        ready = poll.poll(1000 * max(0.0, min(LOOK_S, left)))
+        left -= min(LOOK_S, time.monotonic() - begun)  # more than that: this process stood, and so did the controller
+        if left <= 0 and all(fd != 0 for fd, _ in ready):
             return ExitCode.ORPHANED
-        for fd, _ in poll.poll(1000 * left):
+        for fd, _ in ready:
             try:
                 if fd == 0:
                     data = os.read(0, 65536)
                     if not data:
                         return ExitCode.ORPHANED
-                    heard = time.monotonic()
+                    left = orphan_after_s
                     with suppress(OSError):  # the guard has ended: its last lines are read below
                         guard.sendall(data)
                     continue

@@ -41,6 +41,7 @@ KEPT = tuple(
     )
 )
 NOTED = tuple(kind.kind for kind in (messages.Ready, messages.StoreUp, messages.Progress))  # for `adopted`
+STOOD_S = 5.0  # the guard looks several times a second; it stood if it has not for so long
 FINISH_S = 1.0  # longest wait for a slow reader at the end; srun reports the end of the step, too
 # Written to disk before they are sent: the controller that receives them may kill the step, and exit.
 LEFT = (messages.Failed.kind, messages.Exited.kind)
@@ -128,7 +129,7 @@ class Wire:
         self.clock = clock
         self.notes = TakeoverNotes()
         self.files = FileCalls()
-        self.heard = clock()  # time of the controller's last bytes
+        self.heard, self.looked = clock(), time.monotonic()  # time of the controller's last bytes, of the last look
         self.stdin_ended = False
         self.reports: int | None = None
         self.reported = messages.Lines()
@@ -241,8 +242,13 @@ class Wire:
     def is_silent(self, limit_s: float) -> bool:
         """Return whether the controller has been silent for longer than limit_s.
 
-        Reads pending input first: the guard, or the whole machine, may have been stopped.
+        Reads pending input first: the guard, or the whole machine, may have been stopped. The time in which it stood
+        (`scontrol suspend`) is no silence of the controller, which has stood as well.
         """
+        now = time.monotonic()
+        stood_s, self.looked = now - self.looked, now
+        if stood_s > STOOD_S:
+            self.heard = min(self.clock(), self.heard + stood_s)
         if self.clock() - self.heard > limit_s:
             for key, events in self.selector.select(0):
                 key.data(events)

@@ -20,7 +20,7 @@ from guarded import PATIENCE_S, Attached, Step, attached, key_of, step
 from meanwhile import repeated
 
 from ftslurm.guard import connection, processes
-from ftslurm.guard.connection import boottime
+from ftslurm.guard.connection import STOOD_S, boottime
 from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.guard import Guard, Task, options
 from ftslurm.protocol import messages
@@ -341,3 +341,15 @@ def test_a_guard_on_a_cluster_counts_the_time_in_which_its_machine_was_suspended
     assert not guard.wire.is_silent(60.0)  # messages sent meanwhile are read before the silence is judged
     for end in (there, here, ours):
         end.close()
+
+
+def test_the_time_in_which_a_guard_and_its_controller_stood_is_no_silence(tmp_path: Path) -> None:
+    """As with `scontrol suspend`: both sides stand still for longer than orphan_after_s, and go on."""
+    with step(tmp_path, "--orphan-after-s=2") as task:
+        task.begin("import time\ntime.sleep(1000)")
+        os.kill(task.process.pid, signal.SIGSTOP)
+        time.sleep(STOOD_S + 1)
+        os.kill(task.process.pid, signal.SIGCONT)
+        time.sleep(1)  # less than orphan_after_s
+        assert task.process.poll() is None
+        assert task.process.wait(PATIENCE_S) == ExitCode.ORPHANED  # but it does not wait for ever

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from hpack import Encoder, HeaderTuple, NeverIndexedHeaderTuple
 
 from ftslurm.lighthouse import protobuf
-from ftslurm.lighthouse.http2_authority import PREFACE
+from ftslurm.lighthouse.grpc_server import PREFACE
 from ftslurm.lighthouse.quorum import Member
 from ftslurm.security import handshake
 

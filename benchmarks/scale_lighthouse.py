@@ -9,7 +9,7 @@ the interval and a quorum a second; its memory; and how long a group waits for i
 (p50, p95 of all groups and steps). A quorum that lacks a member counts as a false eviction.
 
     ftslurm            as a run has it: behind its guard, a heartbeat a second (docs/timeouts.md)
-    ftslurm, no guard  the same without the guard, as a stand-alone Lighthouse
+    ftslurm, no guard  the same without the guard, at an open port
     ftslurm, 100 ms    behind its guard, with torchft's ten heartbeats a second
     torchft            torchft's Rust Lighthouse and its defaults
 
@@ -117,7 +117,7 @@ def serving(arm: Arm, members: int, folder: Path) -> Iterator[Served]:
     words, send, key = [sys.executable, "-c", STOCK, repr(RULES)], b"", b""
     environ = os.environ | {"RUST_LOG": "error"}
     if arm.kind == "ftslurm":
-        settings = {"kind": "ftslurm", "local": True, "port": 0, "may_move": False, "quorum_tick_ms": 20, **RULES}
+        settings = {"kind": "ftslurm", "port": 0, "may_move": False, "quorum_tick_ms": 20, "lineage": True, **RULES}
         if arm.guarded:
             key = os.urandom(32)
             words = [

@@ -2,7 +2,7 @@
 
     python benchmarks/upstream.py [lighthouse_test manager_integ_test ...]
 
-Four columns: (torchft) the tests as they are; (ours) torchft's LighthouseServer replaced by our stand-alone Lighthouse;
+Four columns: (torchft) the tests as they are; (ours) torchft's LighthouseServer replaced by our Lighthouse;
 (lineage=off) the same without the rule that an older state gets no quorum; (patches) as "ours", with
 ftslurm/worker/torchft_patches.py applied. A column that cannot differ from the one before is left out for that file: a
 file without a Lighthouse runs as it is and with the patches. The result is in benchmarks/results/upstream.json and .md.

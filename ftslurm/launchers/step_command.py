@@ -60,7 +60,6 @@ def command(config: Config, launch: Launch, log_dir: Path, *, local: bool, url: 
         lighthouse = config.lighthouse
         settings = {
             "kind": lighthouse.kind,
-            "local": local,
             "port": lighthouse.port if url is None else urlsplit(url).port,
             "may_move": url is not None,  # a taken port is an error at the first start only, not in a running training
             "min_replicas": config.groups.min,

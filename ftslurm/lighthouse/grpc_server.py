@@ -23,13 +23,10 @@ from urllib.parse import quote
 
 from hpack import Decoder, Encoder, HPACKError, NeverIndexedHeaderTuple
 
-from ftslurm.lighthouse.http2_authority import PREFACE, NotHTTP2, fragment, frame
-
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 LARGEST_REQUEST = 65536  # bytes of a request's message
 MOST_STREAMS = 100  # requests of a connection at a time
 MOST_HEADERS = 8192  # bytes of a request's headers
-AT_ONCE = 8  # connections accepted, before those that are there get their turn
-QUEUE = 1024  # connections that wait to be accepted
 READ = 16384  # bytes read of a connection, before others get their turn
 KEEPALIVE_S = 30.0  # a connection that was silent for so long is pinged, and closed after as long again
 HEADERS_KEPT = 64  # blocks of headers whose meaning is remembered
@@ -50,7 +47,7 @@ class _Kind(enum.IntEnum):
 
 _DATA, _HEADERS, _WINDOW_UPDATE = int(_Kind.DATA), int(_Kind.HEADERS), int(_Kind.WINDOW_UPDATE)  # enums are slow
 _ACK = _END_STREAM = 0x1
-_END_HEADERS, _PADDED = 0x4, 0x8
+_END_HEADERS, _PADDED, _PRIORITY = 0x4, 0x8, 0x20
 _PROTOCOL_ERROR, _REFUSED_STREAM = 1, 7
 
 
@@ -74,9 +71,34 @@ class CallError(Exception):
         self.reason = reason
 
 
+class NotHTTP2(ValueError):
+    """The bytes are not those of an HTTP/2 client."""
+
+
 # Returns the answer's message, at once or later; a later one is cancelled when the client hangs up or its deadline has
 # passed. Both may raise CallError.
 Handler = Callable[[bytes], "bytes | Coroutine[Any, Any, bytes]"]
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """Return one frame."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
+
+
+def fragment(payload: bytes, flags: int) -> bytes:
+    """Return the payload of a frame without its padding and priority.
+
+    Raises:
+        NotHTTP2: there is more padding than payload.
+    """
+    pad, begin = 0, 0
+    if flags & _PADDED:
+        pad, begin = (payload[0] if payload else 0), 1
+    if flags & _PRIORITY:
+        begin += 5
+    if begin + pad > len(payload):
+        raise NotHTTP2("more padding than frame")
+    return payload[begin : len(payload) - pad]
 
 
 @functools.lru_cache(100)
@@ -115,16 +137,8 @@ class _Stream:
     left: memoryview | None = None  # of the answer's body, as long as windows are too small
 
 
-async def accept(listener: socket.socket, make: Callable[[], asyncio.Protocol]) -> asyncio.Server:
-    """Accept the connections of a bound socket. asyncio accepts `backlog` of them at once, also when it has no more
-    file descriptors, so the kernel's queue is set apart from it."""
-    server = await asyncio.get_running_loop().create_server(make, sock=listener, backlog=AT_ONCE)
-    listener.listen(QUEUE)
-    return server
-
-
 class GrpcServer:
-    """Serves methods at any number of addresses.
+    """Serves methods on the connections that it is given.
 
     Args:
         methods: the handlers by path, /SERVICE/METHOD.
@@ -133,22 +147,7 @@ class GrpcServer:
     def __init__(self, methods: Mapping[str, Handler]) -> None:
         self.methods = {path.encode(): handler for path, handler in methods.items()}
         self.connections: set[Connection] = set()
-        self._sockets: list[socket.socket] = []
-        self._servers: list[asyncio.Server] = []
         self._adopting: set[asyncio.Task[None]] = set()
-        self._keeping: asyncio.Task[NoReturn] | None = None
-
-    def listen(self, listener: socket.socket) -> None:
-        """Serve a bound socket from `start` on."""
-        listener.setblocking(False)
-        self._sockets.append(listener)
-
-    async def start(self) -> None:
-        """Accept connections."""
-        for sock in self._sockets:
-            self._servers.append(await accept(sock, lambda: Connection(self)))
-        self._sockets.clear()
-        self._keeping = asyncio.create_task(self._keep())
 
     def adopt(self, connected: socket.socket) -> None:
         """Serve a connection that was accepted elsewhere; its socket is now the server's."""
@@ -163,16 +162,7 @@ class GrpcServer:
         except OSError:  # the client has hung up
             connected.close()
 
-    def stop(self) -> None:
-        """Close all sockets. Waiting calls are cancelled."""
-        if self._keeping is not None:
-            self._keeping.cancel()
-        for server in self._servers:
-            server.close()
-        for connection in list(self.connections):
-            connection.abort()
-
-    async def _keep(self) -> NoReturn:
+    async def check(self) -> NoReturn:
         """Close connections whose client has vanished without closing them."""
         while True:
             await asyncio.sleep(KEEPALIVE_S)

@@ -12,6 +12,7 @@ import threading
 import time
 
 from ftslurm.guard.guard import Task
+from ftslurm.protocol.position import Position
 from ftslurm.run import log_cap
 from ftslurm.security import sharing
 
@@ -82,8 +83,8 @@ class Pulse:
     So the `alive` message says how long the Lighthouse has not run: stopped, or blocked by a file system.
     """
 
-    def __init__(self, task: Task) -> None:
-        self._position = task.position
+    def __init__(self, position: Position) -> None:
+        self._position = position
         self._beats = 0
 
     def beat(self) -> None:

@@ -134,7 +134,6 @@ class Keep:
                 "stores": [[store, *owner] for store, owner in memory.stores.items()],
                 "over": [[group, attempt] for group, attempt in memory.over.items()],
                 "fenced": list(memory.fenced),
-                "former": list(memory.former),
             }
         )
 
@@ -169,14 +168,12 @@ def _read(text: bytes) -> tuple[Memory, int]:
     if isinstance(kept["highest"], bool) or not isinstance(kept["highest"], int):
         raise TypeError(f"not a step: {brief(kept['highest'])}")
     memory = Memory(next_id=_count(kept["reserved"]), highest=kept["highest"])  # load refuses an impossible one
-    kept.setdefault("former", [])  # an older version's file has none
-    if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced", "former")):
-        raise TypeError("stores, over, fenced and former are lists")
+    if not all(isinstance(kept[name], list) for name in ("stores", "over", "fenced")):
+        raise TypeError("stores, over and fenced are lists")
     memory.checked = bool(kept["checked"])
     memory.stores = {str(store): (_count(group), _count(attempt)) for store, group, attempt in kept["stores"]}
     memory.over = {_count(group): _count(attempt, -1) for group, attempt in kept["over"]}
     memory.fenced = dict.fromkeys(str(store) for store in kept["fenced"])
-    memory.former = dict.fromkeys(str(name) for name in kept["former"])
     return memory, _count(kept.get("issued", 0))
 
 

@@ -21,10 +21,6 @@ SILENT = 0.9  # of heartbeat_timeout_s, after which a silent manager's successor
 MOST_IDS = 10_000  # of each kind that are remembered
 BACK_WITHIN_S = 10.0  # managers dial a Lighthouse that has come back after 0.1 s, 0.15 s ... (T: src/net.rs)
 OVER = "this attempt is over: the controller has seen it fail"
-GIVEN_UP = (
-    "nobody of this manager's training was heard for forget_after_ms, and groups that came later have begun anew: "
-    "start its group again, and it heals from them"
-)
 
 
 @dataclass(frozen=True)
@@ -73,13 +69,7 @@ class Memory:
     stores: dict[str, tuple[int, int]] = field(default_factory=dict)  # live: store address -> group, attempt
     over: dict[int, int] = field(default_factory=dict)  # group -> its attempts up to this one are over
     fenced: dict[str, None] = field(default_factory=dict)  # store addresses of attempts that are over
-    former: dict[str, None] = field(default_factory=dict)  # replica ids of histories that were given up (`give_up`)
     last: Quorum | None = None
-
-    @property
-    def begun(self) -> bool:
-        """Return whether a quorum was issued in the present history."""
-        return self.last is not None or self.highest > 0
 
 
 class Book:
@@ -105,8 +95,6 @@ class Book:
         self._inherited = frozenset(memory.last.ids) if memory.last else frozenset()  # ids of the predecessor's quorum
         self.gone: dict[str, None] = {}  # replica ids whose attempt is over
         self.holders: dict[str, None] = {}  # replica ids that were in a quorum of this history, and may have its state
-        self.heard = now  # when one of the holders was last heard
-        self.patient_until = now + (BACK_WITHIN_S if memory.begun else 0.0)  # until then they may reconnect
         self.silent: dict[int, SilentGroup] = {}  # group -> its attempt whose guards the controller does not hear
         self.silent_after_s = rules.heartbeat_timeout_s
         self.aside: dict[int, Aside] = {}  # those of them without which quorums are formed
@@ -134,8 +122,6 @@ class Book:
         if name in self.gone or store in self.memory.fenced:
             self._bury(name)
             return Refused(OVER)
-        if self._given_up(name):
-            return Refused(GIVEN_UP, tell=True)
         if self.memory.checked and store not in self.memory.stores:
             return Unknown(store)
         if (why := self._beyond(member)) is not None:
@@ -147,7 +133,7 @@ class Book:
         self._know(name, store)
         if not has_state(member, self.memory.highest, of_history=True):
             self.holders.pop(name, None)  # by its own step it does not have the state
-        self._hear(name, now)  # T: "implicit heartbeat"
+        self.beats[name] = now  # T: "implicit heartbeat"
         again = self.missed.pop(name, None)
         if again is not None and self._missed_it(again, member):
             assert self.memory.last is not None
@@ -169,7 +155,7 @@ class Book:
         A manager counts one step for each quorum whose step it commits, or copies the step of a member that it heals
         from. So once a quorum has been issued no member is more than one step beyond the highest. Before the first one
         (of a run, of a new history, after the last one was lost with its machine) groups come with the step of
-        whatever checkpoint their script has loaded. With lineage=off steps may be anything.
+        whatever checkpoint their script has loaded. With lineage=false steps may be anything.
         """
         step, highest = member.step, self.memory.highest
         who = f"a manager ({member.replica_id[:60]!a}, store {member.store_address[:40]!a}) asks with step {step}"
@@ -180,7 +166,7 @@ class Book:
         return (
             f"{who}, and no quorum was beyond step {highest}, so that it would not be of this history: refused. Either "
             "its script has loaded a checkpoint of another run, or it commits several steps in one quorum; for the "
-            "second set lighthouse.lineage=false (of a stand-alone Lighthouse: lineage=off)"
+            "second set lighthouse.lineage=false"
         )
 
     def _taken(self, name: str, store: str, now: float) -> Taken | None:
@@ -216,16 +202,11 @@ class Book:
 
     def beat(self, name: str, now: float) -> None:
         """Handle a heartbeat."""
-        if name in self.gone or self._given_up(name):
+        if name in self.gone:
             return
         if name not in self.beats and name not in self.known and len(self.beats) >= MOST_IDS:
             return  # until `prune`, which is called every second, has made room
-        self._hear(name, now)
-
-    def _hear(self, name: str, now: float) -> None:
         self.beats[name] = now
-        if name in self.holders:
-            self.heard = now
 
     def form(self, now: float) -> Quorum | None:
         """Issue a quorum if the rules allow one. Removes all requests; `ask_again` renews those left out."""
@@ -237,15 +218,12 @@ class Book:
         if not isinstance(verdict, Formed):
             return None
         quorum, memory = verdict.quorum, self.memory
-        if not memory.begun:
-            self._begin(quorum)
         memory.last = quorum
         self._last_stores = frozenset(m.store_address for m in quorum.members)
         memory.next_id = max(memory.next_id, quorum.id + 1)
         memory.highest = max(memory.highest if self.rules.lineage else 0, *(m.step for m in quorum.members))
         for name in quorum.ids:
             _remember(self.holders, name)
-        self.heard = now
         self.missed.clear()
         self.asking = {}
         return quorum
@@ -375,37 +353,6 @@ class Book:
         self.memory.last = None
         self.missed.clear()
         self.holders.clear()
-
-    # --- without a controller --------------------------------------------------------------------------------------
-
-    def forsaken(self, now: float, after_s: float) -> bool:
-        """Return whether no manager that may have the training's state was heard for `after_s` seconds.
-
-        Others may ask all that time: those from an older checkpoint, which are refused.
-        """
-        after_s = max(after_s, self.rules.heartbeat_timeout_s)
-        return self.memory.begun and now >= max(self.heard + after_s, self.patient_until)
-
-    def give_up(self) -> None:
-        """Let the next managers start a new history. If one of the old history asks first, the old one continues."""
-        for name in self.holders:
-            _remember(self.memory.former, name)
-        self.new_history(0)
-
-    def _begin(self, quorum: Quorum) -> None:
-        """Handle the first quorum of a history.
-
-        With a member of the history that was given up, that one continues. Without, its members are never let in again:
-        their state differs, even at the same step.
-        """
-        former = self.memory.former
-        if any(name in former for name in quorum.ids):
-            former.clear()
-        for name in former:
-            self._forget(name)
-
-    def _given_up(self, name: str) -> bool:
-        return name in self.memory.former and self.memory.begun
 
     def _know(self, name: str, store: str) -> None:
         if (before := self.known.get(name)) is not None and before != store:

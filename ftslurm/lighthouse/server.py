@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ftslurm.guard.gate import bind
 from ftslurm.guard.gateway import Gateway
 from ftslurm.guard.guard import Task
 from ftslurm.guard.sockets import raise_file_limit
 from ftslurm.lighthouse import endpoint, order_text, protobuf
-from ftslurm.lighthouse.grpc_server import AT_ONCE, CallError, GrpcServer, Handler, Status
+from ftslurm.lighthouse.grpc_server import CallError, GrpcServer, Handler, Status
 from ftslurm.lighthouse.output import BEAT_EVERY_S, Pulse, flush, log, redirect
 from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
@@ -31,6 +30,7 @@ from ftslurm.protocol import addresses, messages
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
+AT_ONCE = 8  # connections taken over, before those that are there get their turn
 REPORT_EVERY_S = 1.0  # between two reports of the same quorum; one with other members is reported at once
 SAVE_EVERY_S = 10.0  # between two saves of the highest step
 PAUSE, SHORT_S = 4, 0.001  # see decide_soon; a pause below 1 ms is not worth a timer
@@ -114,16 +114,6 @@ class Server:
         self.server = GrpcServer({f"/{protobuf.SERVICE}/{name}": method for name, method in methods.items()})
 
     # --- the service -----------------------------------------------------------------------------------------------
-
-    def listen(self, host: str, port: int) -> int:
-        """Listen at a host ("": all addresses) and a port (0: any). Return the port.
-
-        Raises:
-            OSError: the address cannot be bound.
-        """
-        listener = bind(host, port)
-        self.server.listen(listener)
-        return int(listener.getsockname()[1])
 
     async def quorum(self, request: bytes) -> bytes:
         """Answer with the next quorum that has this manager. A hang-up or the deadline withdraws the request."""
@@ -383,7 +373,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
             os.write(reports, messages.encode_report(message, task.index))
 
     try:
-        asyncio.run(serve(options, orders, report, Pulse(task), task.gateway))
+        asyncio.run(serve(options, orders, report, Pulse(task.position), task.gateway))
     except Exception as error:
         log(f"the Lighthouse cannot go on: {error!r}")
         report(messages.Failed(str(error), None, None, started=False))
@@ -391,51 +381,31 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     os._exit(1)
 
 
-async def serve(
-    options: dict[str, Any],
-    orders: int | None,
-    report: Report,
-    pulse: Pulse | None = None,
-    gateway: Gateway | None = None,
-) -> NoReturn:
-    """Serve until cancelled.
+async def serve(options: dict[str, Any], orders: int, report: Report, pulse: Pulse, gateway: Gateway) -> None:
+    """Serve until cancelled, with the state of the predecessor.
 
     Args:
-        options: local, port, may_move, folder (where the state is kept) and the rules, times in milliseconds.
+        options: port, may_move, folder (where the state is kept) and the rules, times in milliseconds.
         orders: a pipe with the controller's orders.
         report: takes a message to the controller.
         pulse: beats while the event loop runs.
-        gateway: connects to the guard, which lets only the run in; None: any client that reaches the port is let in.
+        gateway: connects to the guard, which lets only the run in.
     """
-    # The loop keeps no reference to the task, so it could be collected.
-    _beats = asyncio.create_task(beat(pulse)) if pulse else None
-    server = await open_server(options, report, gateway)
-    if orders is not None:
-        listen_to(orders, server.order)
-    await server.tick()
-
-
-async def open_server(options: dict[str, Any], report: Report, gateway: Gateway | None = None) -> Server:
-    """Start a server with its predecessor's state; the arguments are those of `serve`."""
     server = prepare(options, report)
-    if gateway is None:
-        url = endpoint.take(server.listen, options["local"], options["port"], options["may_move"])
-        await server.server.start()
-    else:
-        url = endpoint.reserve(gateway, options["port"], options["may_move"])
-        await server.server.start()
-        serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
+    url = endpoint.reserve(gateway, options["port"], options["may_move"])
+    serve_from(gateway.take_over(addresses.LIGHTHOUSE), server.server)
     memory = server.book.memory
     after = "" if memory.last is None else f", after quorum {memory.last.id}"
     log(f"serving at {url}: quorums from {memory.next_id} on{after}, highest step {memory.highest}")
     report(messages.LighthouseUp(url))
-    return server
+    listen_to(orders, server.order)
+    await asyncio.gather(beat(pulse), server.server.check(), server.tick())
 
 
 def prepare(options: dict[str, Any], report: Report) -> Server:
-    """Make a server with its predecessor's state. It does not listen yet."""
+    """Make a server with its predecessor's state."""
     join_s, silence_s = options["join_timeout_ms"] / 1000, options["heartbeat_timeout_ms"] / 1000
-    rules = Rules(options["min_replicas"], join_s, silence_s, options.get("lineage", True))
+    rules = Rules(options["min_replicas"], join_s, silence_s, options["lineage"])
     keep = Keep(options["folder"])
     memory = keep.load()
     server = Server(Book(rules, memory, now()), keep, options["quorum_tick_ms"] / 1000, report)

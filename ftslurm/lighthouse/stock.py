@@ -39,7 +39,7 @@ def main(task: Task, _orders: int, reports: int) -> NoReturn:
         os.write(reports, messages.encode_report(failed, task.index))
         output.flush()
         os._exit(1)
-    pulse = output.Pulse(task)
+    pulse = output.Pulse(task.position)
     while True:  # it serves in its own threads, which stop and continue together with this one
         pulse.beat()
         time.sleep(output.BEAT_EVERY_S)

@@ -1,4 +1,4 @@
-"""Our Lighthouse in its own process, without a guard: orders on stdin, reports on stdout."""
+"""Our Lighthouse in its own process, with a port that is open to all: orders on stdin, reports on stdout."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,12 +14,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ftslurm.guard.gateway import Gateway, pair
+from ftslurm.protocol import addresses
+
 
 class LighthouseProcess:
     """One Lighthouse, which a test starts, orders, kills and restarts."""
 
     def __init__(self, folder: Path, log: Path | None = None, **options: Any) -> None:
-        self.options = {"local": True, "port": 0, "may_move": True, "folder": str(folder), "min_replicas": 1}
+        self.options = {"port": 0, "may_move": True, "folder": str(folder), "min_replicas": 1, "lineage": True}
         self.options |= {"quorum_tick_ms": 20, "join_timeout_ms": 10_000, "heartbeat_timeout_ms": 5000, **options}
         self.log = log or folder / "log"
         self.reports: list[dict[str, Any]] = []
@@ -35,7 +39,7 @@ class LighthouseProcess:
                 stderr=log,
             )
         threading.Thread(target=self._read, args=(self.process,), daemon=True).start()
-        self.url = self.wait_for("address")["url"]
+        self.url = self.wait_for("address")["url"].removesuffix(f"/{addresses.LIGHTHOUSE}")
         self.options["port"] = int(self.url.rpartition(":")[2])
 
     def _read(self, process: subprocess.Popen[bytes]) -> None:
@@ -85,11 +89,36 @@ class LighthouseProcess:
         return pages * os.sysconf("SC_PAGESIZE") / 1e6
 
 
+class OpenPort(Gateway):
+    """Stands for the guard: hands the connections of a port on, without asking who they are from."""
+
+    def __init__(self) -> None:
+        super().__init__(socket.socket())  # of no guard
+
+    def reserve(self, port: int = 0) -> str:
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+        return f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def take_over(self, service: str) -> socket.socket:  # noqa: ARG002 there is one only
+        ours, theirs = pair()
+
+        def hand_on() -> None:
+            while True:
+                connected, _ = self._listener.accept()
+                with connected:
+                    socket.send_fds(theirs, [b"\0"], [connected.fileno()])
+
+        threading.Thread(target=hand_on, daemon=True).start()
+        return ours
+
+
 if __name__ == "__main__":
+    from ftslurm.lighthouse.output import Pulse
     from ftslurm.lighthouse.server import serve
     from ftslurm.protocol import messages
+    from ftslurm.protocol.position import Position
 
     def say(report: messages.Report) -> None:
         print(messages.encode_report(report, 0).decode(), end="", flush=True)
 
-    asyncio.run(serve(json.loads(sys.argv[1]), 0, say))
+    asyncio.run(serve(json.loads(sys.argv[1]), 0, say, Pulse(Position()), OpenPort()))

@@ -7,39 +7,32 @@ off; UPSTREAM_PATCHES=1 applies the patches of ftslurm/worker/torchft_patches.py
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
+
+from lighthouse_process import LighthouseProcess
 
 
 class Served:
     """A stand-in for torchft's LighthouseServer, with its defaults: our Lighthouse in its own process."""
 
     folder: Path
-    lineage: str
+    lineage: bool
     started: list[Served]
 
     def __init__(self, bind: str, min_replicas: int, **settings: int) -> None:  # noqa: ARG002 it is "[::]:0"
-        settings = {"join_timeout_ms": 100, "quorum_tick_ms": 20, **settings, "min_replicas": min_replicas}
-        self.name = self.folder / f"lighthouse{len(self.started)}"
-        words = [f"name={self.name}", "open=true", f"lineage={self.lineage}"]
-        words += [f"{key}={value}" for key, value in settings.items()]
-        self.process = subprocess.Popen([sys.executable, "-m", "ftslurm.lighthouse", *words])
+        folder = self.folder / f"lighthouse{len(self.started)}"
+        folder.mkdir()
+        options = {"join_timeout_ms": 100, "lineage": self.lineage, **settings}
+        self.process = LighthouseProcess(folder, min_replicas=min_replicas, **options)
         self.started.append(self)
 
     def address(self) -> str:
-        file, deadline = self.name.with_suffix(".url"), time.monotonic() + 20
-        while not file.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return file.read_text().strip()
+        return self.process.url
 
     def shutdown(self) -> None:
         self.process.kill()
-        self.process.wait()
 
 
 def pytest_configure(config: Any) -> None:
@@ -55,7 +48,7 @@ def pytest_configure(config: Any) -> None:
 
         folder = tempfile.TemporaryDirectory()
         config.add_cleanup(folder.cleanup)
-        Served.folder, Served.lineage, Served.started = Path(folder.name), lineage, []
+        Served.folder, Served.lineage, Served.started = Path(folder.name), lineage == "on", []
         _torchft.LighthouseServer = coordination.LighthouseServer = Served
 
 

@@ -294,11 +294,8 @@ def test_a_second_manager_of_a_process_takes_part_once_the_first_has_ended(
     stopped([again, other])
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(
-    start: Callable[..., LighthouseProcess], local: bool
-) -> None:
-    lighthouse = start(local=local)
+def test_when_its_port_is_taken_it_moves_to_another_and_goes_on(start: Callable[..., LighthouseProcess]) -> None:
+    lighthouse = start()
     port = int(lighthouse.url.rpartition(":")[2])
     client = LighthouseClient(f"http://127.0.0.1:{port}", timedelta(seconds=10))
     assert client.quorum("a", PATIENCE, "", "", 0, 1, False).quorum_id == 1

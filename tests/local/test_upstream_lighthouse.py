@@ -1,4 +1,4 @@
-"""Runs torchft's own tests of its Lighthouse, from its wheel, against ours without a controller.
+"""Runs torchft's own tests of its Lighthouse, from its wheel, against ours.
 
 benchmarks/upstream.py runs all of torchft's tests and writes a table.
 """
@@ -28,7 +28,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str],
 
     def run_one(test: str, lineage: str) -> unittest.TestResult:
         monkeypatch.setattr(Served, "folder", tmp_path, raising=False)
-        monkeypatch.setattr(Served, "lineage", lineage, raising=False)
+        monkeypatch.setattr(Served, "lineage", lineage == "on", raising=False)
         monkeypatch.setattr(Served, "started", [], raising=False)
         monkeypatch.setattr(upstream, "LighthouseServer", Served)
         result = unittest.TestResult()

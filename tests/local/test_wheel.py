@@ -135,9 +135,7 @@ def test_the_wheel_is_what_runs_and_not_the_sources(python: Path, tmp_path: Path
 def test_the_wheel_writes_the_scripts_for_sbatch_over_nothing(python: Path, tmp_path: Path) -> None:
     command = (python.parent / "ftslurm", "help", "--sbatch")
     assert run(*command, "sbatch", cwd=tmp_path) == "wrote sbatch/\n"
-    assert sorted(path.name for path in (tmp_path / "sbatch").glob("*.sbatch")) == [
-        *("array.sbatch", "lighthouse.sbatch", "steps.sbatch")
-    ]
+    assert sorted(path.name for path in (tmp_path / "sbatch").glob("*.sbatch")) == ["array.sbatch", "steps.sbatch"]
     for path in (tmp_path / "sbatch").glob("*.sbatch"):
         assert path.read_bytes() == (SOURCES / "sbatch" / path.name).read_bytes()
     (tmp_path / "sbatch/steps.sbatch").write_text("mine")

@@ -36,7 +36,6 @@ COMPOSED = {  # planned only as far as the settings go: `--cfg job`
 }
 SKIPPED = {
     r"git clone|git checkout|source |eval ": "the shell's own, no program of ftslurm",
-    r"(job=\$|until|export )": "tests/slurm/test_lighthouse_template.py runs these lines",
     r"(.venv/bin/)?pytest ": "the tests themselves",
     r"pip (install|uninstall)(?! '?ftslurm)": "the network's; packages of others",
     r"python (script|train)\.py|python -m (pkg|torchtitan)": "stands for the reader's own script",

@@ -22,7 +22,7 @@ from ftslurm.guard.gateway import Gateway, pair
 from ftslurm.guard.loopback_filter import FilteredListener
 from ftslurm.guard.network import Network
 from ftslurm.guard.proxy import Proxy
-from ftslurm.guard.sockets import Refusals
+from ftslurm.guard.sockets import Refusals, crowded_out
 from ftslurm.security import handshake, socket_owners
 
 KEY = b"k" * 32
@@ -443,3 +443,18 @@ def test_a_connection_whose_end_says_no_more_is_still_somebodys() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, connect(server.getsockname()[1]) as client:
         client.shutdown(socket.SHUT_WR)
         assert (client.getsockname(), os.getuid()) in list(socket_owners.clients_of(server.getsockname()[1]))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "expected"),
+    [
+        (["owner", *["flood"] * 63], 1),  # a flood from elsewhere pushes out its own
+        (["flood", "flood", "owner", "flood"], 0),
+        (["a", "b", "b", "a", "c"], 0),
+        (["a", "b", "b"], 1),
+        (["a"], 0),
+        (["same"] * 64, 0),  # from the owner's own host: the oldest
+    ],
+)
+def test_in_a_flood_the_oldest_of_the_busiest_host_gives_way(hosts: list[str], expected: int) -> None:
+    assert crowded_out(hosts) == expected

@@ -91,7 +91,6 @@ def test_the_lighthouse_runs_in_our_own_interpreter_and_knows_its_settings() -> 
     argv = step_command.command(made, LIGHTHOUSE, Path("/logs"), local=False, url=None)
     assert argv[:4] == programs.module("ftslurm.lighthouse")
     assert json.loads(understood(argv).lighthouse) == {
-        "local": False,
         "port": 0,
         "may_move": False,
         "min_replicas": 2,

@@ -119,7 +119,7 @@ def test_a_port_that_is_used_again_is_the_new_attempts() -> None:
 
 def test_once_the_controller_has_told_of_any_attempt_there_are_no_others() -> None:
     it = book()
-    assert isinstance(it.ask(m("x1"), 0.0), Ask)  # a Lighthouse without a controller accepts every member
+    assert isinstance(it.ask(m("x1"), 0.0), Ask)  # nothing is announced yet: every member is accepted
     it = running("a")
     assert it.ask(m("x1", 99), 2.0) == Unknown("host:x1")
     assert it.memory.highest == 10
@@ -327,78 +327,6 @@ def test_who_has_not_dialled_a_successor_in_time_counts_no_longer(keep: Keep) ->
     now = 2.0 + BACK_WITHIN_S + 0.1
     it.beat("a1", now)
     assert step(it, now, m("a1", 11)).ids == ("a1",)
-
-
-# --- new histories without a controller ------------------------------------------------------------------------------
-
-
-def trained(memory: Memory | None = None) -> Book:
-    """Return a registry with groups at step 10, without a controller."""
-    it = book(memory)
-    step(it, 0.0, m("a1", 9), m("b1", 9))
-    step(it, 1.0, m("a1", 10), m("b1", 10))
-    return it
-
-
-def test_who_is_refused_does_not_keep_the_old_history_alive() -> None:
-    it = trained()
-    for now in (2.0, 9.0, 16.0):
-        it.beat("a2", now)
-        it.ask(m("a2", 5), now)
-        assert it.form(now) is None
-        assert it.forsaken(now, 15.0) is (now == 16.0)
-    it.give_up()
-    assert step(it, 16.1, m("a2", 5)).ids == ("a2",)
-    assert it.memory.highest == 5
-
-
-def test_a_holder_that_beats_keeps_a_lineage_alive_and_one_with_an_old_step_does_not() -> None:
-    it = trained()
-    it.beat("b1", 9.0)
-    assert not it.forsaken(23.9, 15.0)
-    it.ask(m("b1", 2), 10.0)  # the same id, and a script that has loaded a checkpoint
-    it.beat("b1", 20.0)
-    assert it.forsaken(24.0, 15.0)
-
-
-def test_nobody_is_forsaken_before_silence_counts_or_before_anything_was_trained() -> None:
-    assert not trained().forsaken(5.9, 0.1)  # heartbeat_timeout_s
-    assert trained().forsaken(6.0, 0.1)
-    assert not book().forsaken(1e9, 15.0)
-    at_zero = book()
-    step(at_zero, 0.0, m("a1", 0))
-    assert at_zero.forsaken(15.0, 15.0)
-    at_zero.give_up()
-    assert step(at_zero, 15.0, m("a2", 90)).ids == ("a2",)  # there was a newer checkpoint
-
-
-def test_a_successor_waits_no_longer_than_its_predecessor_would(keep: Keep) -> None:
-    it = killed_and_back(trained(), keep, 100.0)
-    assert not it.forsaken(114.9, 15.0)
-    assert it.forsaken(115.0, 15.0)
-    assert not it.forsaken(100.0 + BACK_WITHIN_S - 0.1, 1.0)  # they have not had the time to dial
-    assert it.forsaken(100.0 + BACK_WITHIN_S, 1.0)
-
-
-def test_a_suspended_holder_does_not_come_back_beside_a_new_history_even_at_its_step(keep: Keep) -> None:
-    it = trained()
-    it.give_up()
-    step(it, 30.0, m("a2", 5))
-    for one in (it, killed_and_back(it, keep, 31.0)):
-        one.beat("b1", 31.0)
-        refused = one.ask(m("b1", 5), 31.0)
-        assert isinstance(refused, Refused)
-        assert "begun anew" in refused.reason
-        assert step(one, 31.0, m("a2", 6)).ids == ("a2",)  # no member waits for it
-
-
-def test_a_holder_that_was_only_cut_off_and_comes_first_goes_on() -> None:
-    it = trained()
-    it.give_up()
-    it.ask(m("a2", 5), 30.0)
-    assert step(it, 30.0, m("b1", 10)).ids == ("a2", "b1")  # which heals
-    assert it.memory.highest == 10
-    assert step(it, 31.0, m("a1", 11), m("a2", 11), m("b1", 11)).ids == ("a1", "a2", "b1")
 
 
 def test_without_lineage_any_step_is_as_good_as_another() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable
 
 PR_SET_NAME = 15
@@ -31,7 +32,8 @@ def entitle(script: str, group: int, rank: int, attempt: int, part: str) -> None
     name = os.path.basename(script)
     title = os.fsencode(f"{name} group={group} rank={rank} attempt={attempt} {part}")
     _rewrite(lambda line: b"\0".join((title, line))[: len(line) - 1] + b"\0")
-    short = os.fsencode(f"{group}.{rank} {name if part == 'worker' else part}")[:15]
+    # Slurm's proctrack/linuxproc would not find a process whose name has a space, and leave it alive.
+    short = os.fsencode(re.sub(r"[\s()]", "_", f"{group}.{rank}:{name if part == 'worker' else part}"))[:15]
     ctypes.CDLL(None).prctl(PR_SET_NAME, short, 0, 0, 0)
 
 

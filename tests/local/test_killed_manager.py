@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fuzz import numbers
 
-from ftslurm.core.groups.verdict import _ECHO
+from ftslurm.core.groups.verdict import ECHO
 from ftslurm.lighthouse.stock import load_native
 
 SHORT = timedelta(seconds=5)
@@ -45,7 +45,7 @@ def test_a_client_whose_manager_is_killed_raises_what_is_known_as_a_lost_connect
             server.kill()
             for training in trainings:
                 error = training.exception(timeout=30)
-                assert _ECHO.search(f"{type(error).__name__}: {error}"), error
+                assert ECHO.search(f"{type(error).__name__}: {error}"), error
     lighthouse.shutdown()
 
 

@@ -57,7 +57,7 @@ def stepd(task: Step, rank: int) -> int:
     """Return the pid of a task's slurmstepd, the parent of its guard."""
     pid = int((task.folder / f"rank-{rank}.log").read_text().split()[1])
     (_, guard), (above, name) = processes.ancestors(pid)
-    assert guard.startswith("python")
+    assert guard == f"0.{rank}:guard"
     assert name == "slurmstepd"
     return above
 

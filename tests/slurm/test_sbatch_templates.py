@@ -162,7 +162,7 @@ def test_python_is_the_one_named_else_the_folders_else_the_one_on_path(has: str,
     assert done.stdout.splitlines() == [f"{folder}/{expected}", *ours, "a b", "c='d'"]
 
 
-@pytest.mark.parametrize("name", ["steps", "array", "lighthouse"])
+@pytest.mark.parametrize("name", ["steps", "array"])
 def test_a_python_without_ftslurm_is_named_with_the_fix_in_any_folder(name: str, tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     environ = {"PYTHON": f"{tmp_path}/bare/bin/python", "SLURM_SUBMIT_DIR": str(tmp_path), "PATH": os.environ["PATH"]}

@@ -187,10 +187,10 @@ def test_the_thread_that_writes_stays_on_the_gpu_of_its_rank(start, tmp_path, mo
 
     from ftslurm.checkpoint import snapshot
 
-    training, used, save = start(), [], snapshot.dcp.save
+    training, used, write = start(), [], snapshot._write_tensors
     devices = Devices(monkeypatch)
     torch.accelerator.set_device_index(3)
-    monkeypatch.setattr(snapshot.dcp, "save", lambda *a, **o: (used.append(devices.current()), save(*a, **o))[1])
+    monkeypatch.setattr(snapshot, "_write_tensors", lambda *a: (used.append(devices.current()), write(*a))[1])
     training.checkpointer._start_saving(5)
     training.checkpointer._saving.result()
     assert used == [3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -49,7 +50,7 @@ def who_has_it(run: Run) -> dict[str, bool]:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
         assert SECRET.encode() not in words
         if b"srun" not in words:
-            what = words.split(b"\0-m\0")[1].split(b"\0")[0].decode()
+            what = re.findall(rb"\0(ftslurm\.[\w.]+)\0", words)[0].decode()
             found[what] = f"MY_API_KEY={SECRET}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
     return found
 

@@ -18,7 +18,7 @@ from ftslurm.monitor import sentences
 from ftslurm.monitor.status import RunStatus
 from ftslurm.monitor.status_fold import fold
 from ftslurm.protocol.records import FaultInjected, FaultRefused, JournalEvent, Scaled, ScaleRefused
-from ftslurm.run import configuration, inbox
+from ftslurm.run import configuration, inbox, liveness
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import Event, JournalReader
 from ftslurm.run.journal_lines import read
@@ -55,6 +55,7 @@ class Conversation:
             EnvironmentProblem: the run is over, has not started, or has lost its controller.
         """
         self.run, self.config = run, config or configuration.to_steer(run)
+        self._there, self._watch = jobs_of_run.still_there(self.config, run), liveness.Watch()
         self.status, self._reader = read_status(run)
         if self.status.outcome != "running":
             ended = sentences.ended(self.status.outcome)
@@ -90,7 +91,7 @@ class Conversation:
             return getattr(record, "command", command) == command and mine(record)
 
         wait_s = ANSWER_S if timeout_s is None else timeout_s
-        event, self.status = wait_for_answer(self._reader, self.status, is_answer, wait_s)
+        event, self.status = wait_for_answer(self._reader, self.status, is_answer, wait_s, self._is_heard)
         if event is None:
             raise NotDone(self._unanswered(wait_s))
         record, text = read(event), sentences.describe(event, self.status) or ""
@@ -115,10 +116,17 @@ class Conversation:
             found.append(record)
         return found
 
+    def _is_heard(self) -> bool:
+        """Return whether the controller may still answer."""
+        return self._there() and liveness.silent_s(self.config, self.run, self._watch) is None
+
     def _unanswered(self, wait_s: float) -> str:
         name = self.run.root.name
         if self.status.outcome != "running":
             return f"{name} {sentences.ended(self.status.outcome)} before it could do that"
+        if not self._is_heard():
+            why = jobs_of_run.abandoned(self.config, self.run) or "its controller is not heard"
+            return f"{name} could not do that: {why}"
         log = self.run.controller_log
         return f"the controller of {name} has not answered within {wait_s:g} s; what it does is in {log}"
 
@@ -136,11 +144,23 @@ def by_me(answer: FaultInjected | FaultRefused | Scaled | ScaleRefused) -> bool:
 
 
 def wait_for_answer(
-    reader: JournalReader, status: RunStatus, is_answer: Callable[[JournalEvent], bool], wait_s: float
+    reader: JournalReader,
+    status: RunStatus,
+    is_answer: Callable[[JournalEvent], bool],
+    wait_s: float,
+    is_heard: Callable[[], bool] = lambda: True,
 ) -> tuple[Event | None, RunStatus]:
-    """Wait until the journal has the answer, or the run has ended, or `wait_s` seconds have passed."""
-    deadline = time.monotonic() + wait_s
+    """Wait until the journal has the answer, or the run has ended or is heard no more, or `wait_s` seconds have passed.
+
+    Args:
+        is_heard: whether the controller may still answer; asked once a second.
+    """
+    deadline, next_look = time.monotonic() + wait_s, time.monotonic() + 1.0
     while status.outcome == "running" and time.monotonic() < deadline:
+        if time.monotonic() >= next_look:
+            if not is_heard():
+                break
+            next_look = time.monotonic() + 1.0
         for event in map(readable, reader.iter_new()):
             status = fold(status, event)
             if is_answer(read(event)):

@@ -6,7 +6,6 @@ from ftslurm.api.answers import Answer, Conversation, by_me
 from ftslurm.core.jobs.scale import refused
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.protocol.records import Scaled, ScaleRefused
-from ftslurm.run import configuration
 from ftslurm.run.directory import RunDir
 
 
@@ -17,13 +16,12 @@ def scale(run: RunDir, groups: int) -> Answer[Scaled]:
         EnvironmentProblem: the run can never have so many groups, or has no controller.
         NotDone: the controller refuses, or does not answer.
     """
-    config = configuration.to_steer(run)
-    why_not = refused(groups, config)
+    talk = Conversation(run, "it cannot become larger or smaller")
+    why_not = refused(groups, talk.config)
     if why_not is not None:
         raise EnvironmentProblem(f"{run.root.name} cannot have {groups} groups: {why_not}")
 
     def mine(answer: Scaled | ScaleRefused) -> bool:
         return answer.groups == groups and by_me(answer)
 
-    ask = Conversation(run, "it cannot become larger or smaller", config).ask
-    return ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)
+    return talk.ask("scale", done=Scaled, refused=ScaleRefused, mine=mine, groups=groups)

@@ -13,7 +13,7 @@ from ftslurm.monitor import logs
 from ftslurm.monitor.log_files import Wanted, present
 from ftslurm.monitor.log_page import View
 from ftslurm.monitor.starting import with_last_lines
-from ftslurm.monitor.status import RunStatus, with_hooks
+from ftslurm.monitor.status import RunStatus, with_hooks, without_controller
 from ftslurm.report.run_report import Report, read_report
 from ftslurm.run import liveness
 from ftslurm.run.directory import RunDir
@@ -45,7 +45,7 @@ def look(config: Config, run: RunDir, harmless: bool = False) -> Look:
     if status.outcome == "running":
         state, note = jobs_of_run.state(config, run)
         if state not in jobs_of_run.GOING:
-            status = replace(status, outcome=state, reason=(note or "").removeprefix(jobs_of_run.NEVER))
+            status = without_controller(status, state, (note or "").removeprefix(jobs_of_run.NEVER))
         elif status.started is not None:
             note = jobs_of_run.silence(config, run)
         elif config.cluster.kind == "slurm":

@@ -36,7 +36,8 @@ def main(words: list[str]) -> int:
     drills.check_fault(args.fault)
     run = find_run(args)
     if not args.yes and sys.stdin.isatty():
-        print(f"do {args.fault} to {run.dir}? [y/N] ", end="", flush=True)
+        whom = "the lowest group that runs" if args.group is None else f"group {args.group}"
+        print(f"{args.fault} for rank {args.rank or 0} of {whom} of {run.dir}? [y/N] ", end="", flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise NotDone("nothing is done")
     print(run.inject(args.fault, args.group, args.rank))

@@ -165,6 +165,9 @@ class Controller:
         try:
             self._check_lead()
             self._record(self.start)
+            if (said := liveness.complaint(self.run_dir)) is not None:
+                text = f"the controller before has died while {said}: what it did then is not known"
+                self._record(records.Warned(group=None, text=text))
             due: float | None = 0.0
             while not self.state.finished and self.leaving is None:
                 while not self.events and self.leaving is None and (due is None or self.now() < due):

@@ -136,10 +136,17 @@ def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, st
     named -= {environ["FTSLURM_STEP"], spare}
     for pid, theirs in there:
         other, number = _attempt(theirs)
-        earlier = other == unit and number is not None and number < mine and not unit.startswith("standby-")
+        ours = other == unit and number is not None and not unit.startswith("standby-")
+        # The same attempt in another step: its launch is in no journal, since the controller could not write it.
+        again = number == mine and None not in (step := _slurm_step(theirs)) and step != _slurm_step(environ)
+        earlier = ours and number is not None and (number < mine or again)
         if earlier or theirs.get("FTSLURM_STEP") in named:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def _slurm_step(environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    return environ.get("SLURM_JOB_ID"), environ.get("SLURM_STEP_ID")
 
 
 def _attempt(environ: Mapping[str, str]) -> tuple[str, int | None]:

@@ -264,6 +264,16 @@ def with_hooks(status: RunStatus, run: RunDir) -> RunStatus:
     return status if found == status.hooks else replace(status, hooks=found)
 
 
+def without_controller(status: RunStatus, outcome: str, reason: str) -> RunStatus:
+    """Return the status of a run whose controller is gone: its steps have ended with it."""
+    groups = tuple(
+        replace(g, phase=g.phase if g.phase in (Phase.SUCCEEDED, Phase.FAILED) else Phase.PENDING, steps_per_s=None)
+        for g in status.groups
+    )
+    lighthouse = status.lighthouse and replace(status.lighthouse, phase=Phase.PENDING)
+    return replace(status, outcome=outcome, reason=reason, groups=groups, lighthouse=lighthouse)
+
+
 def aged(status: RunStatus, now: float) -> RunStatus:
     """Return the status as of `now` for a journal without newer lines: groups that stand still get `still_s`."""
     if status.outcome != "running":

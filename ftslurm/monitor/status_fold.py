@@ -372,11 +372,12 @@ class StatusFold:
         # The first attempt in another start of the controller's job, or of a group that was scaled back in, is no
         # restart.
         if record.attempt > 0 and group.start == run.starts and not refused_before:
-            detail = group.last_error or record.reason or "unknown"
-            recovery = Recovery(group.group, record.attempt, None, group.last_cause or "unknown", detail)
-            self._recovery_of[group.group, record.attempt] = len(self._recoveries)
-            self._recoveries.append(recovery)
             failed = group.last_cause is None or is_failure(group.last_cause)
+            if failed:
+                detail = group.last_error or record.reason or "unknown"
+                recovery = Recovery(group.group, record.attempt, None, group.last_cause or "unknown", detail)
+                self._recovery_of[group.group, record.attempt] = len(self._recoveries)
+                self._recoveries.append(recovery)
             self._run = run = replace(run, restarts=run.restarts + failed)
             group = replace(group, restarts=group.restarts + failed, again=True)
         runs_at_once = record.standby is not None and run.lighthouse is None  # its script need not report anything

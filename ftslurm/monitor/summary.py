@@ -101,7 +101,7 @@ def _given_up(status: RunStatus) -> list[tuple[str, str]]:
 def _failed_first(status: RunStatus) -> list[tuple[str, str]]:
     """Return the first errors of groups that have not succeeded, where a later one ended them, in the same way."""
     same: dict[str, list[GroupStatus]] = {}
-    for g in status.groups:
+    for g in status.groups if status.outcome == "failed" else ():
         if g.phase is not Phase.SUCCEEDED and g.first_error and g.first_log != g.last_log:
             same.setdefault(g.first_error, []).append(g)
     return [(_called(gs), f"failed first: {error}{_log(gs[0].first_log)}") for error, gs in same.items()]

@@ -92,7 +92,8 @@ ROWS: Mapping[Cause, Row] = {
     Cause.USER_ERROR: Row(
         "the script failed",
         "the script has raised an exception, or ended with an exit code",
-        "another attempt; the same error at the same step on two nodes ends the group",
+        "another attempt; the same error at the same step on two nodes, or again after a restart from a checkpoint, "
+        "ends the group",
         hopeless=1,
     ),
     Cause.CODE_CHANGED: Row(

@@ -235,6 +235,11 @@ def try_submission(script: str) -> list[str]:
 # --- orders ----------------------------------------------------------------------------------------------------------
 
 
+def submit(script: str) -> list[str]:
+    """Submit a batch script; the answer is the job's id."""
+    return ["sbatch", "--parsable", script]
+
+
 def cancel(*jobs: str, pending_only: bool = False) -> list[str]:
     """Cancel jobs or steps. With `pending_only`, jobs that have started meanwhile continue."""
     return ["scancel", *(["--state=PENDING"] if pending_only else []), *jobs]

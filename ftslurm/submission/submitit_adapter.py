@@ -46,7 +46,7 @@ def submit_batch(folder: Path, command: str, parameters: Mapping[str, Any], task
     executor: Any = submitit.SlurmExecutor(folder)
     executor.update_parameters(**parameters)
     executor.parameters.update(_array(tasks))  # update_parameters does not take map_count
-    executor._make_submission_command = lambda script: ["sbatch", "--parsable", str(script)]
+    executor._make_submission_command = lambda script: commands.submit(str(script))
     executor._get_job_id_from_submission_command = _job_id
     try:
         # submitit prints sbatch's message; so does the caller.

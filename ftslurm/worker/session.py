@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
 import re
 import socket
@@ -247,6 +248,8 @@ def import_everything(task: Task, channel: Channel, reach: interfaces.Reach) -> 
     torchft_patches.before_import()
     import torch.distributed  # most scripts use it: imported before the assignment
     import torchft
+
+    importlib.import_module("encodings.idna")  # which the first look-up of a host's name would import
 
     nccl_names.adapt(os.environ, torch.__version__)
     healing = transfers.Transfers()

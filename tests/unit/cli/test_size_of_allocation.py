@@ -24,7 +24,7 @@ def test_too_few_nodes_are_refused_with_groups_per_node_where_it_helps(
     tmp_path: Path,
     programs: Programs,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     programs.add("sinfo", body="echo 'gpu*|up|2|64|gpu:2'")
     monkeypatch.setenv("SLURM_JOB_ID", "81")
@@ -34,6 +34,6 @@ def test_too_few_nodes_are_refused_with_groups_per_node_where_it_helps(
     where = ["cluster=slurm", "cluster.controller=here", f"run.root={tmp_path}/runs"]
     assert main(["job=ddp", "groups.count=4", "groups.gpus=1", *where]) == 2
     assert f"4 groups of 1 nodes, groups.per_node=1, need 4 nodes, allocation 81 has 2: ask for more {advice}" in (
-        capsys.readouterr().err
+        capfd.readouterr().err
     )
     assert not (tmp_path / "runs").exists()

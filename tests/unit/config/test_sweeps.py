@@ -76,8 +76,8 @@ def test_a_run_that_a_sweeper_has_chosen_is_checked_as_any_other() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("hydra/launcher=submitit_slurm",), "ftslurm submits each run by itself"),
-        (("hydra/launcher=submitit_slurm", "-m", "groups.count=1,2"), "ftslurm submits each run by itself"),
+        (("hydra/launcher=submitit_slurm",), "ftslurm submits each run itself"),
+        (("hydra/launcher=submitit_slurm", "-m", "groups.count=1,2"), "ftslurm submits each run itself"),
         pytest.param(("hydra/sweeper=optuna",), "without --multirun", marks=pytest.mark.nightly),
         pytest.param(
             ("hydra/sweeper=optuna", "-m", "groups.count=1,2"),
@@ -101,7 +101,7 @@ def test_a_launcher_in_a_configuration_of_ones_own_is_refused_too(
     (tmp_path / "own.yaml").write_text("defaults: [schema, {override hydra/launcher: mine}]\n")
     own = ["--config-path", str(tmp_path), "--config-name", "own", f"job.script={__file__}"]
     for more in ((), ("-m", "groups.count=1,2")):
-        with pytest.raises(ConfigError, match="hydra/launcher=mine: ftslurm submits each run by itself"):
+        with pytest.raises(ConfigError, match="hydra/launcher=mine: ftslurm submits each run itself"):
             compose.compose([*own[4:], *more[1:], *own[:4], *more[:1]])
 
 

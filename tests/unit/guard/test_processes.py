@@ -35,5 +35,20 @@ def test_one_look_at_the_processes_shows_newer_attempts_and_what_earlier_ones_le
     assert kills == [(pid, signal.SIGKILL) for pid in killed]
 
 
+@pytest.mark.parametrize(
+    ("theirs", "killed"), [(("7", "3"), True), (("8", "4"), True), (("7", "4"), False), ((None, None), False)]
+)
+def test_the_same_attempt_in_another_slurm_step_is_ended_too(
+    theirs: tuple[str | None, str | None], killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _: kills.append(pid))
+    mine = {"FTSLURM_STEP": "group-0001/1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "4"}
+    job, step = theirs
+    other = mine | {"SLURM_JOB_ID": job, "SLURM_STEP_ID": step}
+    processes.fence(mine, [(1, {name: value for name, value in other.items() if value is not None})])
+    assert kills == [1] * killed
+
+
 def test_beside_a_process_that_names_no_run_is_nothing() -> None:
     assert processes.beside({}) == []

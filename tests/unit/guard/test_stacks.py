@@ -111,7 +111,7 @@ def test_one_whose_handler_is_gone_leaves_what_the_kernel_says_and_lives_on(scri
         task.begin(script)
         said = dump(task)
         assert "no stacks: it does not take the signal" in said
-        assert "ftslurm: its threads, as the kernel sees them:\nftslurm:   1 x 0.0 script.py" in said
+        assert "ftslurm: its threads, as the kernel sees them:\nftslurm:   1 x 0.0:script.py" in said
         assert processes.state(task.pid) in ("R", "S", "D")
 
 

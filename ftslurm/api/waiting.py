@@ -52,6 +52,8 @@ def wait_for_exit(there: Callable[[], bool]) -> None:
 
 def no_verdict(config: Config, run: RunDir) -> str:
     """Return the message about a run whose controller is gone without an outcome."""
+    if not run.root.is_dir():
+        return f"the run directory {run.root} was removed: what becomes of the run is written nowhere (squeue --me)"
     state, why = jobs_of_run.state(config, run)
     if state != "lost":
         return f"{run.root.name} {why or 'goes on'}"

@@ -77,7 +77,7 @@ def of_run(run: str) -> Iterator[tuple[int, dict[str, str]]]:
 
 def having(name: str, value: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield (pid, environment at its start) of every process of this user with this variable on this machine."""
-    mark = f"{name}={value}".encode()
+    mark = os.fsencode(f"{name}={value}")
     for pid in _pids():
         try:
             if os.stat(f"/proc/{pid}").st_uid != os.geteuid():

@@ -116,7 +116,7 @@ class Children:
         """
         self.local, self.check_lead, self.greeting, self.log_max_mb = local, check_lead, greeting, log_max_mb
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans of a killed guard become our children, and are killed
-        self.mark = f"FTSLURM_RUN_DIR={run_dir}".encode()
+        self.mark = os.fsencode(f"FTSLURM_RUN_DIR={run_dir}")
         self.selector = selectors.DefaultSelector()
         self.steps: dict[StepId, _Step] = {}
         self.by_pid: dict[int, _Child] = {}

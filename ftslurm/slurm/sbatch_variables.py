@@ -42,6 +42,8 @@ def take(config: Config, environ: Mapping[str, str]) -> list[str]:
 
 
 def _take(config: Config, variable: str, value: str) -> str | None:
+    if not value.isprintable():
+        raise ConfigError(f"{variable}={value!a:.80}: no option of sbatch has such a value")
     name = variable.removeprefix(PREFIX).lower().replace("_", "-")
     option, said = _RENAMED.get(name, name), value or name in ("exclusive", "get-user-env")
     if option not in _OPTIONS or (option == "export" and "=" in value):  # a value may be secret

@@ -105,7 +105,8 @@ def still_there(config: Config, run: RunDir) -> Callable[[], bool]:
     def ask() -> bool:
         nonlocal asked, answer
         if config.cluster.kind == "local" or time.monotonic() - asked >= QUEUE_S:
-            asked, answer = time.monotonic(), _last_state(config, run, None) is None
+            asked = time.monotonic()
+            answer = run.root.is_dir() and _last_state(config, run, None) is None
         return answer
 
     return ask

@@ -152,6 +152,12 @@ def test_a_value_that_cannot_be_is_refused_by_the_name_of_its_variable(
         take(config, {variable: value})
 
 
+@pytest.mark.parametrize("value", ["a\nb", "\udce9", "x\x1b[31m", "\0", "a\r"])
+def test_a_value_that_no_option_has_is_refused(value: str, config: Config) -> None:
+    with pytest.raises(ConfigError, match=r"^SBATCH_ACCOUNT=.*no option of sbatch"):
+        take(config, {"SBATCH_ACCOUNT": value})
+
+
 def test_no_sbatch_has_any_of_them_and_this_process_keeps_them(
     config: Config, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

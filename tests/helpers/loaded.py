@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,11 @@ class Started:
         for file in self.files:
             file.close()
         return subprocess.CompletedProcess([], self.process.exitcode, out, err)
+
+
+def get_ready() -> None:
+    """Start the server of these processes, which stays where this process is now: in its network namespace."""
+    forkserver.ensure_running()
 
 
 def start(code: str | Path, *words: str, **environ: str) -> Started:

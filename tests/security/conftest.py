@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import loaded
 import pytest
 from harness import Backend, Run
 from own_network import own_network
@@ -46,6 +47,7 @@ def second_uid() -> int:
 def network(second_uid: int) -> Iterator[None]:
     """Run the tests of a module in a new network namespace."""
     namespace = own_network()
+    loaded.get_ready()  # else the processes of all later tests would be in this namespace, too
     try:
         namespace.__enter__()
     except OSError as error:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from typing_extensions import assert_never
@@ -165,15 +164,7 @@ class SlurmRequests:
         """Start a pilot through srun. Kill the srun of an earlier one, which may hang at a node that was lost."""
         self.background.kill(lambda asked: isinstance(asked, RunPilot) and asked.name == name)
         self.pilots_started += 1
-        srun = commands.srun_command(
-            job=job,
-            name="pilot",
-            nodes=[node],
-            tasks_per_node=1,
-            gpus=False,
-            chdir=str(Path.cwd()),
-            extra=commands.memory_of(self.config.cluster.srun),
-        )
+        srun = commands.beside(job, "pilot", node, self.config.cluster.srun)
         argv = [*srun, *job_command(self.run, JobRole.EXTRA_PILOT)]
         self._ask(RunPilot(name, self.pilots_started), argv, env=_pilot_environment(name), timeout_s=inf)
 

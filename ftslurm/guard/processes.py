@@ -136,10 +136,11 @@ def fence(environ: Mapping[str, str], there: Iterable[tuple[int, Mapping[str, st
     named -= {environ["FTSLURM_STEP"], spare}
     for pid, theirs in there:
         other, number = _attempt(theirs)
-        ours = other == unit and number is not None and not unit.startswith("standby-")
+        if other != unit or unit.startswith("standby-"):
+            number = None
         # The same attempt in another step: its launch is in no journal, since the controller could not write it.
         again = number == mine and None not in (step := _slurm_step(theirs)) and step != _slurm_step(environ)
-        earlier = ours and number is not None and (number < mine or again)
+        earlier = number is not None and (number < mine or again)
         if earlier or theirs.get("FTSLURM_STEP") in named:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

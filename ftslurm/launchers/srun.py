@@ -89,15 +89,7 @@ class SrunLauncher:
 
     def probe(self, node: str, allocation: str | None = None) -> Command:
         job = self._job(allocation)
-        argv = commands.srun_command(
-            job=job,
-            name="look",
-            nodes=[node],
-            tasks_per_node=1,
-            gpus=False,
-            chdir=str(Path.cwd()),
-            extra=commands.memory_of(self.config.cluster.srun),
-        )
+        argv = commands.beside(job, "look", node, self.config.cluster.srun)
         env = self._without_secrets() | {"FTSLURM_RUN_DIR": str(self.run.root)}
         argv = [*argv, *programs.module("ftslurm.guard.probe")]
         argv[0] = shutil.which(argv[0]) or argv[0]

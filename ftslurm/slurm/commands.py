@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from ftslurm.security import programs
 
@@ -87,6 +88,18 @@ def srun_command(
         f"--chdir={chdir}",
         *extra,
     ]
+
+
+def beside(job: str, name: str, node: str, extra: Sequence[str]) -> list[str]:
+    """Return the srun command line of one task of ours on a node, beside the groups' steps, without its program.
+
+    Args:
+        extra: the user's additional arguments (cluster.srun), of which those for memory count.
+    """
+    chdir = str(Path.cwd())
+    return srun_command(
+        job=job, name=name, nodes=[node], tasks_per_node=1, gpus=False, chdir=chdir, extra=memory_of(extra)
+    )
 
 
 def memory_of(extra: Sequence[str]) -> list[str]:

@@ -89,6 +89,11 @@ def how_to_end(run: Run) -> list[str]:
     return said.rpartition("End it with: ")[2].split()
 
 
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param("local", marks=pytest.mark.nightly), pytest.param("slurm", marks=pytest.mark.slurm)],
+    indirect=True,
+)
 def test_a_full_disk(backend: Backend, tmp_path: Path) -> None:
     with full_disk(tmp_path / "runs0", kib=4096) as disk:
         make_room(disk)
@@ -124,6 +129,9 @@ def test_each_error_at_any_write(local: Backend, tmp_path: Path, number: int, pe
     assert len(complaints(tmp_path / "told", CANNOT.format(os.strerror(number)))) == 1
 
 
+@pytest.mark.parametrize(
+    "backend", ["local", pytest.param("slurm", marks=[pytest.mark.slurm, pytest.mark.nightly])], indirect=True
+)
 def test_a_run_that_ends_on_a_full_disk_leaves_its_verdict(backend: Backend, tmp_path: Path) -> None:
     with full_disk(tmp_path / "runs0", kib=4096) as disk:
         make_room(disk)

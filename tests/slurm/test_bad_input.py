@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -140,8 +141,13 @@ def test_without_its_controller_nothing_is_started_here_instead_and_the_reason_i
     (slurmctld,) = [pid for pid, name in processes_in(cluster.folder).items() if name == "slurmctld"]
     os.kill(slurmctld, how)
 
-    for verb, kind in (("plan", "auto"), ("run", "auto"), ("run", "slurm")):
-        done = ftslurm(cluster, folder, verb, f"cluster={kind}")
+    def ask(verb: str, kind: str) -> subprocess.CompletedProcess[str]:
+        return ftslurm(cluster, folder, verb, f"cluster={kind}")
+
+    kinds = ("auto", "auto", "slurm")
+    with ThreadPoolExecutor() as pool:  # each waits for ten seconds
+        answers = list(pool.map(ask, ("plan", "run", "run"), kinds))
+    for kind, done in zip(kinds, answers, strict=True):
         assert done.returncode == 2, done
         said = rf"ftslurm: cluster={kind}, but Slurm does not answer: [^\n]*(sinfo|slurm_)[^\n]+cluster=local [^\n]+\n"
         assert re.fullmatch(said, done.stderr), done.stderr

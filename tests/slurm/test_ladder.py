@@ -172,6 +172,7 @@ def test_warm_standbys_of_two_nodes_take_over_for_a_killed_rank_and_for_a_lost_n
     assert (run.dir / "report.html").exists()
 
 
+@pytest.mark.nightly
 def test_in_groups_of_two_nodes_no_echo_of_a_sibling_is_taken_for_the_cause(
     new_cluster: Callable[..., Cluster], slurm_on: Callable[[Cluster], Backend]
 ) -> None:

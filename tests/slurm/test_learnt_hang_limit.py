@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness import Backend
 
-pytestmark = [pytest.mark.slurm, pytest.mark.light]
+pytestmark = [pytest.mark.slurm, pytest.mark.light, pytest.mark.nightly]
 LEAST_S = 5.0
 
 

@@ -29,7 +29,6 @@ import errno
 import importlib
 import os
 import resource
-import select
 import selectors
 import signal
 import socket
@@ -50,6 +49,7 @@ from ftslurm.guard.stack_files import StackFiles
 from ftslurm.protocol import messages
 from ftslurm.protocol.exit_codes import ExitCode
 from ftslurm.protocol.position import Position
+from ftslurm.protocol.readiness import writable
 from ftslurm.run import full_disk, last_words
 from ftslurm.security import process_title
 
@@ -340,7 +340,7 @@ class Guard:
 
     def pass_on(self, order: messages.Message, may_drop: bool = False) -> None:
         """Write a message into the worker's pipe. may_drop: drop it if the pipe is full, instead of blocking."""
-        if self.orders is None or (may_drop and not select.select([], [self.orders], [], 0)[1]):
+        if self.orders is None or (may_drop and not writable(self.orders)):
             return
         with contextlib.suppress(BrokenPipeError):  # the worker has ended, or reads no more messages
             os.write(self.orders, messages.encode(order))

@@ -9,7 +9,6 @@ import argparse
 import contextlib
 import json
 import os
-import select
 import shlex
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from ftslurm.guard import processes
+from ftslurm.protocol.readiness import readable
 from ftslurm.security import sharing
 
 HEAD, TAIL = 1 << 20, 1 << 16  # bytes of a log that are kept: its first, and its last
@@ -100,7 +100,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Log, until: fl
     assert child.stdout is not None
     pipe = child.stdout.fileno()
     while (left := until - time.monotonic()) > 0:
-        if select.select([pipe], [], [], min(left, 0.2))[0]:
+        if readable(pipe, min(left, 0.2)):
             data = os.read(pipe, 1 << 16)
             log.write(data)
             if data:

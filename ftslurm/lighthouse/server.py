@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from ftslurm.lighthouse.persistence import BLOCK, Keep
 from ftslurm.lighthouse.quorum import Ask, Member, Quorum, Rules
 from ftslurm.lighthouse.registry import OVER, Book, Refused, Taken, Unknown
 from ftslurm.protocol import addresses, messages
+from ftslurm.protocol.readiness import writable
 
 UNKNOWN_FOR_S = 5.0  # how much later than the manager's first request the controller's announcement may arrive
 WAITING_ROOM = 1000  # most requests of unknown managers that are held meanwhile
@@ -367,7 +367,7 @@ def main(task: Task, orders: int, reports: int) -> NoReturn:
     raise_file_limit()
 
     def report(message: messages.Report) -> None:
-        if isinstance(message, messages.QuorumIssued) and not select.select([], [reports], [], 0)[1]:
+        if isinstance(message, messages.QuorumIssued) and not writable(reports):
             return  # the controller is busy: that must not stop the quorums
         with contextlib.suppress(OSError):  # the guard reads no more reports and will end this process
             os.write(reports, messages.encode_report(message, task.index))

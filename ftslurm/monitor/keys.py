@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import termios
@@ -13,6 +12,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from types import FrameType, TracebackType
 from typing import Any
+
+from ftslurm.protocol.readiness import readable
 
 _SEQUENCES = {
     b"\x1b[A": "up", b"\x1bOA": "up", b"\x1b[B": "down", b"\x1bOB": "down",
@@ -48,8 +49,7 @@ class Keys(AbstractContextManager["Keys"]):
 
     def wait(self, seconds: float) -> list[str]:
         """Return the keys that are pressed within this time: as soon as there is one, all that are there."""
-        ready, _, _ = select.select([self.fd], [], [], seconds)
-        if not ready:
+        if not readable(self.fd, seconds):
             return []
         data = os.read(self.fd, 1024)
         if not data:  # the terminal is gone: do not turn in a circle

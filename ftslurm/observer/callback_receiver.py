@@ -162,13 +162,17 @@ def _ask(process: subprocess.Popen[bytes], message: bytes, until: float) -> str 
     answer = b""
     while not answer.endswith(b"\n"):
         left_s = until - time.monotonic()
-        readable, writable, _ = select.select([out], [into] if message else [], [], max(0.0, left_s))
-        if not readable and not writable:
+        poll = select.poll()
+        poll.register(out, select.POLLIN)
+        if message:
+            poll.register(into, select.POLLOUT)
+        ready = dict(poll.poll(1000 * max(0.0, left_s)))
+        if not ready:
             raise TimeoutError
-        if writable:
+        if into in ready:
             with contextlib.suppress(BlockingIOError):
                 message = message[os.write(into, message) :]
-        if readable:
+        if out in ready:
             piece = os.read(out, 1 << 16)
             if not piece:
                 raise ConnectionError

@@ -26,7 +26,7 @@ from ftslurm.observer.callback_receiver import CallbackReceiver
 from ftslurm.observer.metric_outputs import Endpoint, Textfile, outputs
 from ftslurm.observer.metrics import RunCollector, rendered
 from ftslurm.observer.sinks import Receiver, Sink, Told
-from ftslurm.protocol import occurrences, records
+from ftslurm.protocol import occurrences, readiness, records
 from ftslurm.run import configuration, deliveries, leadership, log_cap
 from ftslurm.run.deliveries import Delivery
 from ftslurm.run.directory import RunDir
@@ -194,7 +194,7 @@ def _folded_until(journal: JournalReader) -> tuple[StatusFold, int]:
 
 def _given(timeout_s: float) -> bytes | None:
     """Wait at most so long; return the lines that the controller gives; b"": it ends this process, or has died."""
-    if not select.select([sys.stdin.fileno()], [], [], timeout_s)[0]:
+    if not readiness.readable(sys.stdin.fileno(), timeout_s):
         return None
     return os.read(sys.stdin.fileno(), select.PIPE_BUF)
 

@@ -102,8 +102,10 @@ class Journal:
     def _write(self, sync: bool) -> None:
         if self.error is not None and not self._written:
             fd = owned_files.open_fd(self._path, _WRITE)  # the old one may be stale
-            os.dup2(fd, self._fd, inheritable=False)
-            os.close(fd)
+            try:
+                os.dup2(fd, self._fd, inheritable=False)
+            finally:
+                os.close(fd)
             if not self._leads():
                 return
             if os.fstat(self._fd).st_size > self._size:

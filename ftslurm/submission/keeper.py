@@ -14,7 +14,6 @@ the end of the keeper, which on Slurm is the batch process, ends the run.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from contextlib import suppress
 from ftslurm.config.schema import Config
 from ftslurm.controller.signals import SIGNALS, Wakeup
 from ftslurm.launchers.job_command import KEEPER
+from ftslurm.protocol.readiness import readable
 from ftslurm.run import leadership
 from ftslurm.run.directory import RunDir
 from ftslurm.run.journal import last_event
@@ -132,7 +132,7 @@ def _watch(process: subprocess.Popen[bytes], wakeup: Wakeup, write_end: int) -> 
     """Wait for the end of a controller and pass signals on to it. Return whether SIGINT was among them."""
     interrupted = False
     while process.poll() is None:
-        select.select([wakeup.fd], [], [], 1.0)
+        readable(wakeup.fd, 1.0)
         numbers = wakeup.drain()
         interrupted = interrupted or signal.SIGINT in numbers
         os.write(write_end, bytes(numbers))

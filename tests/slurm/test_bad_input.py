@@ -133,7 +133,10 @@ def test_plan_shows_the_sbatch_script_and_submits_nothing(strict_cluster: Cluste
     assert [path.name for path in folder.iterdir()] == ["train.py"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["dead", "frozen"])
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(signal.SIGKILL, id="dead"), pytest.param(signal.SIGSTOP, id="frozen", marks=pytest.mark.nightly)],
+)
 def test_without_its_controller_nothing_is_started_here_instead_and_the_reason_is_told(
     how: signal.Signals, new_cluster: Callable[..., Cluster], folder: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_what_fails_beside_others_and_passes_alone_is_flaky_and_the_suite_passes
     assert (tmp_path / "good").read_text() == "x"  # and only the failed tests
 
 
+@pytest.mark.nightly
 def test_what_fails_alone_too_fails_the_suite_with_both_reasons(tmp_path: Path) -> None:
     code, output = suite(tmp_path, FLAKY + FAILING)
     assert code == 1, output

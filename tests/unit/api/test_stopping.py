@@ -59,6 +59,7 @@ def stopped(run: RunDir) -> str:
     return said.removeprefix(run.root.name)
 
 
+@pytest.mark.nightly
 def test_stop_reads_a_long_journal_only_at_its_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = new_run(tmp_path, None, JOINED)
     ex.write(run, [ex.progress(second, 0, 51) for second in range(3, 120_003)])

@@ -343,6 +343,7 @@ def test_a_guard_on_a_cluster_counts_the_time_in_which_its_machine_was_suspended
         end.close()
 
 
+@pytest.mark.nightly
 def test_the_time_in_which_a_guard_and_its_controller_stood_is_no_silence(tmp_path: Path) -> None:
     """As with `scontrol suspend`: both sides stand still for longer than orphan_after_s, and go on."""
     with step(tmp_path, "--orphan-after-s=3") as task:

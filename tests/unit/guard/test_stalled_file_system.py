@@ -18,6 +18,7 @@ PRINTING = "import time\nwhile True:\n    print('a line', flush=True)\n    time.
 FAILING = "print('up', flush=True)\nimport time\ntime.sleep(1)\nraise RuntimeError('on purpose')\n"
 
 
+@pytest.mark.nightly
 def test_heartbeats_and_orders_pass_while_the_marks_of_the_log_cannot_be_written(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

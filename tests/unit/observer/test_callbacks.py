@@ -79,6 +79,7 @@ def test_a_callback_is_told_what_happens_to_groups_and_run(classes: Path) -> Non
     assert "callback mine.Notes: a line of the callback" in run.run.observer_log.read_text()
 
 
+@pytest.mark.nightly
 def test_each_bad_callback_costs_its_own_events_only(classes: Path) -> None:
     run = with_callbacks(classes, "Raises", "Hangs", "Dies", "Missing", "Other", "Notes", timeout_s=3.0)
     run.write(started(2), exited(9, 1), finished(20))

@@ -211,6 +211,7 @@ def scraped(address: tuple[str, int], *headers: str, version: str = "1.1") -> by
     return text
 
 
+@pytest.mark.nightly
 def test_slow_and_silent_clients_hold_nobody_up_and_are_let_go(tmp_path: Path) -> None:
     run = observed(tmp_path, metrics={"listen": "127.0.0.1:0"})
     run.write(started(2))

@@ -58,6 +58,7 @@ def test_the_end_is_written_although_somebody_has_stopped_the_observer(
     assert 'outcome="running",run="run"} 0.0' in path.read_text()
 
 
+@pytest.mark.nightly
 def test_an_observer_that_hangs_at_the_end_has_its_outcome_written_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

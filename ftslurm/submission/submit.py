@@ -28,6 +28,7 @@ from ftslurm.submission.capabilities import OPTIONS, cpus_per_node, gpus_per_nod
 
 # How Slurm calls what such an option asks for, if not by the option's name.
 _CALLED = {"constraint": "feature", "nodelist": "node name", "exclude": "node name"}
+_SETTINGS = {"mem": "groups.mem", "cpus-per-task": "groups.workers x groups.cpus_per_worker x groups.per_node"}
 
 
 _OF_A_NODE = re.compile(
@@ -139,9 +140,9 @@ def explained(refusal: object, parameters: Mapping[str, Any]) -> str:
         parameters: those of submitit's SlurmExecutor.
     """
     options = parameters["additional_parameters"]
-    asked = [option for option in (*OPTIONS, "mem") if option in options]
+    asked = [option for option in (*OPTIONS, *_SETTINGS) if options.get(option, 1) != 1]
     meant = [option for option in asked if _CALLED.get(option, option) in str(refusal).lower()] or asked
-    named = [f"{'groups' if option == 'mem' else 'cluster'}.{option}={options[option]}" for option in meant]
+    named = [f"{_SETTINGS.get(option, f'cluster.{option}')}={options[option]}" for option in meant]
     partition = options.get("partition", "*")  # sinfo marks the default one with it
     rows = [row for row in client.call(commands.offers()).out.splitlines() if partition in row]
     return "; ".join([str(refusal), *named, *rows[:4]])

@@ -8,14 +8,13 @@ import pwd
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster import NO_ACCOUNTING, Cluster
-from harness import Backend, Run, light, quoted
+from harness import SCRIPTS, Backend, Run, light, quoted
 from omegaconf import OmegaConf
 
 HERE = Path(__file__).parent
@@ -41,6 +40,7 @@ class Drill:
     modes: list[str] = field(default_factory=lambda: ["steps"])
     words: list[str] = field(default_factory=list)
     strike: list[str] = field(default_factory=list)  # in place of the kill; NODE: the node of group 1
+    saves: bool = False  # the script saves checkpoints, since all groups go down at once
     ranks: list[str] = field(default_factory=list)  # what the first rank of group 1 says
     waits_for: str = ""
 
@@ -63,7 +63,7 @@ class Site:
     plan: Answer | None = field(default_factory=Answer)
     refused: list[Answer] = field(default_factory=list)
     drill: Drill | None = None
-    often: bool = False  # in `make test`, too
+    often: list[str] = field(default_factory=list)  # the parts that are in `make test`, too: asked, steps, array
 
 
 def load(folder: Path, where: str = "FOLDER") -> Site:
@@ -74,16 +74,21 @@ def load(folder: Path, where: str = "FOLDER") -> Site:
     return site
 
 
-def sites() -> Iterator[Any]:
+def cases() -> Iterator[Any]:
+    """Yield each site with each of its parts: what is asked there, and the drill in each mode."""
     for folder in sorted(file.parent for file in HERE.glob("*/site.yaml")):
-        yield pytest.param(folder, id=folder.name, marks=[] if load(folder).often else [pytest.mark.nightly])
+        site = load(folder)
+        for part in ["asked", *(site.drill.modes if site.drill else [])]:
+            often = part in site.often
+            yield pytest.param(folder, part, id=f"{folder.name}-{part}", marks=[] if often else [pytest.mark.nightly])
 
 
 @pytest.mark.slurm
 @pytest.mark.light
-@pytest.mark.parametrize("folder", list(sites()))
+@pytest.mark.parametrize(("folder", "part"), list(cases()))
 def test_what_must_happen_on_a_site_happens(
     folder: Path,
+    part: str,
     new_cluster: Callable[..., Cluster],
     slurm_on: Callable[[Cluster], Backend],
     tmp_path: Path,
@@ -103,46 +108,50 @@ def test_what_must_happen_on_a_site_happens(
     backend.enter = tuple(site.enter)
     if site.ordinary_user:
         become_ordinary(backend, cluster)
-    waiting: list[str] = []
-    if site.doctor:
-        with told(f"{folder.name}: doctor", site.doctor.waits_for, waiting):
-            says(backend.launch("doctor", *site.doctor.words), site.doctor)
-    if site.plan:
-        with told(f"{folder.name}: plan", site.plan.waits_for, waiting):
-            says(ftslurm(backend, "plan", "steps", *site.settings, *site.plan.words), site.plan)
-    for answer in site.refused:
-        with told(f"{folder.name}: refused", answer.waits_for, waiting):
-            says(ftslurm(backend, "run", "steps", *answer.words), answer)
-            assert answer.code != 2 or not list(backend.runs[-1].root.glob("*")), "it has left a run directory"
-            assert answer.code != 2 or not cluster.run(["squeue", "--all", "-h", "--name=toy"])
-    for mode in site.drill.modes if site.drill else []:
-        assert site.drill
-        with told(f"{folder.name}: drill in {mode}", site.drill.waits_for, waiting):
-            drill(site.drill, cluster, ftslurm(backend, "run", mode, *site.settings, *site.drill.words), mode)
+    waiting = [*ask(site, cluster, backend)] if part == "asked" else []
+    if part != "asked" and site.drill:
+        saving = [f"job.script={quoted(SCRIPTS / 'light_saving.py')}", "checkpoint.every=5"] if site.drill.saves else []
+        run = ftslurm(backend, "run", part, *site.settings, *saving, *site.drill.words)
+        waiting += attempt("the drill", site.drill.waits_for, lambda: drill(site.drill, cluster, run))
     if waiting:
         pytest.xfail("; ".join(waiting))
+
+
+def ask(site: Site, cluster: Cluster, backend: Backend) -> Iterator[str]:
+    """Check what doctor and plan say, and that what cannot be is refused; yield what is waited for."""
+    checks = [("doctor", site.doctor), ("plan", site.plan), *(("run", answer) for answer in site.refused)]
+    asked: list[tuple[str, Run, Answer]] = []
+    for verb, answer in checks:  # at the same time
+        if answer and verb == "doctor":
+            asked.append((verb, backend.launch(verb, *answer.words), answer))
+        elif answer:
+            settings = site.settings if verb == "plan" else []
+            asked.append((verb, ftslurm(backend, verb, "steps", *settings, *answer.words), answer))
+    for verb, run, answer in asked:
+        yield from attempt(f"{verb} {' '.join(answer.words)}", answer.waits_for, lambda r=run, a=answer: says(r, a))
+
+
+def attempt(what: str, waits_for: str, check: Callable[[], object]) -> list[str]:
+    """Call a check. Return its name if it fails and that is waited for; fail if it does not fail any more."""
+    try:
+        check()
+    except (AssertionError, subprocess.TimeoutExpired):
+        if not waits_for:
+            raise
+        return [f"{what} waits for {waits_for}"]
+    assert not waits_for, f"{what} does not wait for {waits_for} any more"
+    return []
 
 
 def cannot_be_built(site: Site) -> str:
     """Return why this site cannot be on this machine, "" if it can."""
     if site.accounts and NO_ACCOUNTING:
-        return f"{', '.join(NO_ACCOUNTING)} missing (Debian: apt install slurmdbd mariadb-server-core mariadb-client-core)"
+        return (
+            f"{', '.join(NO_ACCOUNTING)} missing (Debian: apt install slurmdbd mariadb-server-core mariadb-client-core)"
+        )
     if site.needs_root and os.geteuid():
         return f"only root: {site.needs_root}"
     return ""
-
-
-@contextmanager
-def told(what: str, waits_for: str, waiting: list[str]) -> Iterator[None]:
-    """Note a failure that is waited for; fail if there is none any more."""
-    try:
-        yield
-    except (AssertionError, subprocess.TimeoutExpired):
-        if not waits_for:
-            raise
-        waiting.append(f"{what} waits for {waits_for}")
-    else:
-        assert not waits_for, f"{what} does not wait for {waits_for} any more"
 
 
 def become_ordinary(backend: Backend, cluster: Cluster) -> None:
@@ -171,7 +180,7 @@ def ftslurm(backend: Backend, verb: str, mode: str, *settings: str) -> Run:
     steps = backend.tmp_path / f"steps{number}"
     given = {setting.partition("=")[0] for setting in settings}
     words = [*MODES[mode], "run.name=toy", f"run.root={quoted(backend.tmp_path / f'runs{number}')}", "follow=true"]
-    words += [f"job.script={quoted(HERE.parent / 'scripts' / 'light.py')}", f"job.args.steps-file={quoted(steps)}"]
+    words += [f"job.script={quoted(SCRIPTS / 'light.py')}", f"job.args.steps-file={quoted(steps)}"]
     words += [f"job.args.{key}={value}" for key, value in ENDLESS.items()]
     words += ["job.snapshot=none", "standby=none", "health.heartbeat_s=0.5", "stop.grace_s=2", "groups.count=2"]
     words += ["groups.mem=500M", "groups.gpus=0", light()]
@@ -184,9 +193,10 @@ def says(run: Run, answer: Answer) -> None:
     assert [words for words in answer.says if words not in run.text] == [], run.text
     assert code == answer.code, run.text
     assert "Traceback" not in run.text
+    assert code != 2 or not list(run.root.glob("*")), "it has left a run directory"
 
 
-def drill(drill: Drill, cluster: Cluster, run: Run, mode: str) -> None:
+def drill(drill: Drill, cluster: Cluster, run: Run) -> None:
     """Kill a group; it comes back, and the run ends well."""
     run.wait_for("step_launched", group=1)
     run.until(lambda: run.process.poll() is not None or all(len(run.steps(g)) > 3 for g in (0, 1)), "both groups train")

@@ -74,7 +74,7 @@ class Cluster:
         Args:
             nodes: how many, or their names.
             extra_conf: lines of slurm.conf. A `Key=Value` line replaces ours, as does that of the partition gpu; the
-                words of `NodeName=n1 ...` replace those of ours, of `NodeName=ALL ...` on every node. FOLDER: the folder.
+                words of `NodeName=n1 ...` replace those of ours, those of `NodeName=ALL ...` all. FOLDER: the folder.
             topology: the text of topology.conf, for topology/tree.
             files: a folder whose files are copied beside slurm.conf, with FOLDER replaced; what is in its bin comes
                 before Slurm's own programs.

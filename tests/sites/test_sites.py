@@ -7,6 +7,7 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,9 @@ class Drill:
 
     modes: list[str] = field(default_factory=lambda: ["steps"])
     words: list[str] = field(default_factory=list)
-    strike: list[str] = field(default_factory=list)  # in place of the kill; NODE: the node of group 1
+    strike: list[str] = field(
+        default_factory=list
+    )  # an sbatch that takes group 1 its node (NODE), in place of the kill
     saves: bool = False  # the script saves checkpoints, since all groups go down at once
     ranks: list[str] = field(default_factory=list)  # what the first rank of group 1 says
     waits_for: str = ""
@@ -205,10 +208,14 @@ def drill(drill: Drill, cluster: Cluster, run: Run) -> None:
         assert words in run.rank_log(1)
     if drill.strike:
         (node,) = run.named("step_launched", group=1)[0]["nodes"]  # type: ignore[misc]
-        cluster.run([word.replace("NODE", str(node)) for word in drill.strike])
+        job = cluster.run([word.replace("NODE", str(node)) for word in drill.strike]).strip()
+        asked = ["squeue", "--all", "-h", "--states=all", "-o", "%T", f"--jobs={job}"]
+        run.until(lambda: cluster.run(asked).strip() not in ("PENDING", "CONFIGURING"), "the strike has its node")
+        since = time.time()
+        run.until(lambda: any(e["time"] > since for e in run.named("group_joined", group=1)), "group 1 is back")  # type: ignore[operator]
     else:
         run.kill(1)
-    run.wait_until_back_at_last(1)
+        run.wait_until_back(1)
     run.end_soon()
     assert run.process.wait(PATIENCE_S) == 0, run.text
     assert [e["outcome"] for e in run.named("run_finished")] == ["succeeded"]

@@ -78,7 +78,7 @@ def _findings(args: argparse.Namespace) -> Iterator[Finding]:
         EnvironmentProblem: as for `main`.
     """
     partitions, why_not = client.partitions()
-    slurm = examine.ask_slurm(args.partition) if partitions else None
+    slurm = examine.ask_slurm(args.partition, partitions) if partitions else None
     nodes = examine.known_nodes(args.nodes, slurm) if slurm and args.nodes else []
     if slurm is None and (args.nodes or args.partition):
         raise EnvironmentProblem(f"--nodes and --partition need Slurm, but {why_not}")

@@ -61,6 +61,8 @@ def main(words: list[str]) -> int:
 def _print_plan(config: Config) -> int:
     settle(config, preview=True)
     owned_files.check_way(Path(config.run.dir or config.run.root), config.run.trust)
+    if config.cluster.kind == "slurm" and config.cluster.controller == "job":
+        pilot_jobs.try_out(config, RunDir(Path(config.run.dir or config.run.root)), lead=True)
     for line in plan(config, None if config.cluster.kind == "local" else client.kill_wait_s()):
         print(line)
     return 0

@@ -25,7 +25,7 @@ from ftslurm.doctor.slurm_checks import SlurmFacts, read_accounts, read_nodes, r
 from ftslurm.errors import EnvironmentProblem
 from ftslurm.slurm import client, commands
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import read_gpus
+from ftslurm.slurm.parse import Partition, read_gpus
 
 PREFIX = ".ftslurm-doctor-"
 STALE_S = 3600.0
@@ -50,8 +50,8 @@ class Options:
     wait_s: float = 300.0
 
 
-def ask_slurm(partition: str | None) -> SlurmFacts:
-    """Ask Slurm about itself.
+def ask_slurm(partition: str | None, rows: Sequence[Partition]) -> SlurmFacts:
+    """Ask Slurm about itself; `rows` are those of sinfo.
 
     Raises:
         EnvironmentProblem: there is no such partition, or Slurm does not answer.
@@ -73,6 +73,7 @@ def ask_slurm(partition: str | None) -> SlurmFacts:
         partitions,
         read_nodes(_answer("sinfo", "--all", "--noheader", "--Node", "--format=%N|%R|%T|%G|%n")),
         chosen[0] if chosen else None,
+        rows,
         took,
         _munge(config),
         _accounts(config),

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ftslurm.doctor.finding import Finding, fail, ok, warn
-from ftslurm.slurm.parse import read_gpus
+from ftslurm.slurm import offers
+from ftslurm.slurm.parse import UNKNOWN, Partition, partition_names
 
 OLDEST = (22, 5)
 ADMIN = "ask your Slurm administrator"
@@ -36,7 +37,8 @@ class SlurmFacts:
     config: Mapping[str, str]  # of `scontrol show config`
     partitions: Sequence[Mapping[str, str]]  # of `scontrol show partition`
     nodes: Sequence[Node]
-    chosen: Mapping[str, str] | None  # the partition that jobs of doctor use
+    chosen: Mapping[str, str] | None  # the partition that jobs of doctor use; None: none is named, and none the default
+    rows: Sequence[Partition]  # of sinfo
     answer_s: float = 0.0
     munge: str = ""  # why a credential could not be made and read here, "" if it could
     accounts: Sequence[Mapping[str, str]] = ()  # of `sacctmgr show association`
@@ -109,8 +111,9 @@ def _version(facts: SlurmFacts) -> Iterator[Finding]:
 def _partition(facts: SlurmFacts) -> Iterator[Finding]:
     part = facts.chosen
     if part is None:
-        names = ", ".join(one.get("PartitionName", "?") for one in facts.partitions) or "none"
-        yield fail("partition", "there is no default partition", f"set cluster.partition to one of: {names}")
+        names = partition_names(facts.rows)
+        none = "there is no default partition: what chooses one for jobs that name none is not known here"
+        yield warn("partition", none, f"if sbatch asks for one, set cluster.partition to one of: {names}")
         return
     name = part.get("PartitionName", "?")
     states = Counter(node.state.rstrip("*~#!%$@^-+") for node in facts.nodes if node.partition == name)
@@ -217,16 +220,18 @@ def _steps(facts: SlurmFacts) -> Iterator[Finding]:
 
 
 def _gpus(facts: SlurmFacts) -> Iterator[Finding]:
-    name = (facts.chosen or {}).get("PartitionName")
-    counts = Counter(read_gpus(node.gres) for node in facts.nodes if node.partition == name)
-    if not any(counts):
+    rows = offers.meant(facts.rows, (facts.chosen or {}).get("PartitionName", "")).rows
+    where, most = offers.named(rows), max((row.gpus for row in rows), default=UNKNOWN)
+    if most == UNKNOWN:
+        yield warn("GRES", f"{where}: sinfo does not say what GPUs all of its nodes have", f"set groups.gpus; {ADMIN}")
+    elif not most:
+        none = f"Slurm knows no GPUs in {where}: groups train on CPUs there"
         yield warn(
-            "GRES",
-            f"Slurm knows no GPUs in partition {name}: groups train on CPUs there",
-            f"choose another partition (cluster.partition); if its nodes have GPUs, {ADMIN} for GresTypes=gpu",
+            "GRES", none, f"choose another (cluster.partition), or set groups.gpus and {offers.UNKNOWN_TO_SLURM}"
         )
         return
-    yield ok("GRES", ", ".join(f"{count} nodes with {gpus} GPUs" for gpus, count in sorted(counts.items())))
+    else:
+        yield ok("GRES", ", ".join(f"{row.nodes} nodes with {row.gpus} GPUs in {row.name}" for row in rows))
     devices = facts.value("ConstrainDevices")
     task = facts.value("TaskPlugin")
     if "cgroup" not in task or devices == "no":

@@ -18,11 +18,12 @@ from enum import Enum
 from pathlib import Path
 
 from ftslurm.slurm import commands, sbatch_variables
-from ftslurm.slurm.parse import Partition, is_busy, read_partitions, read_topology
+from ftslurm.slurm.parse import Partition, is_busy, read_gpus_of_job, read_partitions, read_topology
 
 ANSWER_S = 60.0  # Slurm's programs time out by themselves long before
 TOPOLOGY_S = 5.0  # a controller that takes over must not wait for long
 PARTITIONS_S = 20.0  # a busy slurmctld answers slowly; if it is down sinfo tries for about ten seconds
+SHOWS_NONE = "sinfo shows no partition"  # Slurm answers, but hides them (PrivateData)
 PATIENCE_S, AGAIN_S = 10.0, 1.0  # slurmctld is away for seconds when it is restarted
 PROGRAMS = ("sbatch", "srun", "sinfo")
 # The user's defaults for interactive use: they would filter our results or make scancel ask for confirmation.
@@ -123,6 +124,11 @@ def job_options(job: str) -> dict[str, str]:
     return {}
 
 
+def job_gpus(job: str) -> float:
+    """Return how many GPUs a job has on each of its nodes, at least. It may be UNKNOWN."""
+    return read_gpus_of_job(call(commands.job_record(job), PARTITIONS_S).out)
+
+
 def kill_wait_s() -> float | None:
     """Return how long Slurm waits between SIGTERM and SIGKILL when it ends a job; None: it does not say."""
     found = re.search(r"^KillWait\s*=\s*(\d{1,9})\b", call(commands.settings(), PARTITIONS_S).out, re.MULTILINE)
@@ -153,5 +159,5 @@ def partitions() -> tuple[list[Partition], str]:
         answer = call(commands.partitions(), PARTITIONS_S)
         rows = read_partitions(answer.out)
         if rows or time.monotonic() >= deadline:
-            return rows, answer.text.rpartition("\n")[2] or "sinfo shows no partition"
+            return rows, answer.text.rpartition("\n")[2] or SHOWS_NONE
         time.sleep(AGAIN_S)

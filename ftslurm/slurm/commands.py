@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from ftslurm.security import programs
@@ -20,6 +21,7 @@ _SCRUBBED = ("SLURM_", "SRUN_", "SBATCH_", "SLURMD_", "SUBMITIT_", "PYXIS_")
 _SCRUBBED_NAMES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"}
 )
+BATCH_PROCESS = "SLURM_TASK_PID"  # in a batch script; in a step it is the task's
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER"})
 
 
@@ -39,8 +41,15 @@ def for_sbatch(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_batch(environ: Mapping[str, str]) -> bool:
-    """Return whether a process runs in a batch job, which Slurm can requeue, and not in an salloc allocation."""
-    return "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
+    """Return whether this process belongs to the batch script of a job, which Slurm can requeue for its sake.
+
+    It does not in a shell of salloc, nor in a terminal, notebook or step within somebody's job: these have sessions of
+    their own, and the job is theirs. (BATCH_PROCESS is the script's process; 0: this one.)
+    """
+    batch = environ.get("ENVIRONMENT") == "BATCH" and "SLURM_JOB_ID" in environ and "SLURM_STEP_ID" not in environ
+    with suppress(ValueError, OSError):
+        return batch and os.getsid(int(environ.get(BATCH_PROCESS, ""))) == os.getsid(0)
+    return False
 
 
 def job_name(environ: Mapping[str, str]) -> str:
@@ -189,6 +198,11 @@ def job_nodes(job: str) -> list[str]:
     return [*_SQUEUE, f"--jobs={job}", "--format=%N"]
 
 
+def job_record(job: str) -> list[str]:
+    """Ask for the full record of a job, with what it has on each node."""
+    return ["scontrol", "--details", "--oneliner", "show", "job", job]
+
+
 def node_state(node: str) -> list[str]:
     """Ask for a node's state and the administrator's reason."""
     return [*_SINFO, "--Node", f"--nodes={node}", "--format=%T|%E"]
@@ -215,8 +229,8 @@ def settings() -> list[str]:
 
 
 def partitions() -> list[str]:
-    """Ask for the partitions, one line per kind of node."""
-    return [*_SINFO, "--format=%P|%a|%D|%c|%G"]
+    """Ask for the partitions, one line per kind of node (--exact: also by its CPUs)."""
+    return [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
 
 
 def offers() -> list[str]:
@@ -228,11 +242,6 @@ def offers() -> list[str]:
 def version() -> list[str]:
     """Ask for Slurm's version; its controller is not asked."""
     return ["sbatch", "--version"]
-
-
-def knows_segments() -> list[str]:
-    """Ask whether sbatch has the option --segment; its --help does not list it. Nothing is submitted."""
-    return ["sbatch", "--segment=1", "--version"]
 
 
 def topology() -> list[str]:

@@ -6,6 +6,7 @@ nodes and jobs is parsed in slurm/evidence.py; a submission does without the cor
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,7 +16,10 @@ from ftslurm.security.names import NODE
 from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
 
-_BUSY = ("Unable to contact", "Socket timed out", "temporarily", "Connection refused")
+_BUSY = (
+    *("Unable to contact", "Socket timed out", "temporarily", "Connection refused"),
+    *("establish a configuration source", "process configuration file"),  # it comes from slurmctld, or a file server
+)
 
 
 def is_busy(text: str) -> bool:
@@ -77,42 +81,56 @@ def read_jobs(text: str) -> list[QueuedJob]:
     return out
 
 
+UNKNOWN = math.inf  # a count that Slurm does not say, or not to this user
+
+
 @dataclass(frozen=True)
 class Partition:
-    """One row of sinfo: the nodes of one kind in a partition."""
+    """One row of sinfo: the nodes of one kind in a partition. A count may be UNKNOWN."""
 
     name: str
     default: bool
     up: bool
-    nodes: int
-    cpus: int
-    gpus: int
+    nodes: float
+    cpus: float
+    gpus: float
+
+
+_ROW = re.compile(r"([\w.+-]+)(\*?)\|([^|]*)(?:\|([^|]*))?(?:\|([^|]*))?(?:\|(.*))?")
+_NO_VAL16 = 65_534  # Slurm's "not set" of 16 bits; more nodes or CPUs it cannot count
 
 
 def read_partitions(text: str) -> list[Partition]:
     """Parse the output of `commands.partitions`. A partition with several kinds of nodes has several rows."""
     out = []
-    for line in text.splitlines():
-        fields = line.strip().split("|")
-        if len(fields) != 5:
-            continue
-        name, state, nodes, cpus, gres = fields
-        if (count := re.fullmatch("[0-9]{1,9}", nodes)) is None:
-            continue
-        per_node = int(re.sub("[^0-9]", "", cpus)[:9] or 0)
-        up, default = state == "up", name.endswith("*")
-        out.append(Partition(name.rstrip("*"), default, up, int(count[0]), per_node, read_gpus(gres)))
+    for row in filter(None, map(_ROW.fullmatch, map(str.strip, text.splitlines()))):
+        name, star, state, nodes, cpus, gres = row.groups(default="")
+        count, up = _exact(nodes), state not in ("down", "drain", "inact")
+        gpus = UNKNOWN if count == UNKNOWN or gres.lower() in ("", "n/a") else read_gpus(gres)
+        out.append(Partition(name, bool(star), up, count, _exact(cpus), gpus))
     return out
 
 
-def read_gpus(gres: str) -> int:
-    """Count the GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4."""
+def _exact(text: str) -> float:
+    """Read a count. 0 is how Slurm shows what is hidden (PrivateData); 128+ is a minimum."""
+    return int(text) if re.fullmatch("[1-9][0-9]{0,4}", text) and int(text) < _NO_VAL16 else UNKNOWN
+
+
+def read_gpus(gres: str) -> float:
+    """Count the GPUs in Slurm's generic-resource notation: "gpu:a100:4(S:0-1),nvme:1" -> 4. It may be UNKNOWN."""
     total = 0
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        words = part.split(":")
-        if words[0] == "gpu":
-            total += int(words[-1]) if re.fullmatch("[0-9]{1,9}", words[-1]) else 1
+        found = re.fullmatch(r"gpu(?::[\w.-]*[a-zA-Z][\w.-]*)*(?::([0-9]{1,5}))?", part)
+        if found is not None:
+            total += int(found[1] or 1)
+        elif part.partition(":")[0] == "gpu":
+            return UNKNOWN
     return total
+
+
+def read_gpus_of_job(text: str) -> float:
+    """Read from `commands.job_record` how many GPUs each node of the job has at least. It may be UNKNOWN."""
+    return min(map(read_gpus, re.findall(r"\bCPU_IDs=\S* Mem=\S* GRES=(\S*)", text)), default=UNKNOWN)
 
 
 def partition_names(rows: Iterable[Partition]) -> str:

@@ -78,27 +78,32 @@ def sbatch_script(config: Config, run: RunDir, pool: int, count: int) -> str:
     return submitit_adapter.sbatch_script(run.submitit, batch_command(run, JobRole.PILOT), told, tasks=count)
 
 
-def try_out(config: Config, run: RunDir) -> None:
-    """Ask Slurm whether it would accept the jobs of every pool, before anything is submitted.
+def try_out(config: Config, run: RunDir, lead: bool = False) -> None:
+    """Ask Slurm whether it would accept the jobs of a run, before anything is submitted.
+
+    Args:
+        lead: also the controller's; `ftslurm run` submits it at once.
 
     Raises:
-        EnvironmentProblem: Slurm would refuse jobs of a pool.
+        EnvironmentProblem: Slurm would refuse some of them.
     """
-    for pool in range(len(config.cluster.ranges) + 1):
-        told = parameters(config, run, pool)
+    jobs = [("the job", sbatch_parameters(config, run))] if lead else []
+    for pool in range(len(config.cluster.ranges) + 1) if config.cluster.mode == "array" else ():
+        where = f" of cluster.ranges[{pool - 1}]" if pool else ""
+        jobs.append((f"the jobs for groups{where}", parameters(config, run, pool)))
+    for what, told in jobs:
         text = submitit_adapter.sbatch_script(run.submitit, "true", told)
         with tempfile.NamedTemporaryFile("w", suffix=".sh") as script:
             script.write(text)
             script.flush()
             answer = client.call(commands.try_submission(script.name))
-        if answer.failure in (None, client.Failure.NOT_STARTED, client.Failure.TIMED_OUT):
+        if answer.failure in (None, client.Failure.NOT_STARTED) or answer.failure.transient:
             continue
         said = submitit_adapter.message(answer.err)
         # Busy or drained nodes are no reason to refuse the run: its jobs wait for them.
         waits = "currently not available" in said.lower() or (NOT_AVAILABLE in said and _some_nodes_are_down())
         if not waits:
-            where = f" of cluster.ranges[{pool - 1}]" if pool else ""
-            raise EnvironmentProblem(f"sbatch would refuse the jobs for groups{where}: {explained(said, told)}")
+            raise EnvironmentProblem(f"sbatch would refuse {what}: {explained(said, told)}")
 
 
 def _some_nodes_are_down() -> bool:

@@ -22,7 +22,7 @@ from ftslurm.run.directory import RunDir
 from ftslurm.security.names import is_job, is_node
 from ftslurm.slurm.evidence import out_of_time, read_attach, read_node_checks, read_probe, read_queue, read_srun
 from ftslurm.slurm.hosts import expand_hosts
-from ftslurm.slurm.parse import read_gpus, read_partitions
+from ftslurm.slurm.parse import UNKNOWN, read_gpus, read_partitions
 from ftslurm.slurm.questions import AskQueue, SubmitPilots
 
 HOSTS = st.one_of(
@@ -145,8 +145,10 @@ def test_what_squeue_prints_is_read_or_refused(text: str) -> None:
 @tried(200)
 @given(cells=st.lists(st.one_of(TEXTS, NUMBERS.map(str)), min_size=5, max_size=5))
 def test_what_sinfo_prints_is_read_or_passed_over(cells: list[str]) -> None:
-    assert all(row.nodes >= 0 for row in read_partitions("|".join(cells)))
-    assert read_gpus(f"gpu:{cells[0]},gpu:a:²,{cells[1]}") >= 0
+    for row in read_partitions("|".join(cells)):
+        assert row.nodes == UNKNOWN or 0 < row.nodes < 1 << 16
+        assert row.gpus >= 0
+    assert read_gpus(f"gpu:a:2,gpu:{cells[0]},{cells[1]}") >= 2
 
 
 @pytest.fixture

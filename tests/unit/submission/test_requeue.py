@@ -13,7 +13,7 @@ from ftslurm.run.directory import RunDir, replace_text
 from ftslurm.run.journal import Journal
 from ftslurm.submission import requeue, submit
 
-BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH"}
+BATCH = {"SLURM_JOB_ID": "77", "ENVIRONMENT": "BATCH", "SLURM_TASK_PID": "0"}
 
 
 @pytest.fixture

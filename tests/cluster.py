@@ -49,6 +49,7 @@ class Cluster:
         self.env = {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": PATH}
         self._ports = dict(zip(["slurmctld", *self.nodes], _free_ports(nodes + 1), strict=True))
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._entered: tuple[str, ...] = ()  # what starts a slurmd, if another program must
 
     @classmethod
     def start(
@@ -63,13 +64,18 @@ class Cluster:
         select: str = "CR_Core_Memory",
         extra_conf: str = "",
         topology: str = "",
+        lacks: Path | None = None,
     ) -> Cluster:
         """Start a cluster in a new folder; return when every node is idle.
 
         A `Key=Value` line of `extra_conf` replaces ours; FOLDER in it stands for the folder. `topology` is the text of
-        topology.conf, for topology/tree.
+        topology.conf, for topology/tree. `lacks` is a folder that the nodes do not have: they see an empty one there
+        that nobody can write (it takes the right to make mounts).
         """
         cluster = cls(folder, nodes)
+        if lacks is not None:
+            hide = f'mount -t tmpfs -o ro none "{lacks}"; exec "$@"'
+            cluster._entered = ("unshare", "--mount", "sh", "-ec", hide, "sh")
         try:
             extra = extra_conf.replace("FOLDER", str(folder))
             if topology:
@@ -142,7 +148,7 @@ class Cluster:
 
     def start_node(self, node: str) -> None:
         """Start a killed node again and wait until slurmctld hears from it. It is idle unless it has a job."""
-        self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
+        self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait(f"{node} listens", lambda: _listens(self._ports[node]))
         self._wait(f"{node} is up", lambda: self.states().get(node) in ("idle", "mix", "alloc", "comp"))
 
@@ -243,7 +249,7 @@ GresTypes=gpu
         self._spawn("slurmctld", "slurmctld", "-D")
         self._wait("slurmctld listens", lambda: _listens(self._ports["slurmctld"]))
         for node in self.nodes:
-            self._spawn(node, "slurmd", "-D", "-N", node, cwd=node)
+            self._spawn(node, *self._entered, "slurmd", "-D", "-N", node, cwd=node)
         self._wait("every node is idle", self._all_idle)
 
     def _spawn(self, name: str, *command: str, cwd: str = "") -> None:

@@ -122,7 +122,7 @@ def _look(options: Options, slurm: SlurmFacts | None) -> Iterator[Finding]:
             where = f"Slurm job {session.job} started" if session.job else "the program started"
             yield ok("job", f"{session.name}: {where} after {session.seconds:.1f} s")
             yield from node_checks.check_folder(examine.measure_folder(session, folder), examine.PATIENCE_S)
-        measured = examine.measure_nodes(ready)
+        measured = examine.measure_nodes(ready, options)
         yield from node_checks.check_clocks(measured if slurm else [])
         several = slurm is not None and not slurm.one_machine
         for node in measured:

@@ -150,8 +150,11 @@ QUEUE_FIELDS = (
 
 def queue() -> list[str]:
     """Ask for all jobs of this user: cheaper for slurmctld than one job or all jobs."""
-    fields = ",".join(f"{field}:|" for field in QUEUE_FIELDS)
-    return [*_SQUEUE, "--array", "--states=all", f"--user={os.getuid()}", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", f"--user={os.getuid()}", _columns(QUEUE_FIELDS)]
+
+
+def _columns(fields: Sequence[str]) -> str:
+    return f"--Format={','.join(f'{field}:|' for field in fields)}"
 
 
 FINDING_FIELDS = ("JobArrayID", "JobID", "State", "Reason", "UserName", "Command", "Comment")
@@ -168,18 +171,12 @@ def job_found(job: str) -> list[str]:
 
 
 def _finding() -> list[str]:
-    fields = ",".join(f"{field}:|" for field in FINDING_FIELDS)
-    return [*_SQUEUE, "--array", "--states=all", f"--Format={fields}"]
+    return [*_SQUEUE, "--array", "--states=all", _columns(FINDING_FIELDS)]
 
 
 def job_state(job: str) -> list[str]:
     """Ask for a job's state, how often it has been requeued, and the reason of the state."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:20,RestartCnt:10,Reason:40"]
-
-
-def job_state_and_reason(job: str) -> list[str]:
-    """Ask for a job's state and its untruncated reason."""
-    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--format=%T %r"]
+    return [*_SQUEUE, "--states=all", f"--jobs={job}", "--Format=State:|,RestartCnt:|,Reason:|"]
 
 
 def job_options(job: str) -> list[str]:
@@ -195,7 +192,7 @@ def past_job_options(job: str) -> list[str]:
 
 def job_nodes(job: str) -> list[str]:
     """Ask for the present nodes of a job, as a host list."""
-    return [*_SQUEUE, f"--jobs={job}", "--format=%N"]
+    return [*_SQUEUE, f"--jobs={job}", "--format=%i|%N|%T"]
 
 
 def job_record(job: str) -> list[str]:
@@ -233,6 +230,16 @@ def partitions() -> list[str]:
     return [*_SINFO, "--exact", "--format=%P|%a|%D|%c|%G"]
 
 
+def nodes() -> list[str]:
+    """Ask for the nodes, one line for each partition of a node."""
+    return [*_SINFO, "--Node", "--format=%N|%R|%T|%G|%n"]
+
+
+def records(what: str) -> list[str]:
+    """Ask for the full records of all partitions or reservations, one on each line."""
+    return ["scontrol", "--all", "--oneliner", "show", what]
+
+
 def offers() -> list[str]:
     """Ask what the partitions have and allow, in words, one line per kind of node."""
     words = "--format=%P has %D nodes of %c CPUs, %m MB, %G, features %f, time limit %l"
@@ -249,9 +256,9 @@ def topology() -> list[str]:
     return ["scontrol", "--oneliner", "show", "topology"]
 
 
-def try_submission(script: str) -> list[str]:
-    """Ask whether Slurm would accept a batch script."""
-    return ["sbatch", "--test-only", script]
+def try_submission(*words: str) -> list[str]:
+    """Ask whether Slurm would accept a batch script, or a job with these options."""
+    return ["sbatch", "--test-only", *words]
 
 
 # --- orders ----------------------------------------------------------------------------------------------------------

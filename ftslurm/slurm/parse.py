@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ftslurm.security.names import NODE
+from ftslurm.security.names import NODE, is_job
 from ftslurm.slurm.commands import FINDING_FIELDS
 from ftslurm.slurm.hosts import expand_hosts
+
+# The states of a job: the last ones, and all. Nothing follows from another word: the job stays what it was.
+ENDED = re.compile("COMPLETED|FAILED|CANCELLED|TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|BOOT_FAIL|OUT_OF_MEMORY|REVOKED")
+STATES = re.compile(
+    f"{ENDED.pattern}|PENDING|CONFIGURING|RUNNING|COMPLETING|SUSPENDED|STOPPED|RESIZING|SIGNALING|STAGE_OUT|REQUEUED|"
+    "REQUEUE_HOLD|REQUEUE_FED|RESV_DEL_HOLD|SPECIAL_EXIT"
+)
+UNKNOWN_STATE = "UNKNOWN"
+# Colours, control characters, and the heading of each cluster if SLURM_CLUSTERS is set.
+_COLOUR = r"\x1b\[[0-9;?]*[A-Za-z]"
+_NOISE = re.compile(rf"^(?:{_COLOUR})*CLUSTER: .*\n?|{_COLOUR}|[\x00-\x08\x0b-\x1f\x7f]", re.MULTILINE)
+_DAMAGED = re.compile(r"[^|]+\|.*|\|.+\|.+|[0-9_]+", re.DOTALL)
 
 _BUSY = (
     *("Unable to contact", "Socket timed out", "temporarily", "Connection refused"),
@@ -27,12 +39,48 @@ def is_busy(text: str) -> bool:
     return any(words in text for words in _BUSY)
 
 
+def plain(text: str) -> str:
+    """Return the output of a command without colours, control characters and headings of clusters."""
+    return _NOISE.sub("", text)
+
+
+def read_rows(text: str, columns: int, begins: Callable[[str], object] = bool) -> tuple[list[list[str]], list[str]]:
+    """Return the rows of a table with | between its columns, and the lines that may be damaged rows.
+
+    A site's wrapper, a plugin or a warning may have printed lines around the rows: these are neither.
+
+    Args:
+        begins: whether a row may begin with such a cell.
+    """
+    rows, damaged = list[list[str]](), list[str]()
+    for line in plain(text).split("\n"):
+        cells = [cell.strip() for cell in line.split("|", columns - 1)]
+        if len(cells) == columns and begins(cells[0]):
+            rows.append(cells)
+        elif _DAMAGED.fullmatch(line.strip()):
+            damaged.append(line)
+    return rows, damaged
+
+
+_STATE = re.compile(rf"^({STATES.pattern})\|([0-9]{{1,9}})\|([^|\n]*)\|", re.MULTILINE)
+
+
+def read_state(text: str) -> tuple[str, int, str]:
+    """Parse the output of `commands.job_state`: the state, how often the job was requeued, and the reason.
+
+    ("", 0, "") if nothing is shown, UNKNOWN_STATE if what is shown cannot be read.
+    """
+    if (found := _STATE.search(plain(text))) is not None:
+        return found[1], int(found[2]), found[3]
+    return UNKNOWN_STATE if text.strip() else "", 0, ""
+
+
 _JOB_ID = re.compile(r"^\s*([0-9]{1,10})(?:;[\w.-]+)?\s*$|Submitted batch job ([0-9]{1,10})\b", re.MULTILINE)
 
 
 def read_job_id(text: str) -> str | None:
     """Parse sbatch's answer: 81 or 81;CLUSTER (--parsable), or its sentence; None: it names no job."""
-    found = [number or words for number, words in _JOB_ID.findall(text)]
+    found = [number or words for number, words in _JOB_ID.findall(plain(text))]
     return found[-1] if found else None
 
 
@@ -61,24 +109,20 @@ class QueuedJob:
     name: str  # 81, or 81_2 for a task of an array
     id: str  # of a task too it is one number
     state: str
-    reason: str  # why it waits; empty if it does not
+    reason: str  # why it waits, or how it ended
     user: str
     mark: str | None  # of its run (RunDir.mark); None: it is no job of ftslurm, or the site removes comments
     script: str  # the batch script; of a run's jobs it lies in RUN/submitit
 
 
-def read_jobs(text: str) -> list[QueuedJob]:
-    """Parse the output of `commands.jobs_of_users` and `commands.job_found`."""
-    out = []
-    for line in text.splitlines():
-        fields = [field.strip() for field in line.strip().split("|", len(FINDING_FIELDS) - 1)]
-        if len(fields) != len(FINDING_FIELDS):
-            continue
-        name, job, state, reason, user, script, comment = fields
+def read_jobs(text: str) -> tuple[list[QueuedJob], bool]:
+    """Parse the output of `commands.jobs_of_users` and `commands.job_found`. Return also whether all of it was read."""
+    (rows, damaged), out = read_rows(text, len(FINDING_FIELDS), is_job), list[QueuedJob]()
+    for name, job, state, reason, user, script, comment in rows:
         comment = comment.removesuffix("|")
         mark = re.sub(":[0-9]{1,9}$", "", comment) if comment.startswith("ftslurm:") else None
-        out.append(QueuedJob(name, job, state, reason if state == "PENDING" else "", user, mark, script))
-    return out
+        out.append(QueuedJob(name, job, state, reason, user, mark, script))
+    return out, not damaged
 
 
 UNKNOWN = math.inf  # a count that Slurm does not say, or not to this user

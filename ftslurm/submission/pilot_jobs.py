@@ -10,6 +10,7 @@ The controller runs `python -m ftslurm.submission.pilot_jobs` in the background,
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ from ftslurm.submission.submit import submit as submit_controller
 
 NOT_AVAILABLE = "Requested node configuration is not available"  # of sbatch --test-only: too large, or all are down
 UP = ("idle", "mixed", "allocated", "completing", "planned", "reserved")
+PLACE = re.compile("(?i)not allowed|not permitted|denied|disabled|unable to submit")
+FROM_A_NODE = "; if jobs cannot be submitted from nodes here (ftslurm doctor tries it), set cluster.mode=steps"
 TOO_MANY = "Invalid job array specification"  # more tasks than the site's MaxArraySize
 
 
@@ -127,7 +130,7 @@ def main(words: Sequence[str]) -> int:
         names = submit(configuration.of_run(run), run, int(words[1]), int(words[2]), bad)
         run.remember(names, int(words[1]))
     except FtslurmError as error:
-        print(error)
+        print(f"{error}{FROM_A_NODE if PLACE.search(str(error)) else ''}")
         return 2
     print(json.dumps(names))
     return 0

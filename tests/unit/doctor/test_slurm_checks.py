@@ -75,16 +75,17 @@ def test_a_good_cluster_has_no_complaint() -> None:
         ("PreemptMode", "GANG,SUSPEND", "PreemptMode", Level.FAIL),
         ("JobRequeue", "0", "JobRequeue", Level.WARN),
         ("ReturnToService", "0", "ReturnToService", Level.WARN),
-        ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.FAIL),
+        ("SlurmdTimeout", "0 sec", "SlurmdTimeout", Level.WARN),
         ("InactiveLimit", "30 sec", "InactiveLimit", Level.WARN),
         ("KillOnBadExit", "1", "KillOnBadExit", Level.WARN),
-        ("ProctrackType", "proctrack/linuxproc", "proctrack", Level.WARN),
-        ("ProctrackType", "proctrack/pgid", "proctrack", Level.WARN),
+        ("ProctrackType", "proctrack/linuxproc", "ProctrackType", Level.WARN),
+        ("ProctrackType", "proctrack/pgid", "ProctrackType", Level.WARN),
         ("TaskPlugin", "task/none", "cgroup", Level.WARN),
         ("ConstrainDevices", "no", "cgroup", Level.WARN),
-        ("AccountingStorageType", "accounting_storage/none", "accounting", Level.WARN),
+        ("AccountingStorageType", "accounting_storage/none", "AccountingStorageType", Level.WARN),
         ("MinJobAge", "2 sec", "MinJobAge", Level.WARN),
         ("PrivateData", "jobs,nodes", "PrivateData", Level.WARN),
+        ("SwitchType", "switch/hpe_slingshot", "SwitchType", Level.WARN),
     ],
 )
 def test_a_setting_that_hurts_is_found_with_its_fix(setting: str, value: str, check: str, level: Level) -> None:
@@ -108,6 +109,38 @@ def test_what_keeps_every_job_from_starting_fails(change: dict[str, object], wor
     bad = [finding for finding in check_slurm(replace(GOOD, **change)) if finding.level is Level.FAIL]
     assert [words in finding.what for finding in bad] == [True]
     assert bad[0].fix
+
+
+@pytest.mark.parametrize(
+    ("where", "setting", "value", "words"),
+    [
+        ("chosen", "Hidden", "YES", "with --all only"),
+        ("config", "ResumeProgram", "/sbin/resume", "may sleep"),
+        ("config", "CoreSpecCount", "2", "2: so many cores"),
+        ("config", "SLURM_CLUSTERS", "wice", "wice: "),
+        ("config", "SBATCH_*", "SBATCH_ACCOUNT SBATCH_QOS", "SBATCH_ACCOUNT SBATCH_QOS: they become settings"),
+    ],
+)
+def test_what_is_worth_a_line_is_told_and_nothing_else(where: str, setting: str, value: str, words: str) -> None:
+    facts = replace(GOOD, **{where: {**(getattr(GOOD, where) or {}), setting: value}})
+    (found,) = [finding for finding in check_slurm(facts) if finding.check == setting]
+    assert (found.level, words in found.what) == (Level.OK, True)
+    assert not [finding for finding in check_slurm(GOOD) if finding.check == setting]
+
+
+@pytest.mark.parametrize(
+    ("reservation", "warned"),
+    [
+        ("ReservationName=up Flags=MAINT,SPEC_NODES Nodes=n[1-9] StartTime=2026-12-01T08:00:00", True),
+        ("ReservationName=class Flags=SPEC_NODES Nodes=n1", False),
+        ("No reservations in the system", False),
+    ],
+)
+def test_a_maintenance_that_is_planned_is_a_warning(reservation: str, warned: bool) -> None:
+    found = check_slurm(replace(GOOD, reservations=read_records(reservation)))
+    assert [f.fix for f in found if f.check == "maintenance"] == [
+        "set cluster.time so that the job ends before it"
+    ] * warned
 
 
 def test_preemption_that_cancels_is_a_warning_and_one_that_requeues_is_well() -> None:

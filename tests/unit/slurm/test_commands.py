@@ -99,7 +99,7 @@ def ended(why: str, cause: str = "cancelled") -> Evidence:
         ("srun: error: n3: tasks 1,3: Aborted (core dumped)", Evidence(1, "n3", signal=signal.SIGABRT)),
         ("srun: error: n3: task 12: Exited with exit code 137", Evidence(12, "n3", code=137)),
         ("srun: error: n3: task 0: Bus error", Evidence(0, "n3", signal=signal.SIGBUS)),
-        ("srun: error: n3: task 0: User defined signal 1", Evidence(0, "n3", error="User defined signal 1")),
+        ("srun: error: n3: task 0: User defined signal 1", Evidence(0, "n3", signal=10)),
         ("srun: error: gpu-07.x: task 1: Killed\n", Evidence(1, "gpu-07.x", signal=signal.SIGKILL)),
         ("srun: error: task 0 launch failed: Unspecified error", NOT_LAUNCHED),
         (
@@ -366,7 +366,7 @@ def test_each_question_sees_hidden_partitions() -> None:
 
 
 def test_the_heading_of_a_cluster_is_no_row(programs: Programs) -> None:
-    programs.add("squeue", body="printf 'CLUSTER: wice\\nRUNNING None\\n'")
+    programs.add("squeue", body="printf 'CLUSTER: wice\\nRUNNING|0|None|\\n'")
     assert client.job_state("7") == ("RUNNING", "None")
     programs.add("sinfo", body="printf 'CLUSTER: a\\ngpu*|up|4|64|gpu:4\\nCLUSTER: b\\ncpu|up|2|64|(null)\\n'")
     assert [row.name for row in read_partitions(client.call(commands.partitions()).out)] == ["gpu", "cpu"]
